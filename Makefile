@@ -1,0 +1,87 @@
+# Every target makes the environment it needs in .venv from Python >= 3.11 alone. Files in .venv/stamp remember
+# what is installed, so that a second call installs nothing. Pass options on with ARGS="…".
+
+PYTHON  ?= python3
+WORKERS ?= 2
+ARGS    ?=
+
+BIN   := .venv/bin
+STAMP := .venv/stamp
+# -qq keeps pip to its errors.
+PIP    = $(BIN)/python -m pip -qq --disable-pip-version-check install
+# A pin stays unless asked otherwise: make lock ARGS=--upgrade
+COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(ARGS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check chaos bench docs lock lock-is-portable clean
+MAKEFLAGS += --no-print-directory
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run: $(STAMP)/project ## run the demo
+	@$(BIN)/detent demo $(ARGS)
+
+test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -k claim")
+	@$(BIN)/pytest -q -n $(WORKERS) $(ARGS)
+
+check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
+	@echo "· format"   && $(BIN)/ruff format -q --check .
+	@echo "· lint"     && $(BIN)/ruff check -q .
+	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench)
+	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
+	@echo "· docs"     && $(BIN)/python -m detent.docs --check
+
+chaos: $(STAMP)/dev ## long runs of injected faults
+	@$(BIN)/pytest tests -m chaos -n 0 -s $(ARGS)
+
+bench: $(STAMP)/dev ## measure
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(STAMP)/project ## write the generated pages
+	@$(BIN)/python -m detent.docs $(ARGS)
+
+lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)
+	@$(COMPILE) requirements/lock.in -o requirements/lock.txt
+	@$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
+	@$(COMPILE) pyproject.toml --extra postgres requirements/build.in requirements/dev.in \
+		-c requirements/run.txt -o requirements/dev.txt
+	@$(MAKE) lock-is-portable
+
+# A lock file that names an address works on one network only.
+lock-is-portable:
+	@! grep -nE '://|--(extra-)?index|--find-links|^-e| @ ' requirements/*.txt
+
+clean: ## remove the environment and all caches
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment, step by step; each stamp is newer than what it was made from.
+
+$(STAMP)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "Detent needs Python 3.11 or newer as $(PYTHON); name another with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(PYTHON) lacks the venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "· making .venv"
+	@$(PYTHON) -m venv --clear .venv
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/run: requirements/run.txt $(STAMP)/venv
+	@echo "· installing what Detent needs to run"
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(STAMP)/project: pyproject.toml $(STAMP)/run
+	@$(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(STAMP)/dev: requirements/dev.txt $(STAMP)/project
+	@echo "· installing what tests and checks need"
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(STAMP)/lock: requirements/lock.txt $(STAMP)/venv
+	@$(PIP) --require-hashes -r $<
+	@touch $@

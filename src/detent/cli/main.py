@@ -1,0 +1,118 @@
+"""The command `detent`: the list of commands, and what becomes of their errors.
+
+A new command is one file beside this one and one line in `COMMANDS`. Its modules are imported when it is
+called; it prints through `screen.emit`, takes `as_json: screen.Json = False`, and raises a `DetentError`
+when it cannot go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from detent import __version__
+from detent.cli import screen
+from detent.cli.lazy import Entry, LazyGroup
+from detent.errors import BadInput, DetentError
+
+COMMANDS = {
+    "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
+}
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+FAILED = 1
+
+
+class Commands(LazyGroup):
+    """The commands of `detent`."""
+
+    entries = COMMANDS
+
+
+app = typer.Typer(
+    name="detent",
+    cls=Commands,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def detent(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    as_json: screen.Json = False,
+) -> None:
+    """Run agent work durably: declared lifecycles, kept and enforced by a database."""
+    if version:
+        screen.emit({"version": __version__}, lambda: f"detent {__version__}", as_json)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        screen.emit({"commands": list(COMMANDS)}, context.get_help, as_json)
+    elif as_json:
+        raise BadInput(what="--json goes after the command, as in: detent lifecycles list --json")
+
+
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console entry: run the command, and leave with the exit code of what happened."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    screen.survive_any_encoding()
+    sys.exit(_outcome(given))
+
+
+def _outcome(arguments: list[str]) -> int:
+    try:
+        code = app(arguments, prog_name="detent", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_left()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _failed(error, wants_json(arguments))
+    return code if isinstance(code, int) else 0
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether an error should be JSON: asked of the bare arguments, for parsing them may be what fails."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in options
+
+
+def _failed(error: Exception, as_json: bool) -> int:
+    if os.environ.get("DETENT_DEBUG") == "1":
+        traceback.print_exception(error)
+    if as_json:
+        screen.complain({"error": {"type": type(error).__name__, "message": _message(error)}})
+    else:
+        screen.complain(f"detent: {_message(error)}{_hint(error)}")
+    return int(getattr(error, "exit_code", FAILED))
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, typer.TyperException):
+        return error.format_message()
+    if isinstance(error, typer.Abort):
+        return "stopped: there was no answer to the question"
+    if isinstance(error, DetentError):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error}; DETENT_DEBUG=1 shows where"
+
+
+def _hint(error: Any) -> str:
+    """A usage error carries the context of its command: say where its help is."""
+    context = getattr(error, "ctx", None)
+    return f"\nTry: {context.command_path} --help" if context else ""
+
+
+def _reader_left() -> int:
+    # What is still buffered has no reader; Python would complain about it on the way out.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED

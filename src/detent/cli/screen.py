@@ -1,0 +1,108 @@
+"""What commands print: results on stdout for people or as JSON, everything else on stderr, times in UTC.
+
+Rich is imported when something is first drawn; help and JSON do without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+"""The option every command takes."""
+
+WIDE = 200  # a table that is piped is not folded to the width of a terminal nobody looks at
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@cache
+def stdout() -> Console:
+    """The console for results."""
+    return _console(sys.stdout)
+
+
+@cache
+def stderr() -> Console:
+    """The console for progress, warnings and errors."""
+    return _console(sys.stderr)
+
+
+def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None:
+    """Print a result: the value as JSON, or what `human` draws of it."""
+    if as_json:
+        print(json.dumps(value, indent=2))
+    else:
+        drawn = human()
+        stdout().print(drawn, soft_wrap=isinstance(drawn, str))
+
+
+def table(*headings: str) -> Table:
+    """An empty table in the house's look."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(*headings, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+def complain(problem: str | dict[str, Any]) -> None:
+    """Say on stderr what went wrong, in words or as JSON; plain, so that it is the same in a log."""
+    print(problem if isinstance(problem, str) else json.dumps(problem), file=sys.stderr)
+
+
+def moment(us: int | None) -> str:
+    """Microseconds since the epoch as a time in UTC, to the millisecond.
+
+    >>> moment(1_794_762_620_123_456)
+    '2026-11-15 17:10:20.123Z'
+    >>> moment(None)
+    '–'
+    """
+    if us is None:
+        return "–"
+    return (_EPOCH + timedelta(microseconds=us)).isoformat(" ", "milliseconds").replace("+00:00", "Z")
+
+
+def ago(us: int | None, now_us: int) -> str:
+    """How long a moment is past, or how far ahead, in its largest whole unit.
+
+    >>> ago(0, 90_000_000), ago(7_200_000_000, 0), ago(5, 9)
+    ('1 min ago', 'in 2 h', 'now')
+    """
+    if us is None:
+        return "–"
+    seconds = abs(now_us - us) // 1_000_000
+    for size, unit in _UNITS:
+        if seconds >= size:
+            span = f"{seconds // size} {unit}"
+            return f"{span} ago" if us <= now_us else f"in {span}"
+    return "now"
+
+
+def survive_any_encoding() -> None:
+    """A terminal that lacks a sign shows its code instead; printing never fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    # What is printed comes from users and tools: brackets and colons in it are no markup and no emoji.
+    console = Console(file=stream, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console

@@ -1,0 +1,178 @@
+"""Every error a user can meet, with its message, HTTP status and exit code.
+
+The docstring of an error is its message; the words in braces are filled in from the facts it is raised
+with. This is the only place where a status or an exit code is chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DetentError(Exception):
+    """Something went wrong: {what}"""
+
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        super().__init__((type(self).__doc__ or type(self).__name__).format(**facts))
+
+
+# --- asking for something that cannot be --------------------------------------------------------------------
+
+
+class InvalidTransition(DetentError):
+    """{lifecycle} {id} is {from_state}: cannot {trigger}{because}; allowed: {allowed_text}"""
+
+    status = 409
+
+    def __init__(
+        self,
+        *,
+        lifecycle: str,
+        id: object,
+        from_state: str,
+        trigger: str,
+        allowed: tuple[str, ...],
+        because: str = "",
+    ) -> None:
+        self.lifecycle = lifecycle
+        self.from_state = from_state
+        self.trigger = trigger
+        self.allowed = allowed
+        super().__init__(
+            lifecycle=lifecycle,
+            id=id,
+            from_state=from_state,
+            trigger=trigger,
+            because=f", because it needs {because}" if because else "",
+            allowed_text=", ".join(allowed) or "nothing, the state is final",
+        )
+
+
+class LeaseLost(DetentError):
+    """{lifecycle} {id} has moved on since it was read: {trigger} changed nothing"""
+
+    status = 409
+
+
+class NotFound(DetentError):
+    """No {what} {id}; list them with: {listing}"""
+
+    status = 404
+
+
+class BadInput(DetentError):
+    """{what}"""
+
+    status = 422
+    exit_code = 2
+
+
+class KeyReused(DetentError):
+    """The idempotency key {key!r} was used before with a different request; \
+use a new key for a new request"""
+
+    status = 422
+
+
+class RequestInFlight(DetentError):
+    """A request with the idempotency key {key!r} is still being handled; ask again in a moment"""
+
+    status = 409
+
+
+# --- declarations that contradict themselves ----------------------------------------------------------------
+
+
+class BadLifecycle(DetentError):
+    """The {name} lifecycle is wrong: {problem}"""
+
+
+# --- the database -------------------------------------------------------------------------------------------
+
+
+class StoreError(DetentError):
+    """The database {url} failed: {detail}"""
+
+    status = 503
+
+
+class UnknownScheme(StoreError):
+    """Unknown database scheme {scheme!r} in {url}; use sqlite:///path/to/file.db or postgresql://user@host/database"""
+
+    exit_code = 2
+
+
+class BadDatabaseUrl(StoreError):
+    """{url} does not name a database: {detail}; use sqlite:///path/to/file.db or postgresql://user@host/database"""
+
+    exit_code = 2
+
+
+class MissingDriver(StoreError):
+    """{url} needs the PostgreSQL driver; install it with: pip install 'detent[postgres]'"""
+
+    exit_code = 2
+
+
+class Unreachable(StoreError):
+    """Cannot reach the PostgreSQL server of {url}: {detail}; \
+check that it runs and that host and port are right"""
+
+
+class WrongPassword(StoreError):
+    """The PostgreSQL server refused the login of {url}: {detail}; check user and password"""
+
+
+class NoSuchDatabase(StoreError):
+    """{url} does not exist on that server; create it with: createdb {database}"""
+
+
+class NotWritable(StoreError):
+    """Cannot write {path}: {detail}; choose a folder you may write to with --db or DETENT_DB"""
+
+
+class DiskFull(StoreError):
+    """The disk under {path} is full; what was committed is safe. Free some space and try again"""
+
+
+class NotADatabase(StoreError):
+    """{path} is not a SQLite database; it was left untouched. Choose another file with --db or DETENT_DB"""
+
+
+class NotOurDatabase(StoreError):
+    """{path} is a database of another program; it was left untouched. \
+Choose another with --db or DETENT_DB"""
+
+
+class Damaged(StoreError):
+    """{path} is damaged ({detail}); it was not written to. Keep a copy of it and restore your last backup"""
+
+
+class StorageFailed(StoreError):
+    """Reading or writing {path} failed ({detail}); what was committed is safe. Check the disk"""
+
+
+class SqliteTooOld(StoreError):
+    """SQLite {found} is too old: from 3.7.0 to 3.51.2 it can damage a database several processes write to. \
+Detent needs {needed} or newer; reinstall with: pip install --force-reinstall apsw"""
+
+
+class PostgresTooOld(StoreError):
+    """The PostgreSQL server of {url} is version {found}; Detent needs {needed} or newer"""
+
+
+class NotMigrated(StoreError):
+    """{url} has schema {found}, this Detent needs {needed}; run: detent migrate"""
+
+
+class NewerDatabase(StoreError):
+    """{url} has schema {found}, newer than the {needed} this Detent knows; \
+upgrade Detent. Nothing was changed"""
+
+
+class Busy(StoreError):
+    """{url} stayed locked by another program for {seconds} s; close that program or try again"""

@@ -1,0 +1,363 @@
+"""The transition kernel: what a lifecycle is, and the pure decision whether a record may make a move.
+
+A lifecycle is data. `decide` looks at a record, a trigger and the facts, and answers with a `Change` (what
+to write) or an `InvalidTransition` (why not). It reads no clock, touches no database and knows no entity by
+name; the store applies a `Change` with one guarded write, and the database refuses whatever is not declared
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple
+
+from detent.errors import BadLifecycle, InvalidTransition
+
+Record = Mapping[str, Any]
+Facts = Mapping[str, Any]
+Guard = Callable[[Record, Facts], bool]
+
+
+class Verb(StrEnum):
+    """What the engine says. Each lifecycle answers with a trigger and a state of its own."""
+
+    CREATE = "create"
+    VALIDATE = "validate"
+    CLAIM = "claim"
+    START = "start"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    RETRY = "retry"
+    RESUME = "resume"
+    RECLAIM = "reclaim"
+    EXPIRE = "expire"
+    RELEASE = "release"
+    SNOOZE = "snooze"
+    GATE = "gate"
+    APPROVE = "approve"
+    REJECT = "reject"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    DEAD_LETTER = "dead_letter"
+    SKIP = "skip"
+    RESET = "reset"
+    TERMINATE = "terminate"
+    TRIP = "trip"
+    PROBE = "probe"
+    CLOSE = "close"
+    REOPEN = "reopen"
+
+
+class Right(Enum):
+    """By what right a move of a leased record is made. The store checks it again in the write itself."""
+
+    HOLDER = "the lease, still held under the same epoch"
+    REAPER = "the lease to be over"
+    OPERATOR = "an operator or a policy"
+
+
+class Token(NamedTuple):
+    """Proof of a claim: who claimed, under which epoch. (id, epoch) is never given out twice."""
+
+    owner: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One position of a lifecycle.
+
+    `final` means no way out unless a move says `leaves_final`. Entering a `started` state for the first time
+    sets `started_at`; entering a final one sets `completed_at`.
+    """
+
+    name: str
+    final: bool = False
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """One declared way from some states to another.
+
+    >>> Move("pause", Verb.PAUSE, (State("RUNNING"),), State("PAUSED")).trigger
+    'pause'
+    """
+
+    trigger: str
+    verb: Verb
+    sources: tuple[State, ...]
+    target: State
+    event: str = ""
+    when: str = ""
+    guard: Guard | None = None
+    rights: frozenset[Right] = frozenset()
+    raises_epoch: bool = False
+    leaves_final: bool = False
+
+    @property
+    def creates(self) -> bool:
+        """A move without sources brings the record into being."""
+        return not self.sources
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event of its own that moves nothing: it takes a sequence number and leaves the state as it is."""
+
+    trigger: str
+    event: str
+
+
+OVERRIDE = "override"
+"""Not a move but an operation beside every lifecycle: to any state, with an event type of its own."""
+
+
+class Change(NamedTuple):
+    """A decided move, ready to be written: what to do, and what must still be true when it is done."""
+
+    lifecycle: Lifecycle
+    move: Move
+    id: int
+    tenant_id: int
+    from_state: str
+    seq: int
+    epoch: int
+    right: Right | None = None
+    owner: int | None = None
+    actor: str | None = None
+    reason: str | None = None
+    cause: str | None = None
+    detail: str | None = None
+    values: Mapping[str, Any] = {}
+
+    @property
+    def next_epoch(self) -> int:
+        return self.epoch + self.move.raises_epoch
+
+    def still_holds(self, record: Record, now: int) -> bool:
+        """Whether the record is still as it was decided on: the store's WHERE clause, in Python."""
+        return self.unmoved(record) and self.entitled(record, now)
+
+    def unmoved(self, record: Record) -> bool:
+        """The compare-and-set itself: nothing has moved the record since it was read."""
+        return bool(record["seq"] == self.seq and record["epoch"] == self.epoch and record["state"] == self.from_state)
+
+    def entitled(self, record: Record, now: int) -> bool:
+        """The fence: the right the move was decided under still stands. No lease is neither held nor over."""
+        lease_until = record["lease_until"] if self.right in (Right.HOLDER, Right.REAPER) else None
+        if self.right is Right.HOLDER:
+            return lease_until is not None and bool(record["owner"] == self.owner and lease_until > now)
+        if self.right is Right.REAPER:
+            return lease_until is not None and bool(lease_until <= now)
+        return True
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """States and moves of one kind of entity, checked when the module that declares it is imported."""
+
+    name: str
+    table: str
+    prefix: str
+    states: tuple[State, ...]
+    moves: tuple[Move, ...]
+    notes: tuple[Note, ...] = ()
+    shares_table: bool = False
+    _by_trigger: dict[tuple[str, str], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
+    _by_verb: dict[tuple[str, Verb], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        named = tuple(move if move.event else _named(self.name, move) for move in self.moves)
+        object.__setattr__(self, "moves", named)
+        for move in self.moves:
+            for source in move.sources:
+                _append(self._by_trigger, (source.name, move.trigger), move)
+                _append(self._by_verb, (source.name, move.verb), move)
+        check(self)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def creation(self) -> Move:
+        """The one move that has no source."""
+        return next(move for move in self.moves if move.creates)
+
+    @property
+    def initial(self) -> State:
+        return self.creation.target
+
+    @property
+    def fenced(self) -> bool:
+        """Whether claims are fenced by an epoch; an override then raises it, so that no claim survives it."""
+        return any(move.raises_epoch for move in self.moves)
+
+    @property
+    def override_event(self) -> str:
+        """The event type of an override, told apart from every move."""
+        return f"{self.name.replace('-', '_')}_overridden"
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """Every trigger of an existing record, each once, in declared order."""
+        return tuple(dict.fromkeys(move.trigger for move in self.moves if not move.creates))
+
+    def state(self, name: str) -> State:
+        """The declared state of that name."""
+        return next(state for state in self.states if state.name == name)
+
+    def move(self, trigger: str) -> Move:
+        """The first declared move of that trigger."""
+        return next(move for move in self.moves if move.trigger == trigger)
+
+    def rank(self, name: str) -> int:
+        """The place of a state in the declared order: within one epoch a job only climbs."""
+        return next(place for place, state in enumerate(self.states) if state.name == name)
+
+    def leading_out_of(self, state: str, trigger: str | Verb) -> tuple[Move, ...]:
+        """The candidate moves from a state, by its own trigger or by the engine's verb, in declared order."""
+        if isinstance(trigger, Verb):
+            return self._by_verb.get((state, trigger), ())
+        return self._by_trigger.get((state, trigger), ())
+
+    def allowed_from(self, state: str) -> tuple[str, ...]:
+        """The triggers a record in this state may be given, whatever their guards will say."""
+        sources = (move.trigger for move in self.moves if any(s.name == state for s in move.sources))
+        return tuple(dict.fromkeys(sources))
+
+
+def decide(
+    lifecycle: Lifecycle,
+    record: Record,
+    trigger: str | Verb,
+    *,
+    now: int = 0,
+    token: Token | None = None,
+    lease_over: bool = False,
+    **facts: Any,
+) -> Change | InvalidTransition:
+    """Whether the record may make the move, and what to write if so. The first move whose guard agrees wins.
+
+    A `token` makes the decision as the lease holder's, `lease_over` as the reaper's, neither as an
+    operator's.
+    """
+    right = Right.HOLDER if token else Right.REAPER if lease_over else Right.OPERATOR
+    because = ""
+    for move in lifecycle.leading_out_of(record["state"], trigger):
+        change = _change(lifecycle, move, record, right if move.rights else None, token)
+        if move.rights and (right not in move.rights or not _fenced(change, record, token, now)):
+            because = " or ".join(r.value for r in Right if r in move.rights)
+        elif move.guard and not move.guard(record, {"now": now, **facts}):
+            because = move.when
+        else:
+            return change
+    return _refusal(lifecycle, record, trigger, because)
+
+
+def insist(decision: Change | InvalidTransition) -> Change:
+    """The change, or the refusal raised."""
+    if isinstance(decision, InvalidTransition):
+        raise decision
+    return decision
+
+
+def check(lifecycle: Lifecycle) -> None:
+    """Refuse a declaration that contradicts itself; called at import."""
+    for problem in problems(lifecycle):
+        raise BadLifecycle(name=lifecycle.name, problem=problem)
+
+
+def problems(lifecycle: Lifecycle) -> Iterable[str]:
+    """What is wrong with a declaration, in words."""
+    names = [state.name for state in lifecycle.states]
+    creations = [move for move in lifecycle.moves if move.creates]
+    yield from (f"state {name} is declared twice" for name in sorted({n for n in names if names.count(n) > 1}))
+    if len(creations) != 1:
+        yield f"it needs exactly one move that creates it, not {len(creations)}"
+    for move in lifecycle.moves:
+        yield from _move_problems(lifecycle, move)
+    reached = _reachable(lifecycle)
+    yield from (f"state {name} cannot be reached" for name in names if name not in reached)
+    yield from _dead_ends(lifecycle)
+    yield from _backward_moves(lifecycle)
+
+
+def _move_problems(lifecycle: Lifecycle, move: Move) -> Iterable[str]:
+    for state in (*move.sources, move.target):
+        if state not in lifecycle.states:
+            yield f"{move.trigger} names the undeclared state {state.name}"
+    if not move.leaves_final:
+        yield from (f"{move.trigger} leaves the final state {s.name} undeclared" for s in move.sources if s.final)
+    if move.trigger == OVERRIDE or move.trigger in (note.trigger for note in lifecycle.notes):
+        yield f"the trigger {move.trigger} is taken"
+    twins = [m for m in lifecycle.moves if m is not move and m.trigger == move.trigger and not m.guard]
+    if not move.guard and any(set(m.sources) & set(move.sources) for m in twins):
+        yield f"{move.trigger} is declared twice from one state without a guard"
+
+
+def _reachable(lifecycle: Lifecycle) -> set[str]:
+    reached = {move.target.name for move in lifecycle.moves if move.creates}
+    while True:
+        more = {m.target.name for m in lifecycle.moves if any(s.name in reached for s in m.sources)} - reached
+        if not more:
+            return reached
+        reached |= more
+
+
+def _dead_ends(lifecycle: Lifecycle) -> Iterable[str]:
+    for state in lifecycle.states:
+        if not state.final and not lifecycle.allowed_from(state.name):
+            yield f"state {state.name} has no way out and is not final"
+
+
+def _backward_moves(lifecycle: Lifecycle) -> Iterable[str]:
+    """Where epochs exist, (epoch, rank of state) may only grow."""
+    if not lifecycle.fenced:
+        return
+    for move in lifecycle.moves:
+        for source in move.sources:
+            if not move.raises_epoch and lifecycle.rank(move.target.name) <= lifecycle.rank(source.name):
+                way = f"from {source.name} to {move.target.name}"
+                yield f"{move.trigger} goes back {way} without raising the epoch"
+
+
+def _change(lifecycle: Lifecycle, move: Move, record: Record, right: Right | None, token: Token | None) -> Change:
+    return Change(
+        lifecycle,
+        move,
+        record["id"],
+        record["tenant_id"],
+        record["state"],
+        record["seq"],
+        record["epoch"],
+        right,
+        token.owner if token else None,
+    )
+
+
+def _fenced(change: Change, record: Record, token: Token | None, now: int) -> bool:
+    return (token is None or token.epoch == record["epoch"]) and change.entitled(record, now)
+
+
+def _refusal(lifecycle: Lifecycle, record: Record, trigger: str | Verb, because: str) -> InvalidTransition:
+    return InvalidTransition(
+        lifecycle=lifecycle.name,
+        id=record["id"],
+        from_state=record["state"],
+        trigger=str(trigger),
+        allowed=lifecycle.allowed_from(record["state"]),
+        because=because,
+    )
+
+
+def _named(lifecycle: str, move: Move) -> Move:
+    """Where a seed names no event, it is called by the entity and the trigger."""
+    values = {name: getattr(move, name) for name in move.__slots__}
+    return Move(**{**values, "event": f"{lifecycle.replace('-', '_')}_{move.trigger}"})
+
+
+def _append(index: dict[Any, tuple[Move, ...]], key: object, move: Move) -> None:
+    index[key] = (*index.get(key, ()), move)

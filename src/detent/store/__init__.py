@@ -1,0 +1,29 @@
+"""Stores: where entities and their events are kept. `open_store` opens either kind by its URL."""
+
+from __future__ import annotations
+
+from detent.clock import Clock
+from detent.errors import MissingDriver
+from detent.store.protocol import Reader, Store, Transaction
+from detent.store.records import Event, EventFilter, Job, NewJob
+from detent.store.url import database_url
+
+__all__ = ["Event", "EventFilter", "Job", "NewJob", "Reader", "Store", "Transaction", "open_store"]
+
+
+async def open_store(url: str | None = None, *, migrate: bool = True, clock: Clock | None = None) -> Store:
+    """Open a database, bringing its schema up to date unless told not to.
+
+    A new database is always prepared. With `migrate=False` one that is behind is refused with `NotMigrated`; one that
+    is ahead of this program is refused in any case.
+    """
+    target = database_url(url)
+    if target.dialect == "sqlite":
+        from detent.store.sqlite import SqliteStore
+
+        return await SqliteStore.open(target, migrate=migrate, clock=clock)
+    try:
+        from detent.store.postgres import PostgresStore
+    except ModuleNotFoundError as missing:
+        raise MissingDriver(url=target.shown) from missing
+    return await PostgresStore.open(target, migrate=migrate)

@@ -1,0 +1,81 @@
+"""Reading the log: which events, in which order, from where on.
+
+On SQLite the id is the order of commits, because there is one writer at a time. On PostgreSQL a lower id may commit
+later; there the order is (tx, id), and a reader stops before the oldest transaction that is still open, so that it
+never steps over an event that is about to appear.
+"""
+
+# ruff: noqa: S608 - the conditions are fixed texts chosen by name; every value is a parameter.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from detent.errors import BadInput
+from detent.store.dialect import SQLITE, Dialect
+from detent.store.records import EVENT_FIELDS, Event, EventFilter
+
+_FIELDS = ", ".join(EVENT_FIELDS)
+
+_CONDITIONS = {
+    "tenant_id": "tenant_id = {}",
+    "entity": "entity = {}",
+    "entity_id": "entity_id = {}",
+    "type": "type = {}",
+    "correlation_id": "correlation_id = {}",
+    "since": "ts >= {}",
+    "until": "ts < {}",
+}
+
+
+def page(
+    dialect: Dialect, wanted: EventFilter, after: str | None, limit: int, newest_first: bool
+) -> tuple[str, list[Any]]:
+    """The query for one page of events and its values. Oldest first, a page ends where it is safe to go on."""
+    values: list[Any] = []
+
+    def bound(value: Any) -> str:
+        values.append(value)
+        return f"?{len(values)}" if dialect is SQLITE else f"${len(values)}"
+
+    chosen = {name: getattr(wanted, name) for name in _CONDITIONS if getattr(wanted, name) is not None}
+    conditions = [_CONDITIONS[name].format(bound(value)) for name, value in chosen.items()]
+    position = ["id"] if dialect is SQLITE else ["tx", "id"]
+    if after is not None:
+        places = ", ".join(bound(number) for number in position_of(dialect, after))
+        conditions.append(f"({', '.join(position)}) {'<' if newest_first else '>'} ({places})")
+    if dialect is not SQLITE and not newest_first:
+        conditions.append("tx < detent_tx_horizon()")
+    order = ", ".join(f"{column} {'DESC' if newest_first else 'ASC'}" for column in position)
+    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+    tx = "0" if dialect is SQLITE else "tx"
+    return f"SELECT {_FIELDS}, {tx} FROM events {where}ORDER BY {order} LIMIT {bound(limit)}", values
+
+
+def history(dialect: Dialect, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
+    """The query for events in the order of entities, each entity's in their own order: what an audit replays."""
+    mark = "?" if dialect is SQLITE else "$"
+    tx = "0" if dialect is SQLITE else "tx"
+    return (
+        f"SELECT {_FIELDS}, {tx} FROM events WHERE (entity_id, seq) > ({mark}1, {mark}2) "
+        f"ORDER BY entity_id, seq LIMIT {mark}3",
+        [*after, limit],
+    )
+
+
+def event(dialect: Dialect, row: Sequence[Any]) -> Event:
+    """A row of either query as an event."""
+    id, tx = row[0], row[-1]
+    return Event._make((*row[:-1], str(id) if dialect is SQLITE else f"{tx}-{id}"))
+
+
+def position_of(dialect: Dialect, cursor: str) -> list[int]:
+    """The numbers in a cursor; one that is not ours is the caller's mistake."""
+    try:
+        numbers = [int(part) for part in cursor.split("-")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != (1 if dialect is SQLITE else 2):
+        raise BadInput(what=f"{cursor!r} is no event cursor of this database; take one from an earlier answer")
+    return numbers

@@ -1,0 +1,123 @@
+"""What a database must refuse and log, made from the declarations, in the SQL both databases understand.
+
+The triggers themselves are in `sqlite_guards` and `postgres_guards`. They hold for every client, also for a hand
+typing into `sqlite3` or `psql`: a move raises `seq` by one and names itself in `move`; anything else that touches
+state, seq, move or epoch is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from detent.lifecycle.machine import OVERRIDE, Lifecycle, Move
+
+KEYED_TABLES = ("jobs", "runs")
+
+EVENT_COLUMNS = (
+    "entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, "
+    "actor, correlation_id, trace_id, cause, reason, payload"
+)
+
+
+def literal(text: str) -> str:
+    """A declared word as an SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literals(texts: Iterable[str]) -> str:
+    """Declared words as the inside of an SQL list."""
+    return ", ".join(literal(text) for text in texts)
+
+
+def both(*conditions: str) -> str:
+    """Conditions joined; empty ones do not count."""
+    return " AND ".join(condition for condition in conditions if condition)
+
+
+def birth(lifecycle: Lifecycle) -> str:
+    """How a row of this lifecycle must look when it is inserted."""
+    creation = lifecycle.creation
+    return (
+        f"NEW.seq = 1 AND NEW.epoch = 0 AND NEW.move = {literal(creation.trigger)} "
+        f"AND NEW.state = {literal(creation.target.name)}"
+    )
+
+
+def legality(lifecycle: Lifecycle) -> str:
+    """What an UPDATE of state, seq, move or epoch must look like: nothing at all, or one declared move."""
+    branches = [_branch(lifecycle, trigger) for trigger in lifecycle.triggers]
+    branches += [
+        f"WHEN {literal(note.trigger)} THEN NEW.state = OLD.state AND NEW.epoch = OLD.epoch" for note in lifecycle.notes
+    ]
+    branches.append(
+        f"WHEN {literal(OVERRIDE)} THEN NEW.state IN ({literals(s.name for s in lifecycle.states)}) "
+        f"AND NEW.epoch = OLD.epoch + {int(lifecycle.fenced)} AND length(trim(NEW.reason)) > 0"
+    )
+    unchanged = "NEW.seq = OLD.seq AND NEW.state = OLD.state AND NEW.epoch = OLD.epoch AND NEW.move = OLD.move"
+    return f"({unchanged}) OR (NEW.seq = OLD.seq + 1 AND CASE NEW.move {' '.join(branches)} END)"
+
+
+def _branch(lifecycle: Lifecycle, trigger: str) -> str:
+    moves = [move for move in lifecycle.moves if move.trigger == trigger]
+    ways = " OR ".join(_way(move) for move in moves)
+    return f"WHEN {literal(trigger)} THEN {f'({ways})' if len(moves) > 1 else ways}"
+
+
+def _way(move: Move) -> str:
+    sources = literals(state.name for state in move.sources)
+    return (
+        f"OLD.state IN ({sources}) AND NEW.state = {literal(move.target.name)} "
+        f"AND NEW.epoch = OLD.epoch + {int(move.raises_epoch)}"
+    )
+
+
+def event_type(lifecycle: Lifecycle, move: str) -> str:
+    """The event type of the move named by an SQL expression."""
+    types = {m.trigger: m.event for m in lifecycle.moves} | {n.trigger: n.event for n in lifecycle.notes}
+    types[OVERRIDE] = lifecycle.override_event
+    return f"CASE {move} {' '.join(f'WHEN {literal(t)} THEN {literal(e)}' for t, e in types.items())} END"
+
+
+def stamps(lifecycle: Lifecycle, at: str, row: str, state: str) -> dict[str, str]:
+    """What started_at and completed_at become when a row enters a state at a time, by column."""
+    started = literals(s.name for s in lifecycle.states if s.started)
+    final = literals(s.name for s in lifecycle.states if s.final)
+    columns = {}
+    if started:
+        first = f"coalesce({row}.started_at, {at})"
+        columns["started_at"] = f"CASE WHEN {state} IN ({started}) THEN {first} ELSE {row}.started_at END"
+    if final:
+        columns["completed_at"] = f"CASE WHEN {state} IN ({final}) THEN coalesce({row}.completed_at, {at}) END"
+    return columns
+
+
+def mine(lifecycle: Lifecycle, row: str) -> str:
+    """Where two lifecycles share a table, which rows are this one's."""
+    return f"{row}.lifecycle = {literal(lifecycle.name)}" if lifecycle.shares_table else ""
+
+
+def fixed_columns(lifecycle: Lifecycle) -> list[str]:
+    """What never changes once the row is there."""
+    columns = ["id", "tenant_id", "created_at"]
+    columns += ["key"] if lifecycle.table in KEYED_TABLES else []
+    return columns + (["lifecycle"] if lifecycle.shares_table else [])
+
+
+def unended(lifecycle: Lifecycle) -> str:
+    """That the old row has not reached a final state."""
+    finals = literals(state.name for state in lifecycle.states if state.final)
+    return f"(OLD.state IN ({finals})) IS NOT TRUE" if finals else "OLD.id IS NOT NULL"
+
+
+def words(lifecycle: Lifecycle) -> dict[str, str]:
+    """What each refusal says."""
+    name = lifecycle.name
+    return {
+        "born": f"a new {name} starts as {lifecycle.initial.name}, by {lifecycle.creation.trigger}",
+        "unique": f"this {name} exists already and cannot be replaced",
+        "moves": f"no declared move of a {name}; a move raises seq by one and names itself in move",
+        "fixed": f"id, tenant, key and birth of a {name} never change",
+        "kept": f"a {name} that has not ended cannot be deleted",
+        "log": "events are append-only",
+        "true": "an event is written by the move it records, not by hand",
+    }

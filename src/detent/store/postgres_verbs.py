@@ -1,0 +1,231 @@
+"""The store's verbs on PostgreSQL. Which connection and which transaction is up to the subclass."""
+
+# ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import groupby
+from typing import Any
+
+import asyncpg
+
+from detent.errors import NotFound, RequestInFlight
+from detent.lifecycle.machine import Change, Lifecycle
+from detent.store import event_log
+from detent.store.dialect import POSTGRES
+from detent.store.postgres_keys import KeyPages
+from detent.store.queries import Catalogue
+from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
+
+LOCK_WAIT_MS = 2000
+
+
+class PostgresReads:
+    """The reads."""
+
+    _catalogue: Catalogue
+
+    def _connection(self) -> AbstractAsyncContextManager[asyncpg.Connection]:
+        raise NotImplementedError  # a subclass says which
+
+    async def now(self) -> int:
+        async with self._connection() as connection:
+            return int(await connection.fetchval("SELECT detent_now()"))
+
+    async def tenant(self, name: str) -> int:
+        rows = await self._fetch("tenant_by_name", name=name)
+        if not rows:
+            raise NotFound(what="tenant", id=name, listing="detent tenants list")
+        return int(rows[0][0])
+
+    async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
+        rows = [row for row in await self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
+        return rows[0] if rows else None
+
+    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
+        async with self._connection() as connection:
+            sql = f"SELECT * FROM {lifecycle.table} WHERE id = ANY($1::bigint[])"
+            return [dict(row) for row in await connection.fetch(sql, list(ids))]
+
+    async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
+        mine = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
+        unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
+        async with self._connection() as connection:
+            total, bare = await connection.fetchrow(f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {mine}")
+            return total, bare
+
+    async def overdue(self, limit: int) -> list[Job]:
+        return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
+
+    async def events(
+        self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Event]:
+        sql, values = event_log.page(POSTGRES, wanted, after, limit, newest_first)
+        async with self._connection() as connection:
+            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
+
+    async def event_count(self, tenant_id: int | None = None) -> int:
+        return int((await self._fetch("event_count", tenant_id=tenant_id))[0][0])
+
+    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+        sql, values = event_log.history(POSTGRES, after, limit)
+        async with self._connection() as connection:
+            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
+
+    async def _fetch(self, named: str, /, **values: Any) -> list[asyncpg.Record]:
+        statement = self._catalogue[named]
+        async with self._connection() as connection:
+            rows: list[asyncpg.Record] = await connection.fetch(
+                statement.sql, *[values[parameter] for parameter in statement.parameters]
+            )
+            return rows
+
+
+class PostgresVerbs(PostgresReads):
+    """The reads and the writes."""
+
+    _keys: KeyPages
+
+    def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
+        """The same verbs inside one transaction: this one's if it is in one already."""
+        raise NotImplementedError
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        if not jobs:
+            return []
+        keys = await self._keys.take(len(jobs))
+        columns = dict(zip(NewJob._fields, map(list, zip(*jobs, strict=True)), strict=True))
+        born = await self._fetch("enqueue", **columns, id=keys)
+        if len(born) == len(jobs):
+            return keys
+        return await self._with_earlier(jobs, keys)
+
+    async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
+        keyed = [job for job in jobs if job.key is not None]
+        rows = await self._fetch("jobs_by_key", tenant_id=[j.tenant_id for j in keyed], key=[j.key for j in keyed])
+        known = {(tenant_id, key): id for tenant_id, key, id in rows}
+        return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
+
+    async def claim(
+        self,
+        worker: int,
+        queues: Sequence[str],
+        limit: int,
+        lease_us: int,
+        *,
+        claim_id: int,
+        tenant_id: int | None = None,
+        again: bool = False,
+    ) -> list[Job]:
+        values = {"worker": worker, "claim_id": claim_id}
+        if again:
+            return [Job(*row) for row in await self._fetch("claimed_before", **values)]
+        values |= {"limit": limit, "lease_us": lease_us}
+        rows = await self._fetch("claim", **values, queues=list(queues), tenant_id=tenant_id, actor=f"w:{worker}")
+        return [Job(*row) for row in rows]
+
+    async def apply(self, changes: Sequence[Change]) -> list[Change]:
+        batches = _batches(changes)
+        if len(batches) == 1:
+            return await self._apply_batch(batches[0])
+        async with self._transaction() as transaction:
+            return [lost for batch in batches for lost in await transaction._apply_batch(batch)]
+
+    async def _apply_batch(self, batch: list[Change]) -> list[Change]:
+        sql, fields, extras = self._catalogue.move(batch[0])
+        columns = [list(column) for column in zip(*map(fields, batch), strict=True)]
+        further = [[change.values.get(name) for change in batch] for name in extras]
+        async with self._connection() as connection:
+            moved = await connection.fetch(sql, *columns, *further)
+        if len(moved) == len(batch):
+            return []
+        return await self._lost(batch, {row[0] for row in moved})
+
+    async def _lost(self, batch: list[Change], moved: set[int]) -> list[Change]:
+        late = [change for change in batch if change.id not in moved]
+        rows = await self._fetch(
+            "applied_already",
+            id=[change.id for change in late],
+            seq=[change.seq for change in late],
+            trigger=[change.move.trigger for change in late],
+            actor=[change.actor for change in late],
+            entity=[change.lifecycle.name for change in late],
+        )
+        done = {row[0] for row in rows}
+        return [change for change in late if change.id not in done]
+
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+        ids, epochs = [list(column) for column in zip(*tokens, strict=True)] if tokens else ([], [])
+        held = {row[0] for row in await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
+        return [id for id in ids if id not in held]
+
+    async def create(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        tenant_id: int = DEFAULT_TENANT,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        **columns: Any,
+    ) -> int:
+        (id,) = await self._keys.take(1)
+        birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
+        statement = self._catalogue.birth(lifecycle, tuple(columns))
+        values = {**birth._asdict(), **columns, "id": id}
+        async with self._connection() as connection:
+            await connection.execute(statement.sql, *[values[name] for name in statement.parameters])
+        return id
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    async def recall(
+        self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
+    ) -> Seen | None:
+        request = {"tenant_id": tenant_id, "endpoint": endpoint, "key": key}
+        async with self._transaction() as transaction:
+            await transaction._wait_for_locks(LOCK_WAIT_MS)
+            try:
+                await transaction._fetch("forget_request", **request)
+                first = await transaction._fetch(
+                    "remember_request", **request, request_hash=request_hash, ttl_us=ttl_us
+                )
+            except asyncpg.LockNotAvailableError:
+                raise RequestInFlight(key=key) from None
+            await transaction._wait_for_locks(0)
+            if first:
+                return None
+            return seen_before(key, request_hash, (await transaction._fetch("request_seen", **request))[0])
+
+    async def _wait_for_locks(self, milliseconds: int) -> None:
+        async with self._connection() as connection:
+            await connection.execute("SELECT set_config('lock_timeout', $1, true)", str(milliseconds))
+
+    async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
+        await self._fetch("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
+
+    async def forget_requests(self) -> int:
+        return len(await self._fetch("forget_old_requests"))
+
+
+def _batches(changes: Sequence[Change]) -> list[list[Change]]:
+    """Changes that one statement can write: the same move by the same right, no record twice."""
+    batches: list[list[Change]] = []
+    for _, run in groupby(changes, key=lambda change: (change.move, change.right)):
+        batch: dict[int, Change] = {}
+        for change in run:
+            if change.id in batch:
+                batches.append(list(batch.values()))
+                batch = {}
+            batch[change.id] = change
+        batches.append(list(batch.values()))
+    return batches

@@ -1,0 +1,152 @@
+"""What a store promises. Two keep these promises, `sqlite` and `postgres`; `tests/conformance` holds both to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob, Seen
+
+
+class Reader(Protocol):
+    """Reads. Each sees one committed state of the database, never half of a transaction."""
+
+    async def now(self) -> int:
+        """The database's time in microseconds, the only time leases and schedules are decided by."""
+        ...
+
+    async def tenant(self, name: str) -> int:
+        """The key of the tenant of that name; an unknown name is `NotFound`."""
+        ...
+
+    async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
+        """The whole row of an entity; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """The whole rows of those entities that exist."""
+        ...
+
+    async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
+        """How many entities there are, and how many of them have no first event."""
+        ...
+
+    async def overdue(self, limit: int) -> list[Job]:
+        """Jobs whose lease is over, the longest first. They may have moved on by the time they are read."""
+        ...
+
+    async def events(
+        self,
+        wanted: EventFilter = ...,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Event]:
+        """One page of the log. Oldest first and read on from the last cursor, no event is ever missed or repeated."""
+        ...
+
+    async def event_count(self, tenant_id: int | None = None) -> int:
+        """How many events there are."""
+        ...
+
+    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+        """One page of the log entity by entity, beginning after (entity id, seq)."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes. Each is all or nothing, and returns only when it is on disk (in a transaction: when that commits)."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        """All jobs are queued, or none; a job whose key was used before is not made, the first one's id is returned."""
+        ...
+
+    async def claim(
+        self,
+        worker: int,
+        queues: Sequence[str],
+        limit: int,
+        lease_us: int,
+        *,
+        claim_id: int,
+        tenant_id: int | None = None,
+        again: bool = False,
+    ) -> list[Job]:
+        """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
+        gets none. With `again`, a claim whose answer was lost returns the jobs it took, and takes no more."""
+        ...
+
+    async def apply(self, changes: Sequence[Change]) -> list[Change]:
+        """Each change is written with its event if its record is still as it was decided on; those that came too late
+        are returned and have changed nothing. The same change by the same actor a second time counts as written."""
+        ...
+
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+        """The leases of these (job, epoch) run on from now; the jobs that are no longer held are returned."""
+        ...
+
+    async def create(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        tenant_id: int = DEFAULT_TENANT,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        **columns: Any,
+    ) -> int:
+        """A new entity in its initial state, with its first event; returns its key."""
+        ...
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def recall(
+        self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
+    ) -> Seen | None:
+        """None for the first request of a key, which is from then on this transaction's to answer; else what the first
+        one was answered. Another body is `KeyReused`; one still at work after 2 s is `RequestInFlight`."""
+        ...
+
+    async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
+        """What a repeated request will be told; kept if and only if the transaction commits."""
+        ...
+
+    async def forget_requests(self) -> int:
+        """Drops the idempotency keys whose time is over; returns how many."""
+        ...
+
+
+class Transaction(Reader, Writer, Protocol):
+    """Several reads and writes that happen together or not at all."""
+
+
+class Store(Reader, Writer, Protocol):
+    """A database opened for use. Each call is a transaction of its own."""
+
+    @property
+    def url(self) -> str:
+        """Which database, fit to be shown."""
+        ...
+
+    def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction over several calls: committed at the end of the block, undone by an exception. With a tenant,
+        PostgreSQL lets it see and touch only that tenant's rows."""
+        ...
+
+    def snapshot(self) -> AbstractAsyncContextManager[Reader]:
+        """Reads that all see the same moment."""
+        ...
+
+    def follow(self, wanted: EventFilter = ..., *, after: str | None = None) -> AsyncIterator[Event]:
+        """Every event in the order of commits, without end: first those there are, then those to come."""
+        ...
+
+    async def close(self) -> None:
+        """Gives everything back; what was acknowledged is on disk."""
+        ...

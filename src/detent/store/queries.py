@@ -1,0 +1,226 @@
+"""The SQL files, read once and made ready for a database: words filled in, parameters numbered.
+
+A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter. The statements that write a move
+are made here from the declaration and `moves.sql`, one for each move and right.
+"""
+
+# ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from operator import itemgetter
+from typing import NamedTuple
+
+from detent.lifecycle.job import JOB
+from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.dialect import SQLITE, Dialect, declared, fill
+from detent.store.guards import EVENT_COLUMNS, literal
+from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+
+_HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+# The types of what a batch of moves brings along; what is not listed is text.
+_BATCH_TYPES = {
+    "id": "bigint",
+    "tenant_id": "int",
+    "seq": "int",
+    "epoch": "int",
+    "owner": "bigint",
+    "detail": "json",
+    "result": "json",
+    "delay_us": "bigint",
+}
+
+
+_EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
+
+
+class Statement(NamedTuple):
+    """SQL ready to run, and the names of its parameters in the order they are bound."""
+
+    sql: str
+    parameters: tuple[str, ...]
+
+
+class MoveStatement(NamedTuple):
+    """SQL that writes a move: its parameters are fields of the change first, then further values."""
+
+    sql: str
+    fields: Callable[[Change], tuple[object, ...]]
+    extras: tuple[str, ...]
+
+
+class Catalogue:
+    """Every statement of one database."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._sqlite = dialect is SQLITE
+        self._raw = _read("shared.sql") | _read(f"{dialect.name}.sql")
+        self._raw_moves = _read("moves.sql")
+        self._statements: dict[str, Statement] = {}
+        self._moves: dict[tuple[Move, Right | None], MoveStatement] = {}
+
+    def __getitem__(self, name: str) -> Statement:
+        if name not in self._statements:
+            now = ":now" if self._sqlite else "detent_now()"
+            words = {"now": now, "job_columns": ", ".join(JOB_COLUMNS), "moves": self._claim_assignments()}
+            sql = fill(self._raw[name], lambda word: words.get(word) or self._word(word))
+            self._statements[name] = self._numbered(sql, _names(sql))
+        return self._statements[name]
+
+    def move(self, change: Change) -> MoveStatement:
+        """The statement that writes a decided move, if the record is still as it was when it was decided on."""
+        key = (change.move, change.right)
+        if key not in self._moves:
+            self._moves[key] = self._prepare_move(change.lifecycle, change.move, change.right)
+        return self._moves[key]
+
+    def birth(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
+        """The statement that brings an entity into being, with the columns given beside what every entity has."""
+        unknown = set(columns) - ENTITY_COLUMNS[lifecycle.name]
+        if unknown:
+            raise KeyError(f"{lifecycle.name} has no column {', '.join(sorted(unknown))}")
+        name = f"create {lifecycle.name} {' '.join(columns)}"
+        if name not in self._statements:
+            sql = self._birth_sql(lifecycle, columns)
+            self._statements[name] = self._numbered(sql, _names(sql))
+        return self._statements[name]
+
+    # --- moves
+
+    def _prepare_move(self, lifecycle: Lifecycle, move: Move, right: Right | None) -> MoveStatement:
+        table = lifecycle.table
+        raw = self._raw_moves.get(f"{lifecycle.name}.{move.trigger}", f"UPDATE {table} SET {{moves}} {{applies}}")
+        origin = "WHERE" if self._sqlite else "FROM given AS g, clock WHERE"
+        words = {
+            "now": self._now,
+            "moves": self._assignments(lifecycle, move),
+            "applies": f"{origin} {_conditions(table, right, self._now)}",
+        }
+        update = fill(raw, lambda word: words.get(word) or self._word(word))
+        names = sorted({"from_state", *_names(update)}, key=lambda name: name not in Change._fields)
+        sql = self._numbered(update, tuple(names)).sql if self._sqlite else _batch(lifecycle, move, update, names)
+        own = [name for name in names if name in Change._fields]
+        return MoveStatement(sql, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))
+
+    def _assignments(self, lifecycle: Lifecycle, move: Move) -> str:
+        table, later = lifecycle.table, "max" if self._sqlite else "greatest"
+        at = f"{later}({self._now}, {table}.updated_at + 1)"
+        sets = {
+            "state": literal(move.target.name),
+            "seq": f"{table}.seq + 1",
+            "move": literal(move.trigger),
+            "updated_at": at,
+            "actor": ":actor",
+            "reason": ":reason",
+            "cause": ":cause",
+            "detail": ":detail",
+        }
+        if move.raises_epoch:
+            sets["epoch"] = f"{table}.epoch + 1"
+        if move.target.started:
+            sets["started_at"] = f"coalesce({table}.started_at, {at})"
+        if move.target.final:
+            sets["completed_at"] = f"coalesce({table}.completed_at, {at})"
+        return ", ".join(f"{column} = {value}" for column, value in sets.items())
+
+    def _claim_assignments(self) -> str:
+        """A claim chooses its records itself, so it brings no reason, cause or detail."""
+        sets = self._assignments(JOB, JOB.move("claim"))
+        if self._sqlite:
+            return re.sub(r":(reason|cause|detail)\b", "NULL", sets)
+        return _from_batch(sets)
+
+    # --- births
+
+    def _birth_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
+        creation, extra = lifecycle.creation, "".join(f", {column}" for column in columns)
+        stamp = ", started_at" if creation.target.started else ""
+        given = "".join(f", :{column}" for column in columns)
+        if lifecycle.shares_table:
+            extra, given = f"{extra}, lifecycle", f"{given}, {literal(lifecycle.name)}"
+        insert = (
+            f"INSERT INTO {lifecycle.table} (id, created_at, updated_at{stamp}, tenant_id, state, move, actor, reason, "
+            f"cause, detail, correlation_id, trace_id{extra}) SELECT :id, {self._now}, {self._now}"
+            f"{stamp and f', {self._now}'}, :tenant_id, {literal(creation.target.name)}, {literal(creation.trigger)}, "
+            f":actor, :reason, :cause, :detail, :correlation_id, :trace_id{given}"
+        )
+        if self._sqlite:
+            return insert
+        typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{_BATCH_TYPES[m[1]]}", insert)
+        return (
+            f"WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx), born AS ({typed} FROM clock "
+            f"RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) SELECT clock.tx, b.id, b.created_at, b.tenant_id, "
+            f"b.seq, b.epoch, {literal(lifecycle.name)}, {literal(creation.event)}, b.move, NULL, b.state, b.actor, "
+            f"b.correlation_id, b.trace_id, b.cause, b.reason, b.detail FROM born AS b, clock"
+        )
+
+    # --- words
+
+    @property
+    def _now(self) -> str:
+        return ":now" if self._sqlite else "clock.now"
+
+    def _word(self, word: str) -> str | None:
+        return self._dialect.words[word] if word in self._dialect.words else declared(word)
+
+    def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:
+        mark = "?" if self._sqlite else "$"
+        return Statement(_PARAMETER.sub(lambda match: f"{mark}{names.index(match[1]) + 1}", sql), names)
+
+
+def _batch(lifecycle: Lifecycle, move: Move, update: str, names: list[str]) -> str:
+    """One statement for many records: the parameters come as arrays, the events go in with the rows."""
+    arrays = ", ".join(f"${place}::{_BATCH_TYPES.get(name, 'text')}[]" for place, name in enumerate(names, 1))
+    t = lifecycle.table
+    return (
+        f"WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),\n"
+        f"given AS (SELECT * FROM unnest({arrays}) AS g({', '.join(names)})),\n"
+        f"moved AS ({_from_batch(update)}\n"
+        f"RETURNING {t}.id, {t}.updated_at, {t}.tenant_id, {t}.seq, {t}.epoch, g.from_state, {t}.actor, "
+        f"{t}.correlation_id, {t}.trace_id, {t}.cause, {t}.reason, {t}.detail),\n"
+        f"logged AS (INSERT INTO events ({_EVENT_COLUMNS})\n"
+        f"SELECT clock.tx, m.id, m.updated_at, m.tenant_id, m.seq, m.epoch, {literal(lifecycle.name)}, "
+        f"{literal(move.event)}, {literal(move.trigger)}, m.from_state, {literal(move.target.name)}, m.actor, "
+        f"m.correlation_id, m.trace_id, m.cause, m.reason, m.detail FROM moved AS m, clock)\n"
+        f"SELECT id FROM moved"
+    )
+
+
+def _conditions(table: str, right: Right | None, now: str) -> str:
+    """What must still be true of the record: nothing moved it, and the right to move it still stands."""
+    conditions = [f"{table}.{column} = :{column}" for column in ("id", "tenant_id", "seq", "epoch")]
+    conditions.append(f"{table}.state = :from_state")
+    if right is Right.HOLDER:
+        conditions += [f"{table}.owner = :owner", f"{table}.lease_until > {now}"]
+    elif right is Right.REAPER:
+        conditions += [f"{table}.lease_until <= {now}"]
+    return " AND ".join(conditions)
+
+
+def _from_batch(sql: str) -> str:
+    """Takes the parameters from the columns of a batch instead."""
+    return _PARAMETER.sub(r"g.\1", sql)
+
+
+def _names(sql: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+
+
+@cache
+def _read(name: str) -> dict[str, str]:
+    """The statements of a file by name, without their comments."""
+    text = files("detent.store").joinpath("sql", name).read_text("utf-8")
+    parts = _HEAD.split(text)[1:]
+    return {head: _bare(body) for head, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _bare(body: str) -> str:
+    lines = [line for line in body.splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";")

@@ -1,0 +1,159 @@
+"""What goes into the store and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from detent import ids
+from detent.errors import KeyReused, RequestInFlight
+from detent.lifecycle import JOB, LIFECYCLES, Token
+
+DEFAULT_TENANT = 1
+
+
+class NewJob(NamedTuple):
+    """A job to be enqueued. Times are microseconds; `run_at` none means now, `delay_us` is added to it."""
+
+    kind: str
+    payload: str = "{}"
+    queue: str = "default"
+    tenant_id: int = DEFAULT_TENANT
+    priority: int = 0
+    run_at: int | None = None
+    delay_us: int = 0
+    max_attempts: int = 4
+    on_exhausted: str = "dead_letter"
+    key: str | None = None
+    hold_key: str | None = None
+    held_by: str | None = None
+    actor: str | None = None
+    cause: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+
+class Birth(NamedTuple):
+    """What is said of any new entity: whose it is, who made it and why, and what it belongs to."""
+
+    tenant_id: int = DEFAULT_TENANT
+    actor: str | None = None
+    reason: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    cause: str | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """A job as a claim or a look-up returns it; also the record the lifecycle decides on."""
+
+    id: int
+    tenant_id: int
+    state: str
+    seq: int
+    epoch: int
+    queue: str
+    kind: str
+    payload: str
+    priority: int
+    run_at: int
+    attempts: int
+    max_attempts: int
+    on_exhausted: str
+    owner: int | None
+    lease_until: int | None
+    held_by: str | None
+    correlation_id: str | None
+    trace_id: str | None
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(JOB.prefix, self.id)
+
+    @property
+    def token(self) -> Token:
+        """The fencing token of the claim this job was returned by."""
+        return Token(self.owner or 0, self.epoch)
+
+
+JOB_COLUMNS = tuple(Job.__dataclass_fields__)
+
+
+# What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
+ENTITY_COLUMNS: dict[str, frozenset[str]] = {
+    "worker": frozenset({"name", "incarnation", "workspace_id", "host", "pid", "metadata"}),
+    "crew": frozenset({"parent_id", "depth", "worker_count", "task_description"}),
+    "run": frozenset({"key"}),
+    "run-step": frozenset({"flow_id", "name", "position", "max_retries"}),
+    "workstream": frozenset({"max_retries"}),
+    "workstream-step": frozenset({"flow_id", "name", "position", "max_retries"}),
+    "breaker": frozenset({"name", "failure_threshold", "success_threshold"}),
+    "agent": frozenset({"description", "max_retries"}),
+}
+
+
+class Event(NamedTuple):
+    """One move of one entity, as the log has it. `cursor` is where to go on reading after it."""
+
+    id: int
+    tenant_id: int
+    entity: str
+    entity_id: int
+    seq: int
+    epoch: int
+    type: str
+    trigger: str
+    ts: int
+    actor: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    cause: str | None
+    reason: str | None
+    from_state: str | None
+    to_state: str
+    payload: str | None
+    version: int
+    cursor: str
+
+    @property
+    def entity_public_id(self) -> str:
+        return ids.public(LIFECYCLES[self.entity].prefix, self.entity_id)
+
+
+EVENT_FIELDS = tuple(field for field in Event._fields if field != "cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events to read; what is none does not narrow. Times are microseconds, `until` is not included."""
+
+    tenant_id: int | None = None
+    entity: str | None = None
+    entity_id: int | None = None
+    type: str | None = None
+    correlation_id: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+class Seen(NamedTuple):
+    """A request whose idempotency key was used before, and what was answered then (none: nothing yet)."""
+
+    request_hash: str
+    response: str | None
+
+
+def seen_before(key: str, request_hash: str, row: Sequence[Any]) -> Seen:
+    """What to answer to a key that was used before: the same again, unless the request is another or still at work."""
+    seen = Seen(*row)
+    if seen.request_hash != request_hash:
+        raise KeyReused(key=key)
+    if seen.response is None:
+        raise RequestInFlight(key=key)
+    return seen

@@ -1,0 +1,60 @@
+-- Moves that write more than the move itself. Each stands once, for one record; SQLite runs it as it is, PostgreSQL
+-- for a whole batch at a time. {moves} is what every move sets, {applies} the WHERE clause that says what must still be true:
+-- both come from the declaration. A move that is not listed here sets nothing else.
+
+-- name: job.start
+-- From here on the attempt counts.
+UPDATE jobs SET {moves}, attempts = jobs.attempts + 1 {applies};
+
+-- name: job.succeed
+-- The result is kept; the lease is given back.
+UPDATE jobs SET {moves}, result = :result, lease_until = NULL {applies};
+
+-- name: job.fail
+-- The owner stays on record as the last one.
+UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
+
+-- name: job.retry
+-- Back into the queue, due after the backoff.
+UPDATE jobs SET {moves}, error = :error, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL
+{applies};
+
+-- name: job.expire
+-- Back into the queue at once: the lease was the delay.
+UPDATE jobs SET {moves}, run_at = {now}, owner = NULL, claim_id = NULL, lease_until = NULL {applies};
+
+-- name: job.release
+-- Back into the queue; an attempt that had begun is given back.
+UPDATE jobs SET {moves}, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL,
+    attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
+{applies};
+
+-- name: job.snooze
+-- Back into the queue as the handler asked; the attempt is given back.
+UPDATE jobs SET {moves}, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL,
+    attempts = jobs.attempts - 1
+{applies};
+
+-- name: job.cancel
+-- Nobody holds it any longer.
+UPDATE jobs SET {moves}, lease_until = NULL {applies};
+
+-- name: job.dead_letter
+-- The last error stays with the job.
+UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
+
+-- name: workstream.retry_eligible
+-- The retry is counted when it is granted.
+UPDATE workstreams SET {moves}, retry_count = workstreams.retry_count + 1 {applies};
+
+-- name: workstream-step.retry_eligible
+-- The retry is counted when it is granted.
+UPDATE steps SET {moves}, retry_count = steps.retry_count + 1 {applies};
+
+-- name: workstream-step.reset
+-- An operator gives it all its retries back.
+UPDATE steps SET {moves}, retry_count = 0 {applies};
+
+-- name: agent.retry
+-- Not reset between states.
+UPDATE agent_jobs SET {moves}, retry_count = agent_jobs.retry_count + 1 {applies};

@@ -1,0 +1,90 @@
+-- Statements written for PostgreSQL: a batch at a time, events in the statement that moves the rows.
+
+-- name: take_pages
+-- Pages of 64 keys each.
+SELECT nextval('detent_pages') FROM generate_series(1, :count);
+
+-- name: enqueue
+-- Jobs enter the queue; one whose key is taken does not, and a repeated call changes nothing.
+WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+born AS (
+    INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+    SELECT g.id, clock.now, clock.now, greatest(clock.now, g.run_at) + g.delay_us, g.tenant_id, {job.queued},
+        {job.enqueue}, g.actor, g.correlation_id, g.trace_id, g.cause, g.priority, g.max_attempts, g.queue, g.kind,
+        g.on_exhausted, g.hold_key, g.held_by, g.key, g.payload
+    FROM clock, unnest(:id::bigint[], :run_at::bigint[], :delay_us::bigint[], :tenant_id::int[], :actor::text[],
+        :correlation_id::text[], :trace_id::text[], :cause::text[], :priority::int[], :max_attempts::int[],
+        :queue::text[], :kind::text[], :on_exhausted::text[], :hold_key::text[], :held_by::text[], :key::text[],
+        :payload::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id, trace_id, cause, priority,
+        max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+    ON CONFLICT DO NOTHING
+    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
+logged AS (
+    INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor, correlation_id,
+        trace_id, cause)
+    SELECT clock.tx, born.id, born.created_at, born.tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
+        {job.queued}, born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock)
+SELECT id FROM born;
+
+-- name: jobs_by_key
+-- The jobs that idempotency keys have already made.
+SELECT j.tenant_id, j.key, j.id FROM jobs AS j
+JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id = g.tenant_id AND j.key = g.key;
+
+-- name: claim
+-- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue
+-- is read in the order of its index. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and
+-- take too many.
+WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+claimer AS MATERIALIZED (
+    SELECT id FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
+due AS MATERIALIZED (
+    SELECT d.id FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
+        SELECT j.id, j.priority, j.run_at FROM jobs AS j
+        WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
+            AND j.run_at <= (SELECT now FROM clock) AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
+            AND NOT EXISTS (SELECT 1 FROM queues AS q
+                WHERE q.tenant_id = j.tenant_id AND q.name = j.queue AND q.paused_at IS NOT NULL)
+        ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
+        FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
+    ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
+given AS (
+    SELECT due.id, :actor::text AS actor, NULL::text AS reason, NULL::text AS cause, NULL::json AS detail FROM due),
+moved AS (
+    UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,
+        lease_until = clock.now + :lease_us::bigint
+    FROM given AS g, clock WHERE jobs.id = g.id
+    RETURNING jobs.*),
+logged AS (
+    INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
+        correlation_id, trace_id)
+    SELECT clock.tx, m.id, m.updated_at, m.tenant_id, m.seq, m.epoch, 'job', {event job.claim}, m.move, {job.queued},
+        m.state, m.actor, m.correlation_id, m.trace_id FROM moved AS m, clock)
+SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
+
+-- name: claimed_before
+-- The jobs of a claim whose answer was lost.
+SELECT {job_columns} FROM jobs
+WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running});
+
+-- name: renew
+-- The holders keep their leases a while longer; nobody else can.
+UPDATE jobs SET lease_until = clock.now + :lease_us::bigint
+FROM unnest(:id::bigint[], :epoch::int[]) AS g(id, epoch), (SELECT detent_now() AS now) AS clock
+WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
+    AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
+RETURNING jobs.id;
+
+-- name: overdue
+-- Jobs whose lease is over, the longest first.
+SELECT {job_columns} FROM jobs
+WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= detent_now() ORDER BY lease_until LIMIT :limit::int;
+
+-- name: applied_already
+-- Which of these moves the log has under the same actor: a repeated call whose first answer was lost.
+SELECT e.entity_id FROM events AS e
+JOIN unnest(:id::bigint[], :seq::int[], :trigger::text[], :actor::text[], :entity::text[])
+    AS g(id, seq, trigger, actor, entity)
+    ON e.entity_id = g.id AND e.seq = g.seq + 1 AND e.entity = g.entity
+WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;

@@ -1,0 +1,43 @@
+-- Statements both databases understand as they stand.
+
+-- name: tenant_by_name
+-- The key of a tenant.
+SELECT id FROM tenants WHERE name = :name;
+
+-- name: request_seen
+-- What was answered to a request of this key, if it is still remembered.
+SELECT request_hash, response FROM idempotency_keys
+WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
+
+-- name: forget_request
+-- A key whose time is over may be used again.
+DELETE FROM idempotency_keys
+WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key AND expires_at <= {now};
+
+-- name: remember_request
+-- The first request of a key takes the row; nobody else can until its transaction ends.
+INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, created_at, expires_at)
+VALUES (:tenant_id, :endpoint, :key, :request_hash, {now}, {now} + :ttl_us)
+ON CONFLICT DO NOTHING RETURNING key;
+
+-- name: answer_request
+-- The answer to repeat.
+UPDATE idempotency_keys SET response = :response
+WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
+
+-- name: forget_old_requests
+-- Keys whose time is over.
+DELETE FROM idempotency_keys WHERE expires_at <= {now} RETURNING key;
+
+-- name: pause_queue
+-- From the next claim on nothing is taken from the queue.
+INSERT INTO queues (tenant_id, name, paused_at) VALUES (:tenant_id, :name, {now})
+ON CONFLICT (tenant_id, name) DO UPDATE SET paused_at = coalesce(queues.paused_at, excluded.paused_at);
+
+-- name: resume_queue
+-- From the next claim on the queue is served again.
+UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name;
+
+-- name: event_count
+-- How many events there are, of one tenant or of all.
+SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);

@@ -1,0 +1,54 @@
+-- Statements written for SQLite: one record at a time, events by trigger.
+
+-- name: take_keys
+-- Keys for the next rows: later than any given out before, and telling the time.
+UPDATE last_key SET key = max(key, :first - 1) + :count RETURNING key;
+
+-- name: job_by_key
+-- The job an idempotency key has already made.
+SELECT id FROM jobs WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: enqueue
+-- A job enters the queue.
+INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
+    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant_id, {job.queued}, {job.enqueue}, :actor, :correlation_id,
+    :trace_id, :cause, :priority, :max_attempts, :queue, :kind, :on_exhausted, :hold_key, :held_by, :key, :payload);
+
+-- name: may_claim
+-- A worker that is paused or has ended gets nothing.
+SELECT 1 FROM workers WHERE id = :worker AND state IN ({worker.IDLE}, {worker.RUNNING});
+
+-- name: due
+-- The first jobs of one queue that are due, in the order of its index.
+SELECT -priority, run_at, id FROM jobs
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND run_at <= {now}
+    AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
+    AND NOT EXISTS (SELECT 1 FROM queues AS q
+        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL)
+ORDER BY priority DESC, run_at, id LIMIT :limit;
+
+-- name: claim
+-- Takes one of them; the transaction has been the only writer since it was found due.
+UPDATE jobs SET {moves}, owner = :worker, claim_id = :claim_id, lease_until = {now} + :lease_us
+WHERE id = :id RETURNING {job_columns};
+
+-- name: claimed_before
+-- The jobs of a claim whose answer was lost.
+SELECT {job_columns} FROM jobs
+WHERE claim_id = :claim_id AND owner = :worker AND state IN ({job.assigned}, {job.running});
+
+-- name: renew
+-- The holder keeps its lease a while longer; nobody else can.
+UPDATE jobs SET lease_until = {now} + :lease_us
+WHERE id = :id AND epoch = :epoch AND owner = :worker AND state IN ({job.assigned}, {job.running})
+    AND lease_until > {now};
+
+-- name: overdue
+-- Jobs whose lease is over, the longest first.
+SELECT {job_columns} FROM jobs
+WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= {now} ORDER BY lease_until LIMIT :limit;
+
+-- name: last_time
+-- The time of the newest event: time never goes back behind it.
+SELECT ts FROM events ORDER BY id DESC LIMIT 1;

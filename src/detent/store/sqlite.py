@@ -1,0 +1,195 @@
+"""The store inside the process: one SQLite file, one writing thread, many readers, other processes welcome."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import apsw
+
+from detent.clock import Clock, HostClock
+from detent.errors import NewerDatabase, NotMigrated, StoreError
+from detent.store.dialect import SQLITE
+from detent.store.follow import following
+from detent.store.migrations import newest
+from detent.store.queries import Catalogue
+from detent.store.records import Event, EventFilter
+from detent.store.sqlite_file import MEMORY, connect, explained
+from detent.store.sqlite_migrate import applied, migrate_file
+from detent.store.sqlite_session import Session
+from detent.store.sqlite_verbs import SqliteReads, SqliteVerbs
+from detent.store.sqlite_writer import Unit, Writer, tell
+from detent.store.url import DatabaseUrl
+
+T = TypeVar("T")
+
+READERS = 4
+IDLE_TRANSACTION_SECONDS = 60.0
+
+
+class SqliteStore(SqliteVerbs):
+    """An open SQLite file."""
+
+    def __init__(self, url: DatabaseUrl, db: apsw.Connection, clock: Clock) -> None:
+        self.url = url.shown
+        self._path = url.path
+        self._clock = clock
+        self._catalogue = Catalogue(SQLITE)
+        self._writer = Writer(db, url.path, self._catalogue, clock)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="detent-sqlite-reader")
+        self._of_thread = threading.local()
+        self._connections: list[apsw.Connection] = []
+
+    @classmethod
+    async def open(cls, url: DatabaseUrl, *, migrate: bool = True, clock: Clock | None = None) -> SqliteStore:
+        """Opens the file, or makes it; a file of a newer program is refused untouched."""
+        db = await asyncio.to_thread(_open, url, migrate)
+        return cls(url, db, clock or HostClock())
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._readers.shutdown()
+        for connection in self._connections:
+            connection.close()
+        self._writer.close()
+
+    def transaction(self, tenant_id: int | None = None) -> SqliteTransaction:
+        return SqliteTransaction(self._writer)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[SqliteReads]:
+        if self._path == MEMORY:
+            async with self.transaction() as transaction:
+                yield transaction
+            return
+        connection = await asyncio.to_thread(self._new_reader)
+        try:
+            connection.execute("BEGIN")
+            yield SqliteSnapshot(self._session_on(connection), self._path)
+        finally:
+            connection.close()
+
+    async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
+        async for event in following(self, wanted or EventFilter(), after):
+            yield event
+
+    async def _write(self, work: Callable[[Session], T]) -> T:
+        result: T = await self._writer.run(work)
+        return result
+
+    async def _read(self, work: Callable[[Session], T]) -> T:
+        if self._path == MEMORY:
+            return await self._write(work)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read_on_thread, work)
+
+    def _read_on_thread(self, work: Callable[[Session], T]) -> T:
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = self._new_reader()
+            self._connections.append(self._of_thread.connection)
+        with explained(self._path):
+            return work(self._session_on(self._of_thread.connection))
+
+    def _new_reader(self) -> apsw.Connection:
+        connection = connect(self._path)
+        connection.pragma("query_only", True)
+        return connection
+
+    def _session_on(self, connection: apsw.Connection) -> Session:
+        session = Session(connection, self._catalogue)
+        session.now = self._clock.now(session.last_time())
+        return session
+
+
+class SqliteSnapshot(SqliteReads):
+    """Reads of one moment, on a connection of their own."""
+
+    def __init__(self, session: Session, path: str) -> None:
+        self._session = session
+        self._path = path
+
+    async def _read(self, work: Callable[[Session], T]) -> T:
+        return await asyncio.to_thread(self._explained, work)
+
+    def _explained(self, work: Callable[[Session], T]) -> T:
+        with explained(self._path):
+            return work(self._session)
+
+
+class SqliteTransaction(SqliteVerbs):
+    """Several calls in one transaction: the writing thread is lent to it until it ends."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._commits = False
+
+    async def __aenter__(self) -> SqliteTransaction:
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._served = asyncio.ensure_future(self._writer.run(self._serve, alone=True))
+        await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        if self._served.done():
+            self._served.result()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._commits = kind is None
+        self._calls.put(None)
+        await self._served
+
+    async def _write(self, work: Callable[[Session], T]) -> T:
+        if self._served.done():
+            raise StoreError(
+                url="the transaction", detail=f"it was idle for {IDLE_TRANSACTION_SECONDS:.0f} s and undone"
+            )
+        loop = asyncio.get_running_loop()
+        unit = Unit(work, loop, loop.create_future())
+        self._calls.put(unit)
+        result: T = await unit.future
+        return result
+
+    _read = _write
+
+    def _serve(self, session: Session) -> None:
+        """On the writing thread: does what it is asked until it is told to end, or forgotten."""
+        self._writer.begin()
+        try:
+            self._begun.get_loop().call_soon_threadsafe(self._begun.set_result, None)
+            while (unit := self._calls.get(timeout=IDLE_TRANSACTION_SECONDS)) is not None:
+                self._writer.attempt(unit)
+                tell([unit])
+            self._writer.end("COMMIT" if self._commits else "ROLLBACK")
+        except queue.Empty:
+            self._writer.end("ROLLBACK")
+            raise StoreError(url="the transaction", detail="it was forgotten open and is undone") from None
+        except BaseException:
+            self._writer.end("ROLLBACK")
+            raise
+
+
+def _open(url: DatabaseUrl, migrate: bool) -> apsw.Connection:
+    db = connect(url.path)
+    try:
+        with explained(url.path):
+            _bring_up_to_date(db, url, migrate)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _bring_up_to_date(db: apsw.Connection, url: DatabaseUrl, migrate: bool) -> None:
+    found = applied(db)
+    if found > newest():
+        raise NewerDatabase(url=url.shown, found=found, needed=newest())
+    if found < newest():
+        if found and not migrate:
+            raise NotMigrated(url=url.shown, found=found, needed=newest())
+        migrate_file(db)

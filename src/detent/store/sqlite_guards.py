@@ -1,0 +1,135 @@
+"""The triggers of SQLite: they refuse what is not declared and write every event, whoever the client is.
+
+Old clients run them too, so they use only what SQLite has had for years (a RAISE message is a plain string, the time
+comes from julianday).
+"""
+
+# ruff: noqa: S608 - every word put into SQL here comes from a declaration in this package, never from a user.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detent.lifecycle import LIFECYCLES
+from detent.lifecycle.machine import Lifecycle
+from detent.store.guards import (
+    EVENT_COLUMNS,
+    KEYED_TABLES,
+    birth,
+    both,
+    event_type,
+    fixed_columns,
+    legality,
+    literal,
+    mine,
+    stamps,
+    unended,
+    words,
+)
+
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
+
+
+def sqlite_guards() -> list[str]:
+    """Every CREATE TRIGGER statement, in the order to run them."""
+    entities = [s for lifecycle in LIFECYCLES.values() for s in (*_refusals(lifecycle), *_logs(lifecycle))]
+    return [*entities, *_event_refusals()]
+
+
+def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
+    table, said = lifecycle.table, words(lifecycle)
+    new, old = mine(lifecycle, "NEW"), mine(lifecycle, "OLD")
+    changed = " OR ".join(f"NEW.{column} IS NOT OLD.{column}" for column in fixed_columns(lifecycle))
+    for rule, event, when in (
+        ("born", f"INSERT ON {table}", both(new, f"({birth(lifecycle)}) IS NOT TRUE")),
+        ("unique", f"INSERT ON {table}", both(new, f"({_taken(table)})")),
+        ("moves", f"UPDATE OF state, seq, move, epoch ON {table}", both(old, f"({legality(lifecycle)}) IS NOT TRUE")),
+        ("fixed", f"UPDATE OF {', '.join(fixed_columns(lifecycle))} ON {table}", both(old, f"({changed})")),
+        ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
+    ):
+        yield _refusal(f"{_trigger_name(lifecycle)}_{rule}", event, when, said[rule])
+
+
+def _taken(table: str) -> str:
+    """INSERT OR REPLACE would delete the row in its way without firing any DELETE trigger."""
+    taken = f"EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
+    if table not in KEYED_TABLES:
+        return taken
+    same_key = f"SELECT 1 FROM {table} WHERE tenant_id = NEW.tenant_id AND key = NEW.key"
+    return f"{taken} OR (NEW.key IS NOT NULL AND EXISTS ({same_key}))"
+
+
+def _logs(lifecycle: Lifecycle) -> Iterator[str]:
+    name, table, new = _trigger_name(lifecycle), lifecycle.table, mine(lifecycle, "NEW")
+    moved = both(new, "NEW.seq IS NOT OLD.seq")
+    yield (
+        f"CREATE TRIGGER {name}_log_birth AFTER INSERT ON {table} {f'WHEN {new} ' if new else ''}"
+        f"BEGIN {_log(lifecycle, 'NEW', 'NULL')} END"
+    )
+    yield (
+        f"CREATE TRIGGER {name}_log_move AFTER UPDATE OF seq ON {table} "
+        f"WHEN {both(moved, 'NEW.updated_at > OLD.updated_at')} BEGIN {_log(lifecycle, 'NEW', 'OLD.state')} END"
+    )
+    # A move that does not say when it happened was typed by hand: it gets its time, stamps and actor first.
+    yield (
+        f"CREATE TRIGGER {name}_log_hand AFTER UPDATE OF seq ON {table} "
+        f"WHEN {both(moved, 'NEW.updated_at <= OLD.updated_at')} BEGIN {_marks(lifecycle)} "
+        f"{_log(lifecycle, 'moved', 'OLD.state', f' FROM {table} AS moved WHERE moved.id = NEW.id')} END"
+    )
+    # A row typed by hand takes a key of its own choice; later keys must come after it.
+    yield (
+        f"CREATE TRIGGER {name}_key AFTER INSERT ON {table} WHEN {both(new, 'NEW.id > (SELECT key FROM last_key)')} "
+        f"BEGIN UPDATE last_key SET key = NEW.id; END"
+    )
+
+
+def _marks(lifecycle: Lifecycle) -> str:
+    at = f"max(OLD.updated_at + 1, {_NOW})"
+    marks = {
+        "updated_at": at,
+        "actor": "'sql'",
+        "reason": "CASE WHEN NEW.reason IS OLD.reason AND NEW.move <> 'override' THEN NULL ELSE NEW.reason END",
+        "cause": "NULL",
+        "detail": "NULL",
+        **stamps(lifecycle, at, "OLD", "NEW.state"),
+    }
+    settings = ", ".join(f"{column} = {value}" for column, value in marks.items())
+    return f"UPDATE {lifecycle.table} SET {settings} WHERE id = NEW.id;"
+
+
+def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> str:
+    return (
+        f"INSERT INTO events ({EVENT_COLUMNS}) SELECT {row}.id, {row}.updated_at, {row}.tenant_id, {row}.seq, "
+        f"{row}.epoch, {literal(lifecycle.name)}, {event_type(lifecycle, f'{row}.move')}, {row}.move, {from_state}, "
+        f"{row}.state, {row}.actor, {row}.correlation_id, {row}.trace_id, {row}.cause, {row}.reason, "
+        f"{row}.detail{source};"
+    )
+
+
+def _event_refusals() -> Iterator[str]:
+    said = words(LIFECYCLES["job"])
+    taken = (
+        "EXISTS (SELECT 1 FROM events WHERE id = NEW.id) OR EXISTS "
+        "(SELECT 1 FROM events WHERE entity_id = NEW.entity_id AND seq = NEW.seq AND entity = NEW.entity)"
+    )
+    rows = " ".join(
+        f"WHEN {literal(lifecycle.name)} THEN EXISTS (SELECT 1 FROM {lifecycle.table} WHERE id = NEW.entity_id "
+        f"AND seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state)"
+        for lifecycle in LIFECYCLES.values()
+    )
+    yield _refusal("detent_events_no_update", "UPDATE ON events", "", said["log"])
+    yield _refusal("detent_events_no_delete", "DELETE ON events", "", said["log"])
+    yield _refusal("detent_events_unique", "INSERT ON events", taken, said["log"])
+    yield _refusal("detent_events_true", "INSERT ON events", f"(CASE NEW.entity {rows} END) IS NOT TRUE", said["true"])
+
+
+def _refusal(name: str, event: str, when: str, message: str) -> str:
+    condition = f"WHEN {when} " if when else ""
+    return (
+        f"CREATE TRIGGER {name} BEFORE {event} {condition}"
+        f"BEGIN SELECT RAISE(ABORT, {literal('detent: ' + message)}); END"
+    )
+
+
+def _trigger_name(lifecycle: Lifecycle) -> str:
+    return f"detent_{lifecycle.name.replace('-', '_')}"

@@ -1,0 +1,162 @@
+"""What the store does inside a SQLite transaction: plain calls, on the thread that holds the connection."""
+
+# ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import apsw
+
+from detent import ids
+from detent.errors import NotFound
+from detent.lifecycle.machine import Change, Lifecycle
+from detent.store import event_log
+from detent.store.dialect import SQLITE
+from detent.store.queries import Catalogue
+from detent.store.records import Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
+
+
+class Session:
+    """A connection and the time of its transaction."""
+
+    def __init__(self, db: apsw.Connection, catalogue: Catalogue) -> None:
+        self._db = db
+        self._catalogue = catalogue
+        self.now = 0
+
+    # --- reads
+
+    def last_time(self) -> int:
+        """The time of the newest event, before which no time will be given out."""
+        rows = self._run("last_time")
+        return rows[0][0] if rows else 0
+
+    def tenant(self, name: str) -> int:
+        rows = self._run("tenant_by_name", name=name)
+        if not rows:
+            raise NotFound(what="tenant", id=name, listing="detent tenants list")
+        return int(rows[0][0])
+
+    def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
+        rows = [row for row in self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
+        return rows[0] if rows else None
+
+    def rows(self, lifecycle: Lifecycle, keys: Sequence[int]) -> list[dict[str, Any]]:
+        sql = f"SELECT * FROM {lifecycle.table} WHERE id IN (SELECT value FROM json_each(?))"
+        cursor = self._db.execute(sql, (json.dumps(list(keys)),))
+        first = cursor.fetchone()
+        if first is None:
+            return []
+        names = [column[0] for column in cursor.get_description()]
+        return [dict(zip(names, row, strict=True)) for row in (first, *cursor)]
+
+    def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
+        mine = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
+        unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
+        sql = f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {mine}"
+        rows: list[tuple[Any, ...]] = self._db.execute(sql).fetchall()
+        return rows[0][0], rows[0][1]
+
+    def overdue(self, limit: int) -> list[Job]:
+        return [Job(*row) for row in self._run("overdue", limit=limit)]
+
+    def events(self, wanted: EventFilter, after: str | None, limit: int, newest_first: bool) -> list[Event]:
+        sql, values = event_log.page(SQLITE, wanted, after, limit, newest_first)
+        return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
+
+    def event_count(self, tenant_id: int | None) -> int:
+        return int(self._run("event_count", tenant_id=tenant_id)[0][0])
+
+    def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+        sql, values = event_log.history(SQLITE, after, limit)
+        return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
+
+    # --- writes
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        keys = self._take_keys(len(jobs))
+        return [self._enqueue_one(job, key) for job, key in zip(jobs, keys, strict=True)]
+
+    def _enqueue_one(self, job: NewJob, id: int) -> int:
+        if job.key is not None:
+            earlier = self._run("job_by_key", tenant_id=job.tenant_id, key=job.key)
+            if earlier:
+                return int(earlier[0][0])
+        statement = self._catalogue["enqueue"]
+        values = {**job._asdict(), "id": id, "now": self.now}
+        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        return id
+
+    def claim(
+        self, worker: int, queues: Sequence[str], limit: int, lease_us: int, claim_id: int, tenant_id: int | None
+    ) -> list[Job]:
+        if not self._run("may_claim", worker=worker):
+            return []
+        found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in queues]
+        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
+        return [Job(*self._run("claim", id=id, **values)[0]) for _, _, id in islice(merge(*found), limit)]
+
+    def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
+        return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
+
+    def apply(self, changes: Sequence[Change]) -> list[Change]:
+        lost = []
+        execute, changed, now = self._db.execute, self._db.changes, self.now
+        for change in changes:
+            sql, fields, extras = self._catalogue.move(change)
+            further = [now if name == "now" else change.values.get(name) for name in extras]
+            execute(sql, (*fields(change), *further))
+            if not changed() and not self._applied_already(change):
+                lost.append(change)
+        return lost
+
+    def _applied_already(self, change: Change) -> bool:
+        wanted = EventFilter(entity=change.lifecycle.name, entity_id=change.id)
+        trace = [event for event in self.events(wanted, None, change.seq + 1, False) if event.seq == change.seq + 1]
+        return any(event.trigger == change.move.trigger and event.actor == change.actor for event in trace)
+
+    def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+        lost = []
+        for id, epoch in tokens:
+            self._run("renew", worker=worker, id=id, epoch=epoch, lease_us=lease_us)
+            if not self._db.changes():
+                lost.append(id)
+        return lost
+
+    def create(self, lifecycle: Lifecycle, birth: Birth, columns: dict[str, Any]) -> int:
+        (id,) = self._take_keys(1)
+        statement = self._catalogue.birth(lifecycle, tuple(columns))
+        values = {**birth._asdict(), **columns, "id": id, "now": self.now}
+        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        return id
+
+    def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
+        self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    def recall(self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int) -> Seen | None:
+        request = {"tenant_id": tenant_id, "endpoint": endpoint, "key": key}
+        self._run("forget_request", **request)
+        if self._run("remember_request", **request, request_hash=request_hash, ttl_us=ttl_us):
+            return None
+        return seen_before(key, request_hash, self._run("request_seen", **request)[0])
+
+    def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
+        self._run("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
+
+    def forget_requests(self) -> int:
+        return len(self._run("forget_old_requests"))
+
+    def _take_keys(self, count: int) -> range:
+        first = ids.first_key_of(self.now // 1000)
+        last = int(self._run("take_keys", first=first, count=count)[0][0])
+        return range(last - count + 1, last + 1)
+
+    def _run(self, named: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        sql, parameters = self._catalogue[named]
+        values["now"] = self.now
+        return self._db.execute(sql, [values[parameter] for parameter in parameters]).fetchall()

@@ -1,0 +1,115 @@
+"""The store's verbs on SQLite: each hands a call to the thread that owns a connection.
+
+Which thread and which transaction is up to the subclass: the store itself, a transaction, or a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Job, NewJob, Seen
+from detent.store.sqlite_session import Session
+
+T = TypeVar("T")
+
+
+class SqliteReads:
+    """The reads."""
+
+    async def _read(self, work: Callable[[Session], T]) -> T:
+        raise NotImplementedError  # a subclass says where
+
+    async def now(self) -> int:
+        return await self._read(lambda session: session.now)
+
+    async def tenant(self, name: str) -> int:
+        return await self._read(lambda session: session.tenant(name))
+
+    async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
+        return await self._read(lambda session: session.get(lifecycle, id, tenant_id))
+
+    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
+        return await self._read(lambda session: session.rows(lifecycle, ids))
+
+    async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
+        return await self._read(lambda session: session.counts(lifecycle))
+
+    async def overdue(self, limit: int) -> list[Job]:
+        return await self._read(lambda session: session.overdue(limit))
+
+    async def events(
+        self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Event]:
+        return await self._read(lambda session: session.events(wanted, after, limit, newest_first))
+
+    async def event_count(self, tenant_id: int | None = None) -> int:
+        return await self._read(lambda session: session.event_count(tenant_id))
+
+    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+        return await self._read(lambda session: session.history(after, limit))
+
+
+class SqliteVerbs(SqliteReads):
+    """The reads and the writes."""
+
+    async def _write(self, work: Callable[[Session], T]) -> T:
+        raise NotImplementedError  # a subclass says where
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        return await self._write(lambda session: session.enqueue(jobs))
+
+    async def claim(
+        self,
+        worker: int,
+        queues: Sequence[str],
+        limit: int,
+        lease_us: int,
+        *,
+        claim_id: int,
+        tenant_id: int | None = None,
+        again: bool = False,
+    ) -> list[Job]:
+        if again:
+            return await self._read(lambda session: session.claimed_before(worker, claim_id))
+        return await self._write(lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id))
+
+    async def apply(self, changes: Sequence[Change]) -> list[Change]:
+        return await self._write(lambda session: session.apply(changes))
+
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+        return await self._write(lambda session: session.renew(worker, tokens, lease_us))
+
+    async def create(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        tenant_id: int = DEFAULT_TENANT,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        **columns: Any,
+    ) -> int:
+        birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
+        return await self._write(lambda session: session.create(lifecycle, birth, columns))
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
+
+    async def recall(
+        self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
+    ) -> Seen | None:
+        return await self._write(lambda session: session.recall(tenant_id, endpoint, key, request_hash, ttl_us))
+
+    async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
+        await self._write(lambda session: session.answer(tenant_id, endpoint, key, response))
+
+    async def forget_requests(self) -> int:
+        return await self._write(lambda session: session.forget_requests())

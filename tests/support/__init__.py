@@ -1,0 +1,1 @@
+"""What tests and benches lean on: real servers and processes, no tests of the product."""
