@@ -1,0 +1,1 @@
+"""Measurements. `make bench` prints figures side by side in one run, as ratios, because machines are noisy."""

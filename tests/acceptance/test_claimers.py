@@ -1,0 +1,82 @@
+"""64 claimers in 64 processes: no job goes to two of them, none is missed, and none of them starves."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from detent.store import EventFilter, NewJob, open_store
+
+PROCESSES = 64
+JOBS = 10_000
+BATCH = 5
+
+
+async def fill(url: str, jobs: int) -> None:
+    store = await open_store(url)
+    for start in range(0, jobs, 1000):
+        await store.enqueue([NewJob("noop")] * min(1000, jobs - start))
+    await store.close()
+
+
+async def claims_in_log(url: str) -> Counter[int]:
+    store = await open_store(url)
+    counted: Counter[int] = Counter()
+    page = await store.events(EventFilter(type="job_claimed"), limit=5000)
+    while page:
+        counted.update(event.entity_id for event in page)
+        page = await store.events(EventFilter(type="job_claimed"), after=page[-1].cursor, limit=5000)
+    await store.close()
+    return counted
+
+
+def run_claimers(url: str, processes: int, twin: str = "") -> tuple[list[list[int]], float]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.acceptance.claimers",
+        url,
+        str(processes),
+        str(BATCH),
+        *([twin] * bool(twin)),
+    ]
+    began = time.monotonic()
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert answer["failed"] == 0
+    return answer["got"], time.monotonic() - began
+
+
+@pytest.mark.timeout(300)
+def test_64_processes_claim_10000_jobs_once_each_and_none_starves(database_url: str) -> None:
+    asyncio.run(fill(database_url, JOBS))
+    got, seconds = run_claimers(database_url, PROCESSES)
+    claimed = Counter(job for jobs in got for job in jobs)
+    shares = sorted(len(jobs) for jobs in got)
+    kind, fair = urlsplit(database_url).scheme, JOBS // PROCESSES
+    print(f"\n{kind}: {sum(shares)} claims, shares {shares[0]} to {shares[-1]} (fair {fair}), {seconds:.1f} s")
+    assert len(got) == PROCESSES
+    assert max(claimed.values()) == 1
+    assert len(claimed) == JOBS
+    assert shares[0] >= fair // 10
+    assert asyncio.run(claims_in_log(database_url)) == claimed
+
+
+def test_claims_that_do_not_lock_are_caught_by_the_same_check(postgres_url: str) -> None:
+    asyncio.run(fill(postgres_url, 2000))
+    asyncio.run(drop_guard(postgres_url))
+    got, _ = run_claimers(postgres_url, 16, twin="no-lock")
+    assert max(Counter(job for jobs in got for job in jobs).values()) > 1
+
+
+async def drop_guard(url: str) -> None:
+    """With its guard the database itself refuses a second claim; the twin must show what the lock is for."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("DROP TRIGGER detent_job_moves ON jobs")
+    await connection.execute("DROP INDEX events_of_entity")
+    await connection.close()

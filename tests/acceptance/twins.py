@@ -1,0 +1,25 @@
+"""Broken twins: the shipped store with one guard taken out, to show that a check would notice."""
+
+from detent.store.dialect import Dialect
+from detent.store.queries import Catalogue
+
+
+def break_store(twin: str) -> None:
+    """Takes a guard out of this process's statements."""
+    {"no-lock": _claims_without_lock}[twin]()
+
+
+def _claims_without_lock() -> None:
+    """PostgreSQL claims that neither lock nor skip what they are about to take."""
+    _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "")
+
+
+def _patch(name: str, old: str, new: str) -> None:
+    original = Catalogue.__init__
+
+    def patched(self: Catalogue, dialect: Dialect) -> None:
+        original(self, dialect)
+        assert old in self._raw[name], "the guard to be taken out is not there"
+        self._raw = {**self._raw, name: self._raw[name].replace(old, new)}
+
+    Catalogue.__init__ = patched  # type: ignore[method-assign]  # that is what a twin is

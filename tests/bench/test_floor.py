@@ -1,0 +1,39 @@
+"""A floor that runs other SQL than the product measures nothing: they are held to each other here."""
+
+import re
+
+from bench import floor_postgres, floor_sqlite
+from detent.lifecycle import JOB, Change, Right
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.postgres_server import SESSION_SETTINGS
+from detent.store.queries import Catalogue
+
+
+def moved(dialect: Dialect, trigger: str) -> str:
+    move = JOB.move(trigger)
+    return Catalogue(dialect).move(Change(JOB, move, 1, 1, move.sources[0].name, 1, 0, Right.HOLDER)).sql
+
+
+def bare(sql: str) -> str:
+    return re.sub(r"\s+", " ", sql).strip()
+
+
+def test_the_floor_of_sqlite_runs_the_statements_of_the_product() -> None:
+    named = Catalogue(SQLITE)
+    for floor, name in (("TAKE_KEYS", "take_keys"), ("ENQUEUE", "enqueue"), ("DUE", "due"), ("CLAIM", "claim")):
+        assert bare(getattr(floor_sqlite, floor)) == bare(named[name].sql)
+    assert bare(floor_sqlite.MAY_CLAIM) == bare(named["may_claim"].sql)
+    assert bare(floor_sqlite.START) == bare(moved(SQLITE, "start"))
+    assert bare(floor_sqlite.SUCCEED) == bare(moved(SQLITE, "succeed"))
+
+
+def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
+    named = Catalogue(POSTGRES)
+    for floor, name in (("TAKE_PAGES", "take_pages"), ("ENQUEUE", "enqueue"), ("CLAIM", "claim")):
+        assert bare(getattr(floor_postgres, floor)) == bare(named[name].sql)
+    assert bare(floor_postgres.START) == bare(moved(POSTGRES, "start"))
+    assert bare(floor_postgres.SUCCEED) == bare(moved(POSTGRES, "succeed"))
+
+
+def test_the_floor_of_postgresql_has_the_session_settings_of_the_product() -> None:
+    assert floor_postgres.SETTINGS.items() <= SESSION_SETTINGS.items()
