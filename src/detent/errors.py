@@ -84,6 +84,10 @@ class RequestInFlight(DetentError):
     status = 409
 
 
+class CannotWriteFile(DetentError):
+    """Cannot write {path}: {detail}; nothing was left there. Choose another place or free some space"""
+
+
 # --- declarations that contradict themselves ----------------------------------------------------------------
 
 
@@ -129,6 +133,10 @@ class WrongPassword(StoreError):
 
 class NoSuchDatabase(StoreError):
     """{url} does not exist on that server; create it with: createdb {database}"""
+
+
+class NoDatabase(StoreError):
+    """There is no database {url}; create it with: detent migrate --db {url}"""
 
 
 class NotWritable(StoreError):

@@ -9,6 +9,7 @@ import typer
 from detent.cli import screen
 from detent.errors import BadInput
 from detent.lifecycle import LIFECYCLES, Lifecycle, render
+from detent.service.entities import lifecycle_named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,17 +35,11 @@ def show(
     as_json: screen.Json = False,
 ) -> None:
     """Show the states and moves of one lifecycle."""
-    lifecycle = _named(name)
+    lifecycle = lifecycle_named(name)
     if mermaid and as_json:
         raise BadInput(what="--mermaid and --json exclude each other")
     human = (lambda: render.mermaid(lifecycle).rstrip()) if mermaid else (lambda: _drawing(lifecycle))
     screen.emit(render.as_json(lifecycle), human, as_json)
-
-
-def _named(name: str) -> Lifecycle:
-    if name not in LIFECYCLES:
-        raise BadInput(what=f"no lifecycle {name!r}; there are: {', '.join(LIFECYCLES)}")
-    return LIFECYCLES[name]
 
 
 def _summary(lifecycle: Lifecycle) -> dict[str, Any]:

@@ -21,6 +21,10 @@ from detent.cli.lazy import Entry, LazyGroup
 from detent.errors import BadInput, DetentError
 
 COMMANDS = {
+    "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
+    "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
+    "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
+    "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 

@@ -9,7 +9,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,6 +56,21 @@ def table(*headings: str) -> Table:
     from rich.table import Table
 
     return Table(*headings, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+@contextmanager
+def progress(doing: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr that is told (done, total); nothing at all where stderr is no terminal."""
+    if not stderr().is_terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    columns = (TextColumn(doing), BarColumn(), TaskProgressColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(doing, total=0)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def complain(problem: str | dict[str, Any]) -> None:

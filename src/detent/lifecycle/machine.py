@@ -11,11 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from detent.errors import BadLifecycle, InvalidTransition
 
-Record = Mapping[str, Any]
+
+class Record(Protocol):
+    """An entity as it was read: whatever gives its columns by name."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
 Facts = Mapping[str, Any]
 Guard = Callable[[Record, Facts], bool]
 
@@ -115,6 +122,9 @@ OVERRIDE = "override"
 """Not a move but an operation beside every lifecycle: to any state, with an event type of its own."""
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Change(NamedTuple):
     """A decided move, ready to be written: what to do, and what must still be true when it is done."""
 
@@ -131,7 +141,7 @@ class Change(NamedTuple):
     reason: str | None = None
     cause: str | None = None
     detail: str | None = None
-    values: Mapping[str, Any] = {}
+    values: Mapping[str, Any] = NOTHING
 
     @property
     def next_epoch(self) -> int:
@@ -147,12 +157,7 @@ class Change(NamedTuple):
 
     def entitled(self, record: Record, now: int) -> bool:
         """The fence: the right the move was decided under still stands. No lease is neither held nor over."""
-        lease_until = record["lease_until"] if self.right in (Right.HOLDER, Right.REAPER) else None
-        if self.right is Right.HOLDER:
-            return lease_until is not None and bool(record["owner"] == self.owner and lease_until > now)
-        if self.right is Right.REAPER:
-            return lease_until is not None and bool(lease_until <= now)
-        return True
+        return borne_out(self.right, self.owner, record, now)
 
 
 @dataclass(frozen=True)
@@ -237,23 +242,47 @@ def decide(
     now: int = 0,
     token: Token | None = None,
     lease_over: bool = False,
+    actor: str | None = None,
+    reason: str | None = None,
+    cause: str | None = None,
+    detail: str | None = None,
+    values: Mapping[str, Any] = NOTHING,
     **facts: Any,
 ) -> Change | InvalidTransition:
     """Whether the record may make the move, and what to write if so. The first move whose guard agrees wins.
 
-    A `token` makes the decision as the lease holder's, `lease_over` as the reaper's, neither as an
-    operator's.
+    A `token` makes the decision as the lease holder's, `lease_over` as the reaper's, neither as an operator's. Who did
+    it and why (`actor`, `reason`, `cause`, `detail`) goes into the event, `values` into further columns of the row.
+
+    >>> from detent.lifecycle import WORKER
+    >>> idle = {"id": 7, "tenant_id": 1, "state": "IDLE", "seq": 1, "epoch": 0}
+    >>> decide(WORKER, idle, "start_task").move.target.name
+    'RUNNING'
     """
     right = Right.HOLDER if token else Right.REAPER if lease_over else Right.OPERATOR
     because = ""
     for move in lifecycle.leading_out_of(record["state"], trigger):
-        change = _change(lifecycle, move, record, right if move.rights else None, token)
-        if move.rights and (right not in move.rights or not _fenced(change, record, token, now)):
+        if move.rights and not (right in move.rights and _fenced(right, token, record, now)):
             because = " or ".join(r.value for r in Right if r in move.rights)
         elif move.guard and not move.guard(record, {"now": now, **facts}):
             because = move.when
         else:
-            return change
+            return Change(
+                lifecycle,
+                move,
+                record["id"],
+                record["tenant_id"],
+                record["state"],
+                record["seq"],
+                record["epoch"],
+                right if move.rights else None,
+                token.owner if token else None,
+                actor,
+                reason,
+                cause,
+                detail,
+                values,
+            )
     return _refusal(lifecycle, record, trigger, because)
 
 
@@ -324,22 +353,21 @@ def _backward_moves(lifecycle: Lifecycle) -> Iterable[str]:
                 yield f"{move.trigger} goes back {way} without raising the epoch"
 
 
-def _change(lifecycle: Lifecycle, move: Move, record: Record, right: Right | None, token: Token | None) -> Change:
-    return Change(
-        lifecycle,
-        move,
-        record["id"],
-        record["tenant_id"],
-        record["state"],
-        record["seq"],
-        record["epoch"],
-        right,
-        token.owner if token else None,
-    )
+def _fenced(right: Right, token: Token | None, record: Record, now: int) -> bool:
+    if token is None:
+        return borne_out(right, None, record, now)
+    return bool(token.epoch == record["epoch"]) and borne_out(right, token.owner, record, now)
 
 
-def _fenced(change: Change, record: Record, token: Token | None, now: int) -> bool:
-    return (token is None or token.epoch == record["epoch"]) and change.entitled(record, now)
+def borne_out(right: Right | None, owner: int | None, record: Record, now: int) -> bool:
+    """Whether the lease bears the right out at this moment. A record nobody leased is neither held nor over."""
+    if right is Right.HOLDER:
+        lease_until = record["lease_until"]
+        return lease_until is not None and bool(lease_until > now and record["owner"] == owner)
+    if right is Right.REAPER:
+        lease_until = record["lease_until"]
+        return lease_until is not None and bool(lease_until <= now)
+    return True
 
 
 def _refusal(lifecycle: Lifecycle, record: Record, trigger: str | Verb, because: str) -> InvalidTransition:

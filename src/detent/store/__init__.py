@@ -11,19 +11,21 @@ from detent.store.url import database_url
 __all__ = ["Event", "EventFilter", "Job", "NewJob", "Reader", "Store", "Transaction", "open_store"]
 
 
-async def open_store(url: str | None = None, *, migrate: bool = True, clock: Clock | None = None) -> Store:
+async def open_store(
+    url: str | None = None, *, migrate: bool = True, create: bool = True, clock: Clock | None = None
+) -> Store:
     """Open a database, bringing its schema up to date unless told not to.
 
-    A new database is always prepared. With `migrate=False` one that is behind is refused with `NotMigrated`; one that
-    is ahead of this program is refused in any case.
+    With `create=False` one that is not there yet is refused with `NoDatabase`, without `migrate` one that is behind
+    with `NotMigrated`; one that is ahead of this program is refused in any case.
     """
     target = database_url(url)
     if target.dialect == "sqlite":
         from detent.store.sqlite import SqliteStore
 
-        return await SqliteStore.open(target, migrate=migrate, clock=clock)
+        return await SqliteStore.open(target, migrate=migrate, create=create, clock=clock)
     try:
         from detent.store.postgres import PostgresStore
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=target.shown) from missing
-    return await PostgresStore.open(target, migrate=migrate)
+    return await PostgresStore.open(target, migrate=migrate, create=create)

@@ -9,6 +9,7 @@ never steps over an event that is about to appear.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from detent.store.dialect import SQLITE, Dialect
 from detent.store.records import EVENT_FIELDS, Event, EventFilter
 
 _FIELDS = ", ".join(EVENT_FIELDS)
+_CURSOR = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 
 _CONDITIONS = {
     "tenant_id": "tenant_id = {}",
@@ -53,13 +55,17 @@ def page(
     return f"SELECT {_FIELDS}, {tx} FROM events {where}ORDER BY {order} LIMIT {bound(limit)}", values
 
 
-def history(dialect: Dialect, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
-    """The query for events in the order of entities, each entity's in their own order: what an audit replays."""
-    mark = "?" if dialect is SQLITE else "$"
-    tx = "0" if dialect is SQLITE else "tx"
+def history(dialect: Dialect, after: tuple[int, int] | tuple[int, int, str], limit: int) -> tuple[str, list[Any]]:
+    """The query for events in the order of entities, each entity's in their own order: what an audit replays.
+
+    Rows typed by hand may give two kinds of entity one key, so the whole order is (entity_id, seq, entity).
+    """
+    mark, tx = ("?", "0") if dialect is SQLITE else ("$", "tx")
+    columns = ("entity_id", "seq", "entity")
+    marks = ", ".join(f"{mark}{place}" for place in range(1, len(after) + 1))
     return (
-        f"SELECT {_FIELDS}, {tx} FROM events WHERE (entity_id, seq) > ({mark}1, {mark}2) "
-        f"ORDER BY entity_id, seq LIMIT {mark}3",
+        f"SELECT {_FIELDS}, {tx} FROM events WHERE ({', '.join(columns[: len(after)])}) > ({marks}) "
+        f"ORDER BY {', '.join(columns)} LIMIT {mark}{len(after) + 1}",
         [*after, limit],
     )
 
@@ -72,10 +78,7 @@ def event(dialect: Dialect, row: Sequence[Any]) -> Event:
 
 def position_of(dialect: Dialect, cursor: str) -> list[int]:
     """The numbers in a cursor; one that is not ours is the caller's mistake."""
-    try:
-        numbers = [int(part) for part in cursor.split("-")]
-    except ValueError:
-        numbers = []
-    if len(numbers) != (1 if dialect is SQLITE else 2):
+    numbers = [int(part) for part in cursor.split("-")] if _CURSOR.fullmatch(cursor) else []
+    if len(numbers) != (1 if dialect is SQLITE else 2) or max(numbers) >= 1 << 63:
         raise BadInput(what=f"{cursor!r} is no event cursor of this database; take one from an earlier answer")
     return numbers

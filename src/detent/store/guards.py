@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from detent.lifecycle.machine import OVERRIDE, Lifecycle, Move
 
-KEYED_TABLES = ("jobs", "runs")
+# What names a row for good beside its id, within its tenant; the tables have a unique index on it.
+UNIQUE_COLUMNS = {"jobs": "key", "runs": "key", "breakers": "name"}
 
 EVENT_COLUMNS = (
     "entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, "
@@ -91,6 +92,12 @@ def stamps(lifecycle: Lifecycle, at: str, row: str, state: str) -> dict[str, str
     return columns
 
 
+def birth_stamps(lifecycle: Lifecycle) -> dict[str, str]:
+    """What the times of a new row are, by column: those its first event will be replayed to."""
+    started = "NEW.created_at" if lifecycle.initial.started else "NULL"
+    return {"updated_at": "NEW.created_at", "started_at": started, "completed_at": "NULL"}
+
+
 def mine(lifecycle: Lifecycle, row: str) -> str:
     """Where two lifecycles share a table, which rows are this one's."""
     return f"{row}.lifecycle = {literal(lifecycle.name)}" if lifecycle.shares_table else ""
@@ -99,7 +106,7 @@ def mine(lifecycle: Lifecycle, row: str) -> str:
 def fixed_columns(lifecycle: Lifecycle) -> list[str]:
     """What never changes once the row is there."""
     columns = ["id", "tenant_id", "created_at"]
-    columns += ["key"] if lifecycle.table in KEYED_TABLES else []
+    columns += [UNIQUE_COLUMNS[lifecycle.table]] if lifecycle.table in UNIQUE_COLUMNS else []
     return columns + (["lifecycle"] if lifecycle.shares_table else [])
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import asyncpg
 
-from detent.errors import NewerDatabase, NotMigrated
+from detent.errors import NewerDatabase, NotMigrated, StoreError
 from detent.store.dialect import POSTGRES
 from detent.store.follow import following
 from detent.store.migrations import newest
 from detent.store.postgres_keys import KeyPages
-from detent.store.postgres_migrate import applied, migrate_database, realign
-from detent.store.postgres_server import CONNECT_SECONDS, SESSION_SETTINGS, connect, explained
+from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
+from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter
@@ -31,15 +32,15 @@ class PostgresStore(PostgresVerbs):
         self._url = url
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
-        self._keys = KeyPages(self._reserve_pages)
+        self._keys = KeyPages()
 
     @classmethod
-    async def open(cls, url: DatabaseUrl, *, migrate: bool = True) -> PostgresStore:
+    async def open(cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True) -> PostgresStore:
         """Connects, and prepares a database that is new; one of a newer program is refused untouched."""
         connection = await connect(url)
         try:
             with explained(url):
-                await _bring_up_to_date(connection, url, migrate)
+                await _bring_up_to_date(connection, url, migrate, create)
         finally:
             await connection.close()
         with explained(url):
@@ -50,19 +51,15 @@ class PostgresStore(PostgresVerbs):
 
     @asynccontextmanager
     async def transaction(self, tenant_id: int | None = None) -> AsyncIterator[PostgresTransaction]:
-        async with self._connection() as connection, connection.transaction():
+        async with self._begun() as transaction:
             if tenant_id is not None:
-                await connection.execute("SET LOCAL ROLE detent_app")
-                await connection.execute("SELECT set_config('detent.tenant', $1, true)", str(tenant_id))
-            yield PostgresTransaction(connection, self._catalogue, self._keys)
+                await transaction.narrow_to(tenant_id)
+            yield transaction
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[PostgresTransaction]:
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            yield PostgresTransaction(connection, self._catalogue, self._keys)
+        async with self._begun(isolation="repeatable_read", readonly=True) as transaction:
+            yield transaction
 
     async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
         async for event in following(self, wanted or EventFilter(), after):
@@ -71,27 +68,64 @@ class PostgresStore(PostgresVerbs):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         with explained(self._url):
-            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            async with self._pool.acquire(timeout=connect_seconds()) as connection:
                 yield connection
+
+    @asynccontextmanager
+    async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
+        """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
+        with explained(self._url):
+            connection = await self._pool.acquire(timeout=connect_seconds())
+        try:
+            transaction = connection.transaction(**options)
+            with explained(self._url):
+                await transaction.start()
+            try:
+                lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys)
+                yield lent
+                lent.insist_unspoilt()
+            except BaseException:
+                with explained(self._url):
+                    await transaction.rollback()
+                raise
+            with explained(self._url):
+                await transaction.commit()
+        finally:
+            await self._pool.release(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()
-
-    async def _reserve_pages(self, count: int) -> list[int]:
-        return [row[0] for row in await self._fetch("take_pages", count=count)]
 
 
 class PostgresTransaction(PostgresVerbs):
     """Several calls on one connection, in one transaction."""
 
-    def __init__(self, connection: asyncpg.Connection, catalogue: Catalogue, keys: KeyPages) -> None:
+    def __init__(self, connection: asyncpg.Connection, url: DatabaseUrl, catalogue: Catalogue, keys: KeyPages) -> None:
         self._own = connection
+        self._url = url
         self._catalogue = catalogue
         self._keys = keys
+        self._spoilt = False
+
+    def insist_unspoilt(self) -> None:
+        """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
+        if self._spoilt:
+            raise StoreError(url=self._url.shown, detail="a call in this transaction failed, so all of it was undone")
+
+    async def narrow_to(self, tenant_id: int) -> None:
+        """From here on only this tenant's rows can be seen or touched."""
+        async with self._connection() as connection:
+            await connection.execute("SET LOCAL ROLE detent_app")
+            await connection.execute("SELECT set_config('detent.tenant', $1, true)", str(tenant_id))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        yield self._own
+        try:
+            with explained(self._url):
+                yield self._own
+        except BaseException as error:
+            self._spoilt |= isinstance(error.__cause__ or error, asyncpg.PostgresError)
+            raise
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[PostgresVerbs]:
@@ -103,7 +137,7 @@ async def _open_pool(url: DatabaseUrl) -> asyncpg.Pool:
         url.text,
         min_size=1,
         max_size=MOST_CONNECTIONS,
-        timeout=CONNECT_SECONDS,
+        timeout=connect_seconds(),
         server_settings=SESSION_SETTINGS,
         statement_cache_size=STATEMENTS_KEPT,
         reset=_nothing_to_reset,
@@ -114,12 +148,13 @@ async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
     """Sessions hold no state of their own (settings are local to transactions), so a reset would be a wasted trip."""
 
 
-async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool) -> None:
+async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:
     found = await applied(connection)
     if found > newest():
         raise NewerDatabase(url=url.shown, found=found, needed=newest())
     if found < newest():
-        if found and not migrate:
+        if not (migrate if found else create):
+            await refuse_foreign(connection)
             raise NotMigrated(url=url.shown, found=found, needed=newest())
         await migrate_database(connection)
     await realign(connection)

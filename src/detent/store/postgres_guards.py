@@ -15,6 +15,7 @@ from detent.lifecycle.machine import Lifecycle
 from detent.store.guards import (
     EVENT_COLUMNS,
     birth,
+    birth_stamps,
     both,
     event_type,
     fixed_columns,
@@ -66,8 +67,10 @@ def _logs(lifecycle: Lifecycle) -> Iterator[str]:
     name, table, new = _trigger_name(lifecycle), lifecycle.table, mine(lifecycle, "NEW")
     moved = both(new, "NEW.seq <> OLD.seq", _FOREIGN)
     yield _by_hand_function(lifecycle)
+    yield _born_by_hand_function(lifecycle)
     yield _log_function(lifecycle)
     yield _trigger(f"{name}_by_hand", f"BEFORE UPDATE OF seq ON {table}", moved, f"{name}_by_hand()")
+    yield _trigger(f"{name}_born_by_hand", f"BEFORE INSERT ON {table}", both(new, _FOREIGN), f"{name}_born_by_hand()")
     yield _trigger(f"{name}_log_birth", f"AFTER INSERT ON {table}", both(new, _FOREIGN), f"{name}_log()")
     yield _trigger(f"{name}_log_move", f"AFTER UPDATE OF seq ON {table}", moved, f"{name}_log()")
 
@@ -84,6 +87,12 @@ def _by_hand_function(lifecycle: Lifecycle) -> str:
     }
     body = "".join(f"    NEW.{column} := {value};\n" for column, value in marks.items())
     return _function(f"{_trigger_name(lifecycle)}_by_hand", f"{body}    RETURN NEW;\n")
+
+
+def _born_by_hand_function(lifecycle: Lifecycle) -> str:
+    """A row of a foreign session may leave its times out or make them up: its birth is the one that counts."""
+    body = "".join(f"    NEW.{column} := {value};\n" for column, value in birth_stamps(lifecycle).items())
+    return _function(f"{_trigger_name(lifecycle)}_born_by_hand", f"{body}    RETURN NEW;\n")
 
 
 def _log_function(lifecycle: Lifecycle) -> str:

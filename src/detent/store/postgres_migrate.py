@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 
 from detent.errors import NotOurDatabase
+from detent.lifecycle import LIFECYCLES
 from detent.store.dialect import POSTGRES
 from detent.store.migrations import HISTORY_TABLE, LOCK_KEY, Migration, migrations
 
@@ -16,6 +17,9 @@ Execute = Callable[[str], Awaitable[object]]
 _OUR_TRIGGERS = """SELECT format('DROP TRIGGER %I ON %I', t.tgname, c.relname) FROM pg_trigger AS t
 JOIN pg_class AS c ON c.oid = t.tgrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = current_schema() AND t.tgname LIKE 'detent\\_%' AND NOT t.tgisinternal"""
+
+_NAMESAKES = """SELECT relname FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1::text[]) ORDER BY relname LIMIT 1"""
 
 _TX_FUNCTIONS = """CREATE OR REPLACE FUNCTION detent_tx() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT pg_current_xact_id()::text::bigint + {ahead} $$;
@@ -73,12 +77,16 @@ async def _prepare_schema(connection: asyncpg.Connection) -> None:
         await connection.execute(
             await connection.fetchval("SELECT format('CREATE SCHEMA IF NOT EXISTS %I', $1::text)", path)
         )
-    ours = await connection.fetchval("SELECT to_regclass('detent_migrations')")
-    foreign = await connection.fetchval("SELECT coalesce(to_regclass('jobs'), to_regclass('events'))")
-    if ours is None and foreign is not None:
-        raise NotOurDatabase(
-            path=f"{await connection.fetchval('SELECT current_database()')} (it has a table {foreign})"
-        )
+    await refuse_foreign(connection)
+
+
+async def refuse_foreign(connection: asyncpg.Connection) -> None:
+    """A schema with tables of ours by name only is another program's."""
+    tables = ["events", "tenants", "queues", *{lifecycle.table for lifecycle in LIFECYCLES.values()}]
+    found = await connection.fetchval(_NAMESAKES, tables)
+    if found is not None and await applied(connection) == 0:
+        database = await connection.fetchval("SELECT current_database()")
+        raise NotOurDatabase(path=f"{database} (it has a table {found}; ?search_path=detent in the URL avoids it)")
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration, execute: Execute) -> None:

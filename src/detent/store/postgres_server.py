@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from detent.errors import DiskFull, NoSuchDatabase, PostgresTooOld, StoreError, Unreachable, WrongPassword
+from detent.errors import BadInput, DiskFull, NoSuchDatabase, PostgresTooOld, StoreError, Unreachable, WrongPassword
 from detent.store.url import DatabaseUrl
 
 OLDEST_POSTGRES = 14
+CONNECT_TIMEOUT = "DETENT_CONNECT_TIMEOUT"
 CONNECT_SECONDS = 10.0
 
 # `detent.logs` tells the triggers that our statements write their events themselves; see postgres_guards.
-SESSION_SETTINGS = {"detent.logs": "self", "application_name": "detent", "jit": "off", "timezone": "UTC"}
+# The rest keeps plans honest: every statement of ours goes by key, and a plan that was made and kept while the tables
+# were empty must not read all of a table once it is full.
+SESSION_SETTINGS = {
+    "detent.logs": "self",
+    "application_name": "detent",
+    "timezone": "UTC",
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+
+def connect_seconds() -> float:
+    """How long to wait for a server that does not answer: DETENT_CONNECT_TIMEOUT, else ten seconds."""
+    given = os.environ.get(CONNECT_TIMEOUT, "").strip()
+    try:
+        seconds = float(given or CONNECT_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise BadInput(what=f"{CONNECT_TIMEOUT}={given} is no time to wait; give seconds, such as {CONNECT_TIMEOUT}=5")
+    return seconds
 
 
 async def connect(url: DatabaseUrl) -> asyncpg.Connection:
     """A connection with the settings every one of ours has."""
     with explained(url):
-        connection = await asyncpg.connect(url.text, timeout=CONNECT_SECONDS, server_settings=SESSION_SETTINGS)
+        connection = await asyncpg.connect(url.text, timeout=connect_seconds(), server_settings=SESSION_SETTINGS)
     version = connection.get_server_version()
     if version.major < OLDEST_POSTGRES:
         await connection.close()
@@ -34,6 +58,8 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
     """Turns what the driver says into what to do about it."""
     try:
         yield
+    except asyncpg.LockNotAvailableError:
+        raise  # the answer of a statement that asked not to wait; it knows what that means
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         raise explanation(error, url) from error
 
@@ -49,7 +75,7 @@ def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
         case asyncpg.DiskFullError():
             return DiskFull(path=url.shown)
         case TimeoutError():
-            return Unreachable(url=url.shown, detail=f"no answer within {CONNECT_SECONDS:.0f} s")
+            return Unreachable(url=url.shown, detail=f"no answer within {connect_seconds():g} s")
         case OSError() | asyncpg.CannotConnectNowError() | asyncpg.ConnectionDoesNotExistError():
             return Unreachable(url=url.shown, detail=detail)
         case asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError() | asyncpg.TooManyConnectionsError():

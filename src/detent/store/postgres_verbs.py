@@ -15,6 +15,8 @@ from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log
 from detent.store.dialect import POSTGRES
+from detent.store.guards import both, mine
+from detent.store.postgres_faults import postgres_faults
 from detent.store.postgres_keys import KeyPages
 from detent.store.queries import Catalogue
 from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
@@ -44,16 +46,19 @@ class PostgresReads:
         rows = [row for row in await self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
         return rows[0] if rows else None
 
-    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
+    async def rows(
+        self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ("*",)
+    ) -> list[dict[str, Any]]:
         async with self._connection() as connection:
-            sql = f"SELECT * FROM {lifecycle.table} WHERE id = ANY($1::bigint[])"
+            chosen = both("id = ANY($1::bigint[])", mine(lifecycle, lifecycle.table))
+            sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
             return [dict(row) for row in await connection.fetch(sql, list(ids))]
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
-        mine = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
+        ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
         unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
         async with self._connection() as connection:
-            total, bare = await connection.fetchrow(f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {mine}")
+            total, bare = await connection.fetchrow(f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}")
             return total, bare
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -74,10 +79,17 @@ class PostgresReads:
     async def event_count(self, tenant_id: int | None = None) -> int:
         return int((await self._fetch("event_count", tenant_id=tenant_id))[0][0])
 
-    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+    async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         sql, values = event_log.history(POSTGRES, after, limit)
         async with self._connection() as connection:
             return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
+
+    async def log_end(self) -> str:
+        return str((await self._fetch("log_end"))[0][0])
+
+    async def faults(self) -> list[str]:
+        async with self._connection() as connection:
+            return await postgres_faults(connection)
 
     async def _fetch(self, named: str, /, **values: Any) -> list[asyncpg.Record]:
         statement = self._catalogue[named]
@@ -97,10 +109,13 @@ class PostgresVerbs(PostgresReads):
         """The same verbs inside one transaction: this one's if it is in one already."""
         raise NotImplementedError
 
+    async def _reserve_pages(self, count: int) -> list[int]:
+        return [row[0] for row in await self._fetch("take_pages", count=count)]
+
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         if not jobs:
             return []
-        keys = await self._keys.take(len(jobs))
+        keys = await self._keys.take(len(jobs), self._reserve_pages)
         columns = dict(zip(NewJob._fields, map(list, zip(*jobs, strict=True)), strict=True))
         born = await self._fetch("enqueue", **columns, id=keys)
         if len(born) == len(jobs):
@@ -124,11 +139,11 @@ class PostgresVerbs(PostgresReads):
         tenant_id: int | None = None,
         again: bool = False,
     ) -> list[Job]:
-        values = {"worker": worker, "claim_id": claim_id}
+        values: dict[str, Any] = {"worker": worker, "claim_id": claim_id}
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
-        values |= {"limit": limit, "lease_us": lease_us}
-        rows = await self._fetch("claim", **values, queues=list(queues), tenant_id=tenant_id, actor=f"w:{worker}")
+        values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
+        rows = await self._fetch("claim", **values, tenant_id=tenant_id, actor=f"w:{worker}")
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -177,7 +192,7 @@ class PostgresVerbs(PostgresReads):
         trace_id: str | None = None,
         **columns: Any,
     ) -> int:
-        (id,) = await self._keys.take(1)
+        (id,) = await self._keys.take(1, self._reserve_pages)
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}

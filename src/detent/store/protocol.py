@@ -25,8 +25,10 @@ class Reader(Protocol):
         """The whole row of an entity; another tenant's is none, exactly like one that does not exist."""
         ...
 
-    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The whole rows of those entities that exist."""
+    async def rows(
+        self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ...
+    ) -> list[dict[str, Any]]:
+        """The rows of those entities that exist: whole, or only the columns named."""
         ...
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
@@ -52,8 +54,16 @@ class Reader(Protocol):
         """How many events there are."""
         ...
 
-    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
-        """One page of the log entity by entity, beginning after (entity id, seq)."""
+    async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
+        """One page of the log entity by entity, beginning after (entity id, seq, entity)."""
+        ...
+
+    async def log_end(self) -> str:
+        """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
+        ...
+
+    async def faults(self) -> list[str]:
+        """What is wrong with the database itself: damaged storage, guards that are missing or changed."""
         ...
 
 

@@ -104,7 +104,7 @@ class Catalogue:
             "applies": f"{origin} {_conditions(table, right, self._now)}",
         }
         update = fill(raw, lambda word: words.get(word) or self._word(word))
-        names = sorted({"from_state", *_names(update)}, key=lambda name: name not in Change._fields)
+        names = sorted({"from_state", *_names(update)}, key=lambda name: (name not in Change._fields, name))
         sql = self._numbered(update, tuple(names)).sql if self._sqlite else _batch(lifecycle, move, update, names)
         own = [name for name in names if name in Change._fields]
         return MoveStatement(sql, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))

@@ -44,15 +44,20 @@ class SqliteStore(SqliteVerbs):
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="detent-sqlite-reader")
         self._of_thread = threading.local()
         self._connections: list[apsw.Connection] = []
+        self._closed = False
 
     @classmethod
-    async def open(cls, url: DatabaseUrl, *, migrate: bool = True, clock: Clock | None = None) -> SqliteStore:
+    async def open(
+        cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True, clock: Clock | None = None
+    ) -> SqliteStore:
         """Opens the file, or makes it; a file of a newer program is refused untouched."""
-        db = await asyncio.to_thread(_open, url, migrate)
+        db = await asyncio.to_thread(_open, url, migrate, create)
         return cls(url, db, clock or HostClock())
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._close)
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
         self._readers.shutdown()
@@ -71,8 +76,10 @@ class SqliteStore(SqliteVerbs):
             return
         connection = await asyncio.to_thread(self._new_reader)
         try:
-            connection.execute("BEGIN")
-            yield SqliteSnapshot(self._session_on(connection), self._path)
+            with explained(self._path):
+                connection.execute("BEGIN")
+                session = self._session_on(connection)
+            yield SqliteSnapshot(session, self._path)
         finally:
             connection.close()
 
@@ -80,9 +87,8 @@ class SqliteStore(SqliteVerbs):
         async for event in following(self, wanted or EventFilter(), after):
             yield event
 
-    async def _write(self, work: Callable[[Session], T]) -> T:
-        result: T = await self._writer.run(work)
-        return result
+    async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
+        return await self._writer.run(work, rows=rows)
 
     async def _read(self, work: Callable[[Session], T]) -> T:
         if self._path == MEMORY:
@@ -98,7 +104,7 @@ class SqliteStore(SqliteVerbs):
             return work(self._session_on(self._of_thread.connection))
 
     def _new_reader(self) -> apsw.Connection:
-        connection = connect(self._path)
+        connection = connect(self._path, create=False)
         connection.pragma("query_only", True)
         return connection
 
@@ -144,7 +150,7 @@ class SqliteTransaction(SqliteVerbs):
         self._calls.put(None)
         await self._served
 
-    async def _write(self, work: Callable[[Session], T]) -> T:
+    async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         if self._served.done():
             raise StoreError(
                 url="the transaction", detail=f"it was idle for {IDLE_TRANSACTION_SECONDS:.0f} s and undone"
@@ -163,7 +169,7 @@ class SqliteTransaction(SqliteVerbs):
         try:
             self._begun.get_loop().call_soon_threadsafe(self._begun.set_result, None)
             while (unit := self._calls.get(timeout=IDLE_TRANSACTION_SECONDS)) is not None:
-                self._writer.attempt(unit)
+                self._writer.attempt_in_savepoint(unit)
                 tell([unit])
             self._writer.end("COMMIT" if self._commits else "ROLLBACK")
         except queue.Empty:
@@ -174,22 +180,22 @@ class SqliteTransaction(SqliteVerbs):
             raise
 
 
-def _open(url: DatabaseUrl, migrate: bool) -> apsw.Connection:
-    db = connect(url.path)
+def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
+    db = connect(url.path, create=create)
     try:
         with explained(url.path):
-            _bring_up_to_date(db, url, migrate)
+            _bring_up_to_date(db, url, migrate, create or url.path == MEMORY)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _bring_up_to_date(db: apsw.Connection, url: DatabaseUrl, migrate: bool) -> None:
+def _bring_up_to_date(db: apsw.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:
     found = applied(db)
     if found > newest():
         raise NewerDatabase(url=url.shown, found=found, needed=newest())
     if found < newest():
-        if found and not migrate:
+        if not (migrate if found else create):
             raise NotMigrated(url=url.shown, found=found, needed=newest())
         migrate_file(db)

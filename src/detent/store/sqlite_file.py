@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 
 import apsw
 
@@ -14,6 +15,7 @@ from detent.errors import (
     Busy,
     Damaged,
     DiskFull,
+    NoDatabase,
     NotADatabase,
     NotOurDatabase,
     NotWritable,
@@ -21,22 +23,40 @@ from detent.errors import (
     StorageFailed,
     StoreError,
 )
+from detent.store.migrations import newest
+from detent.store.sqlite_migrate import applied
 
 OLDEST_SQLITE = (3, 51, 3)
 APPLICATION_ID = 0x0DE7E17
 BUSY_SECONDS = 60
 MEMORY = ":memory:"
 
+# What reading or writing a file may raise. Text is decoded when it is read, and damaged text cannot be.
+FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
 
-def connect(path: str, *, read_only: bool = False) -> apsw.Connection:
-    """A connection with the settings every one of ours has."""
+
+def connect(path: str, *, read_only: bool = False, create: bool = True) -> apsw.Connection:
+    """A connection with the settings every one of ours has; without `create`, only to a file that is there."""
     require_version(apsw.sqlite_lib_version())
+    if not create and is_missing(path):
+        raise NoDatabase(url=f"sqlite:///{path}")
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with explained(path):
         db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
         db.set_busy_timeout(BUSY_SECONDS * 1000)
         _prepare(db, path, read_only)
     return db
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is nothing there yet: no file, or an empty one."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path != MEMORY
+    except OSError:
+        return False  # opening it will tell
+    return S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def require_version(found: str) -> None:
@@ -50,16 +70,18 @@ def explained(path: str) -> Iterator[None]:
     """Turns what SQLite says into what to do about it."""
     try:
         yield
-    except apsw.Error as error:
+    except FROM_SQLITE as error:
         raise explanation(error, path) from error
 
 
-def explanation(error: apsw.Error, path: str) -> StoreError:
+def explanation(error: Exception, path: str) -> StoreError:
     """The error of ours that tells a user what SQLite's means."""
     detail = str(error) or type(error).__name__
     match error:
         case apsw.NotADBError():
             return NotADatabase(path=path)
+        case UnicodeDecodeError():
+            return Damaged(path=path, detail="it holds text that is no text")
         case apsw.CorruptError():
             return Damaged(path=path, detail=detail)
         case apsw.FullError():
@@ -80,7 +102,7 @@ def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
     tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     if application != APPLICATION_ID and tables:
         raise NotOurDatabase(path=path)
-    if not read_only:
+    if not read_only and applied(db) <= newest():  # a newer program's file is about to be refused, untouched
         if not tables:
             db.pragma("application_id", APPLICATION_ID)
         db.pragma("journal_mode", "wal")
@@ -100,11 +122,14 @@ def _is_disk_full(path: str) -> bool:
 
 
 def _why_not_writable(path: str) -> str:
-    folder = Path(path).parent
-    if not folder.exists():
+    """In words. `os.path` answers where a `Path` would raise: in folders that may not be entered."""
+    folder = os.path.dirname(path) or "."
+    if not os.access(folder, os.F_OK):
         return f"the folder {folder} does not exist"
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return "it is a folder"
-    if not os.access(folder, os.W_OK):
+    if not os.path.isdir(folder):
+        return f"{folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
         return f"the folder {folder} is not writable"
-    return "it is not writable" if Path(path).exists() and not os.access(path, os.W_OK) else ""
+    return "it is not writable" if os.path.exists(path) and not os.access(path, os.W_OK) else ""

@@ -14,8 +14,9 @@ from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.machine import Lifecycle
 from detent.store.guards import (
     EVENT_COLUMNS,
-    KEYED_TABLES,
+    UNIQUE_COLUMNS,
     birth,
+    birth_stamps,
     both,
     event_type,
     fixed_columns,
@@ -44,27 +45,40 @@ def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
         ("born", f"INSERT ON {table}", both(new, f"({birth(lifecycle)}) IS NOT TRUE")),
         ("unique", f"INSERT ON {table}", both(new, f"({_taken(table)})")),
         ("moves", f"UPDATE OF state, seq, move, epoch ON {table}", both(old, f"({legality(lifecycle)}) IS NOT TRUE")),
-        ("fixed", f"UPDATE OF {', '.join(fixed_columns(lifecycle))} ON {table}", both(old, f"({changed})")),
+        ("fixed", f"UPDATE OF {', '.join(_fixed_names(lifecycle))} ON {table}", both(old, f"({changed})")),
         ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
     ):
         yield _refusal(f"{_trigger_name(lifecycle)}_{rule}", event, when, said[rule])
 
 
+def _fixed_names(lifecycle: Lifecycle) -> list[str]:
+    """SQLite matches the columns of UPDATE OF by name, and the id has three more names."""
+    return [*fixed_columns(lifecycle), "rowid", "oid", "_rowid_"]
+
+
 def _taken(table: str) -> str:
     """INSERT OR REPLACE would delete the row in its way without firing any DELETE trigger."""
     taken = f"EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
-    if table not in KEYED_TABLES:
+    if table not in UNIQUE_COLUMNS:
         return taken
-    same_key = f"SELECT 1 FROM {table} WHERE tenant_id = NEW.tenant_id AND key = NEW.key"
-    return f"{taken} OR (NEW.key IS NOT NULL AND EXISTS ({same_key}))"
+    column = UNIQUE_COLUMNS[table]
+    same = f"SELECT 1 FROM {table} WHERE tenant_id = NEW.tenant_id AND {column} = NEW.{column}"
+    return f"{taken} OR (NEW.{column} IS NOT NULL AND EXISTS ({same}))"
 
 
 def _logs(lifecycle: Lifecycle) -> Iterator[str]:
     name, table, new = _trigger_name(lifecycle), lifecycle.table, mine(lifecycle, "NEW")
     moved = both(new, "NEW.seq IS NOT OLD.seq")
+    stamped = " AND ".join(f"NEW.{column} IS {value}" for column, value in birth_stamps(lifecycle).items())
     yield (
-        f"CREATE TRIGGER {name}_log_birth AFTER INSERT ON {table} {f'WHEN {new} ' if new else ''}"
-        f"BEGIN {_log(lifecycle, 'NEW', 'NULL')} END"
+        f"CREATE TRIGGER {name}_log_birth AFTER INSERT ON {table} "
+        f"WHEN {both(new, stamped)} BEGIN {_log(lifecycle, 'NEW', 'NULL')} END"
+    )
+    # A row typed by hand may leave its times out or make them up: its birth is the one that counts.
+    yield (
+        f"CREATE TRIGGER {name}_log_hand_birth AFTER INSERT ON {table} "
+        f"WHEN {both(new, f'NOT ({stamped})')} BEGIN {_set(lifecycle, birth_stamps(lifecycle))} "
+        f"{_log(lifecycle, 'born', 'NULL', f' FROM {table} AS born WHERE born.id = NEW.id')} END"
     )
     yield (
         f"CREATE TRIGGER {name}_log_move AFTER UPDATE OF seq ON {table} "
@@ -93,7 +107,11 @@ def _marks(lifecycle: Lifecycle) -> str:
         "detail": "NULL",
         **stamps(lifecycle, at, "OLD", "NEW.state"),
     }
-    settings = ", ".join(f"{column} = {value}" for column, value in marks.items())
+    return _set(lifecycle, marks)
+
+
+def _set(lifecycle: Lifecycle, columns: dict[str, str]) -> str:
+    settings = ", ".join(f"{column} = {value}" for column, value in columns.items())
     return f"UPDATE {lifecycle.table} SET {settings} WHERE id = NEW.id;"
 
 
@@ -112,9 +130,10 @@ def _event_refusals() -> Iterator[str]:
         "EXISTS (SELECT 1 FROM events WHERE id = NEW.id) OR EXISTS "
         "(SELECT 1 FROM events WHERE entity_id = NEW.entity_id AND seq = NEW.seq AND entity = NEW.entity)"
     )
+    fits = "id = NEW.entity_id AND seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state"
     rows = " ".join(
-        f"WHEN {literal(lifecycle.name)} THEN EXISTS (SELECT 1 FROM {lifecycle.table} WHERE id = NEW.entity_id "
-        f"AND seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state)"
+        f"WHEN {literal(lifecycle.name)} THEN EXISTS "
+        f"(SELECT 1 FROM {lifecycle.table} WHERE {both(fits, mine(lifecycle, lifecycle.table))})"
         for lifecycle in LIFECYCLES.values()
     )
     yield _refusal("detent_events_no_update", "UPDATE ON events", "", said["log"])

@@ -17,8 +17,10 @@ from detent.errors import NotFound
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log
 from detent.store.dialect import SQLITE
+from detent.store.guards import both, mine
 from detent.store.queries import Catalogue
 from detent.store.records import Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
+from detent.store.sqlite_faults import sqlite_faults
 
 
 class Session:
@@ -46,8 +48,9 @@ class Session:
         rows = [row for row in self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
         return rows[0] if rows else None
 
-    def rows(self, lifecycle: Lifecycle, keys: Sequence[int]) -> list[dict[str, Any]]:
-        sql = f"SELECT * FROM {lifecycle.table} WHERE id IN (SELECT value FROM json_each(?))"
+    def rows(self, lifecycle: Lifecycle, keys: Sequence[int], columns: Sequence[str] = ("*",)) -> list[dict[str, Any]]:
+        chosen = both("id IN (SELECT value FROM json_each(?))", mine(lifecycle, lifecycle.table))
+        sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
         cursor = self._db.execute(sql, (json.dumps(list(keys)),))
         first = cursor.fetchone()
         if first is None:
@@ -56,9 +59,9 @@ class Session:
         return [dict(zip(names, row, strict=True)) for row in (first, *cursor)]
 
     def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
-        mine = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
+        ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
         unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
-        sql = f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {mine}"
+        sql = f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}"
         rows: list[tuple[Any, ...]] = self._db.execute(sql).fetchall()
         return rows[0][0], rows[0][1]
 
@@ -72,9 +75,15 @@ class Session:
     def event_count(self, tenant_id: int | None) -> int:
         return int(self._run("event_count", tenant_id=tenant_id)[0][0])
 
-    def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+    def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         sql, values = event_log.history(SQLITE, after, limit)
         return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
+
+    def log_end(self) -> str:
+        return str(self._run("log_end")[0][0])
+
+    def faults(self) -> list[str]:
+        return sqlite_faults(self._db)
 
     # --- writes
 
@@ -97,7 +106,7 @@ class Session:
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in queues]
+        found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in dict.fromkeys(queues)]
         values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
         return [Job(*self._run("claim", id=id, **values)[0]) for _, _, id in islice(merge(*found), limit)]
 

@@ -30,8 +30,10 @@ class SqliteReads:
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
         return await self._read(lambda session: session.get(lifecycle, id, tenant_id))
 
-    async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[dict[str, Any]]:
-        return await self._read(lambda session: session.rows(lifecycle, ids))
+    async def rows(
+        self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ("*",)
+    ) -> list[dict[str, Any]]:
+        return await self._read(lambda session: session.rows(lifecycle, ids, columns))
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
         return await self._read(lambda session: session.counts(lifecycle))
@@ -52,18 +54,24 @@ class SqliteReads:
     async def event_count(self, tenant_id: int | None = None) -> int:
         return await self._read(lambda session: session.event_count(tenant_id))
 
-    async def history(self, after: tuple[int, int], limit: int) -> list[Event]:
+    async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         return await self._read(lambda session: session.history(after, limit))
+
+    async def log_end(self) -> str:
+        return await self._read(lambda session: session.log_end())
+
+    async def faults(self) -> list[str]:
+        return await self._read(lambda session: session.faults())
 
 
 class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
 
-    async def _write(self, work: Callable[[Session], T]) -> T:
+    async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         raise NotImplementedError  # a subclass says where
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        return await self._write(lambda session: session.enqueue(jobs))
+        return await self._write(lambda session: session.enqueue(jobs), len(jobs))
 
     async def claim(
         self,
@@ -78,13 +86,15 @@ class SqliteVerbs(SqliteReads):
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
-        return await self._write(lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id))
+        return await self._write(
+            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id), limit
+        )
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        return await self._write(lambda session: session.apply(changes))
+        return await self._write(lambda session: session.apply(changes), len(changes))
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
-        return await self._write(lambda session: session.renew(worker, tokens, lease_us))
+        return await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
 
     async def create(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from detent.errors import BadDatabaseUrl, UnknownScheme
 
@@ -48,15 +48,20 @@ def redacted(text: str) -> str:
 
     >>> redacted("postgresql://ann:secret@db/work")
     'postgresql://ann:***@db/work'
+    >>> redacted("sqlite:///work.db")
+    'sqlite:///work.db'
     """
+    if "://" not in text:
+        return f"***{text[text.rindex('@') :]}" if "@" in text else text
     try:
         parts = urlsplit(text)
-        query = "&".join(f"{k}={'***' if 'pass' in k else v}" for k, v in parse_qsl(parts.query))
+        query = "&".join(f"{k}={'***' if 'pass' in k.lower() else v}" for k, v in parse_qsl(parts.query))
     except ValueError:
         return text.partition("://")[0] + "://***"
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    return urlunsplit(parts._replace(netloc=f"{name}{colon and ':***'}{at}{host}", query=query))
+    # Put together by hand: urlunsplit drops the two slashes before an empty host.
+    return f"{parts.scheme}://{name}{colon and ':***'}{at}{host}{parts.path}{query and f'?{query}'}"
 
 
 def _sqlite_path(text: str, rest: str) -> str:

@@ -13,8 +13,9 @@ $$;
 -- Pages of 64 keys. A page number comes back after 4 million keys; a process keeps a page for seconds only.
 CREATE SEQUENCE detent_pages MINVALUE 0 MAXVALUE 65535 CYCLE;
 
--- A key for a row made outside the product: the time in milliseconds since 2024, then the page.
-CREATE FUNCTION detent_key() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+-- A key for a row made outside the product: the time in milliseconds since 2024, then the page. It finds what it calls
+-- whatever search_path the foreign session has.
+CREATE FUNCTION detent_key() RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT ((detent_now() / 1000 - 1704067200000) << 22) | (nextval('detent_pages') * 64)
 $$;
 

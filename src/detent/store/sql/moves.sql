@@ -16,7 +16,8 @@ UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
 
 -- name: job.retry
 -- Back into the queue, due after the backoff.
-UPDATE jobs SET {moves}, error = :error, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL
+UPDATE jobs SET {moves}, error = :error, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL,
+    lease_until = NULL
 {applies};
 
 -- name: job.expire
@@ -25,13 +26,13 @@ UPDATE jobs SET {moves}, run_at = {now}, owner = NULL, claim_id = NULL, lease_un
 
 -- name: job.release
 -- Back into the queue; an attempt that had begun is given back.
-UPDATE jobs SET {moves}, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL,
+UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
     attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
 {applies};
 
 -- name: job.snooze
 -- Back into the queue as the handler asked; the attempt is given back.
-UPDATE jobs SET {moves}, run_at = {now} + :delay_us, owner = NULL, claim_id = NULL, lease_until = NULL,
+UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
     attempts = jobs.attempts - 1
 {applies};
 

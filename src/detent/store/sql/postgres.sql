@@ -66,7 +66,8 @@ SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
 SELECT {job_columns} FROM jobs
-WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running});
+WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running})
+ORDER BY priority DESC, run_at, id;
 
 -- name: renew
 -- The holders keep their leases a while longer; nobody else can.
@@ -88,3 +89,7 @@ JOIN unnest(:id::bigint[], :seq::int[], :trigger::text[], :actor::text[], :entit
     AS g(id, seq, trigger, actor, entity)
     ON e.entity_id = g.id AND e.seq = g.seq + 1 AND e.entity = g.entity
 WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
+
+-- name: log_end
+-- The end of the last transaction before the oldest that is still open: what commits later comes after it.
+SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;

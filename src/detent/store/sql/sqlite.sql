@@ -36,7 +36,8 @@ WHERE id = :id RETURNING {job_columns};
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
 SELECT {job_columns} FROM jobs
-WHERE claim_id = :claim_id AND owner = :worker AND state IN ({job.assigned}, {job.running});
+WHERE claim_id = :claim_id AND owner = :worker AND state IN ({job.assigned}, {job.running})
+ORDER BY priority DESC, run_at, id;
 
 -- name: renew
 -- The holder keeps its lease a while longer; nobody else can.
@@ -52,3 +53,7 @@ WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= {now} ORDER BY
 -- name: last_time
 -- The time of the newest event: time never goes back behind it.
 SELECT ts FROM events ORDER BY id DESC LIMIT 1;
+
+-- name: log_end
+-- The newest event: what commits later comes after it.
+SELECT coalesce(max(id), 0) FROM events;

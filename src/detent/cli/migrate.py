@@ -1,0 +1,55 @@
+"""`detent migrate`: make a database, or bring it up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import Db
+from detent.service import migrate as service
+from detent.service.migrate import Migrated
+
+
+def migrate(
+    db: Db = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; list what would be applied.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Change nothing; print the SQL that would be run.")] = False,
+    as_json: screen.Json = False,
+) -> None:
+    """Make the database if it is not there, and apply every migration it lacks."""
+    looks_only = dry_run or sql
+    found = asyncio.run(service.dry_run(db) if looks_only else service.migrate(db))
+    human = (lambda: _script(found)) if sql else (lambda: _report(found, looks_only))
+    screen.emit(_as_json(found, looks_only), human, as_json)
+
+
+def _as_json(found: Migrated, with_sql: bool) -> dict[str, object]:
+    key = "pending" if with_sql else "applied"
+    entries = [{"number": migration.number, "name": migration.name} for migration in found.migrations]
+    if with_sql:
+        entries = [{**entry, "sql": list(m.statements)} for entry, m in zip(entries, found.migrations, strict=True)]
+    return {"database": found.url, key: entries}
+
+
+def _report(found: Migrated, looks_only: bool) -> str:
+    if not found.migrations:
+        return f"{found.url} is up to date."
+    title = f"{found.url} lacks:" if looks_only else f"{found.url} is up to date. Applied:"
+    lines = (f"  {migration.number:04} {migration.name}" for migration in found.migrations)
+    hint = (
+        ["Nothing was changed. --sql prints the statements; the same command without --dry-run runs them."]
+        if looks_only
+        else []
+    )
+    return "\n".join([title, *lines, *hint])
+
+
+def _script(found: Migrated) -> str:
+    parts = (
+        f"-- {migration.number:04} {migration.name}\n" + "".join(f"{s};\n" for s in migration.statements)
+        for migration in found.migrations
+    )
+    return "\n".join(parts).rstrip() or f"-- {found.url} is up to date"

@@ -1,0 +1,49 @@
+"""A file that is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from detent.errors import CannotWriteFile
+
+
+@contextmanager
+def written_whole(path: Path | None) -> Iterator[TextIO]:
+    """Stdout, or a file under a temporary name that takes its own when the block has ended well.
+
+    What is no ordinary file (a pipe, a device) is written to directly: it cannot be replaced, and must not be.
+    """
+    if path is None or str(path) == "-":
+        yield sys.stdout
+        return
+    target = path.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            with target.open("w", encoding="utf-8") as file:
+                yield file
+        else:
+            with _renamed_when_complete(target) as file:
+                yield file
+    except OSError as error:
+        detail = error.strerror or str(error)
+        raise CannotWriteFile(path=path, detail=detail[:1].lower() + detail[1:]) from error
+
+
+@contextmanager
+def _renamed_when_complete(target: Path) -> Iterator[TextIO]:
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("x", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise

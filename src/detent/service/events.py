@@ -1,0 +1,64 @@
+"""The event log as users read it: a page, a stream, an event as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from detent.errors import BadInput
+from detent.moments import rfc3339
+from detent.service.entities import actor_name, public_id
+from detent.store.protocol import Store
+from detent.store.records import Event, EventFilter
+
+MOST_AT_ONCE = 10_000
+
+
+class Page(NamedTuple):
+    """Some events, and where to go on if there are more."""
+
+    events: list[Event]
+    next: str | None
+
+
+async def page(
+    store: Store, wanted: EventFilter, *, after: str | None = None, limit: int = 100, newest_first: bool = False
+) -> Page:
+    """One page of the log, from the beginning or after a cursor."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} events, not {limit}")
+    found = await store.events(wanted, after=after, limit=limit + 1, newest_first=newest_first)
+    shown = found[:limit]
+    return Page(shown, shown[-1].cursor if len(found) > limit else None)
+
+
+async def follow(
+    store: Store, wanted: EventFilter, *, after: str | None = None, from_start: bool = False
+) -> AsyncIterator[Event]:
+    """Every event after a cursor, or from the start, or else from now on; without end."""
+    if after is None and not from_start:
+        after = await store.log_end()
+    async for event in store.follow(wanted, after=after):
+        yield event
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """An event with the names it has inside, its values as they are read outside."""
+    fields = event._asdict()
+    del fields["cursor"]
+    fields["entity_id"] = public_id(event.entity, event.entity_id)
+    fields["ts"] = rfc3339(event.ts)
+    fields["actor"] = actor_name(event.actor)
+    fields["payload"] = _payload(event.payload)
+    return fields
+
+
+def _payload(text: str | None) -> Any:
+    """Kept as JSON; text that a hand typed and that is none stays text."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

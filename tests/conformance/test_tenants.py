@@ -1,0 +1,170 @@
+"""Tenants: a foreign one's entity is as one that does not exist; on PostgreSQL the database itself sees to it."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from detent.errors import StoreError
+from detent.lifecycle import JOB
+from detent.store import NewJob, Store
+from detent.store.postgres import PostgresStore, PostgresTransaction
+from detent.store.protocol import Reader
+from detent.store.protocol import Store as Promises
+from tests.conformance.promises import keeps
+from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
+from tests.support.postgres_server import PostgresServer
+
+OURS, THEIRS = 1, 2
+
+
+@keeps(Reader.get, "another tenant's is none, exactly like one that does not exist")
+async def test_an_entity_of_another_tenant_is_none_like_one_that_does_not_exist(
+    store: Store, other_tenant: int
+) -> None:
+    for name, lifecycle in CREATED.items():
+        id = await store.create(lifecycle, tenant_id=other_tenant, **NEEDED[name])
+        assert await store.get(lifecycle, id, OURS) is None
+        assert await store.get(lifecycle, id + 1, OURS) is None
+        assert await store.get(lifecycle, id, other_tenant) == await entity(store, lifecycle, id)
+    (job,) = await store.enqueue([NewJob("kind", tenant_id=other_tenant)])
+    assert await store.get(JOB, job, OURS) is await store.get(JOB, 12345, OURS) is None
+    assert await store.get(JOB, job, other_tenant) is not None
+
+
+async def test_a_tenants_transaction_does_that_tenants_work(store: Store, other_tenant: int) -> None:
+    async with store.transaction(tenant_id=other_tenant) as transaction:
+        owner = await worker(transaction, tenant_id=other_tenant)
+        (id,) = await transaction.enqueue([NewJob("kind", tenant_id=other_tenant, key="k")])
+        assert [job.id for job in await claim(transaction, owner, tenant_id=other_tenant)] == [id]
+        await moved(transaction, JOB, id, "start", by="holder")
+        await transaction.set_queue_paused("default", True, tenant_id=other_tenant)
+        assert await transaction.recall(other_tenant, "POST /jobs", "k", "h") is None
+        await transaction.answer(other_tenant, "POST /jobs", "k", "1")
+        assert await transaction.tenant("other") == other_tenant
+    row = await entity(store, JOB, id)
+    assert (row["state"], row["tenant_id"]) == ("running", other_tenant)
+    assert [event.tenant_id for event in await log(store)] == [other_tenant] * 4
+
+
+# --- the second lock, on PostgreSQL only
+
+
+@pytest.fixture
+async def peopled(postgres_store: Store) -> Store:
+    """Two tenants, each with a row in every table that says whose it is."""
+    hand = await asyncpg.connect(_url(postgres_store))
+    await hand.execute("INSERT INTO tenants (id, name, created_at) VALUES (2, 'other', 0)")
+    await hand.close()
+    for tenant_id in (OURS, THEIRS):
+        await postgres_store.enqueue([NewJob("kind", tenant_id=tenant_id)])
+        for name, lifecycle in CREATED.items():
+            await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
+        await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
+        await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
+    return postgres_store
+
+
+def _url(store: Store) -> str:
+    assert isinstance(store, PostgresStore)
+    return store._url.text
+
+
+async def tables(connection: asyncpg.Connection) -> list[str]:
+    """Every table that says whose its rows are."""
+    rows = await connection.fetch(
+        "SELECT table_name FROM information_schema.columns WHERE column_name = 'tenant_id' "
+        "AND table_schema = current_schema() ORDER BY 1"
+    )
+    return [row[0] for row in rows]
+
+
+async def tenants_seen(connection: asyncpg.Connection) -> dict[str, list[int]]:
+    """Whose rows plain SQL shows, by table."""
+    seen = {}
+    for table in await tables(connection):
+        rows = await connection.fetch(f"SELECT DISTINCT tenant_id FROM {table} ORDER BY 1")
+        seen[table] = [row[0] for row in rows]
+    return seen
+
+
+@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it see and touch only that tenant's rows")
+async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_table(peopled: Store) -> None:
+    async with peopled.transaction(tenant_id=THEIRS) as transaction:
+        assert isinstance(transaction, PostgresTransaction)
+        assert await transaction._own.fetchval("SELECT current_user") == "detent_app"
+        seen = await tenants_seen(transaction._own)
+        assert [row[0] for row in await transaction._own.fetch("SELECT id FROM tenants")] == [THEIRS]
+    assert set(seen) >= {"jobs", "events", "queues", "idempotency_keys", *(kind.table for kind in CREATED.values())}
+    assert seen == {table: [THEIRS] for table in seen}
+    async with peopled.transaction() as engine:
+        assert isinstance(engine, PostgresTransaction)
+        assert await tenants_seen(engine._own) == {table: [OURS, THEIRS] for table in seen}
+
+
+@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it see and touch only that tenant's rows")
+async def test_a_tenants_transaction_cannot_touch_a_foreign_row(peopled: Store) -> None:
+    (ours,) = [event.entity_id for event in await log(peopled, type="job_enqueued", tenant_id=OURS)]
+    cancel = await decided(peopled, JOB, ours, "cancel")
+    async with peopled.transaction(tenant_id=THEIRS) as transaction:
+        assert await transaction.get(JOB, ours, None) is None
+        assert await transaction.apply([cancel]) == [cancel]
+        assert await transaction.event_count() == await peopled.event_count(THEIRS)
+        assert {event.tenant_id for event in await log(transaction)} == {THEIRS}
+    assert (await entity(peopled, JOB, ours))["state"] == "queued"
+
+
+async def test_a_tenants_transaction_cannot_insert_for_a_foreign_one(peopled: Store) -> None:
+    before = await peopled.event_count()
+    with pytest.raises(StoreError, match="row-level security"):
+        async with peopled.transaction(tenant_id=THEIRS) as transaction:
+            await queued(transaction, tenant_id=OURS)
+    for name, lifecycle in CREATED.items():
+        with pytest.raises(StoreError, match="row-level security"):
+            async with peopled.transaction(tenant_id=THEIRS) as transaction:
+                await transaction.create(lifecycle, tenant_id=OURS, **{**NEEDED[name], **_another(name)})
+    assert await peopled.event_count() == before
+
+
+def _another(name: str) -> dict[str, str]:
+    return {"name": "another"} if "name" in NEEDED[name] else {}
+
+
+async def test_the_connection_is_the_engines_again_after_a_tenants_transaction(peopled: Store) -> None:
+    async with peopled.transaction(tenant_id=THEIRS) as transaction:
+        assert isinstance(transaction, PostgresTransaction)
+        used = await transaction._own.fetchval("SELECT pg_backend_pid()")
+    async with peopled.transaction() as engine:
+        assert isinstance(engine, PostgresTransaction)
+        assert await engine._own.fetchval("SELECT pg_backend_pid()") == used
+        assert await engine.event_count() == await peopled.event_count() > await peopled.event_count(THEIRS)
+
+
+async def test_a_session_of_the_app_role_without_a_tenant_sees_nothing(peopled: Store) -> None:
+    connection = await asyncpg.connect(_url(peopled))
+    names = await tables(connection)
+    await connection.execute("SET ROLE detent_app")
+    for setting in (None, ""):
+        if setting is not None:
+            await connection.execute("SELECT set_config('detent.tenant', $1, false)", setting)
+        for table in [*names, "tenants"]:
+            assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+    await connection.close()
+
+
+async def test_a_plain_role_that_was_granted_a_table_sees_nothing_without_a_tenant(
+    peopled: Store, postgres_server: PostgresServer
+) -> None:
+    database = _url(peopled).rpartition("/")[2]
+    role = f"plain_{database}"
+    postgres_server.superuser_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'plain'")
+    postgres_server.superuser_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", database)
+    try:
+        connection = await asyncpg.connect(postgres_server.url(database, role, "plain"))
+        assert await tenants_seen(connection) == {table: [] for table in await tables(connection)}
+        await connection.execute("SELECT set_config('detent.tenant', '2', false)")
+        assert set(map(tuple, (await tenants_seen(connection)).values())) == {(THEIRS,)}
+        await connection.close()
+    finally:
+        postgres_server.superuser_sql(f"DROP OWNED BY {role}", database)
+        postgres_server.superuser_sql(f"DROP ROLE {role}")

@@ -1,0 +1,45 @@
+"""A clock the tests set, for either database: SQLite takes one, PostgreSQL has its one time function replaced."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from detent.clock import ManualClock
+from tests.conformance.by_hand import Hand
+
+START = 1_800_000_000_000_000
+SECOND = 1_000_000
+
+
+class SetClock(Protocol):
+    """The database's time; it stands still unless it is told to move."""
+
+    @property
+    def now(self) -> int: ...
+
+    async def advance(self, microseconds: int) -> None: ...
+
+
+class SqliteClock:
+    def __init__(self) -> None:
+        self.manual = ManualClock(START)
+
+    @property
+    def now(self) -> int:
+        return self.manual.now()
+
+    async def advance(self, microseconds: int) -> None:
+        self.manual.advance(microseconds)
+
+
+class PostgresClock:
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+        self.now = START
+
+    async def advance(self, microseconds: int) -> None:
+        self.now += microseconds
+        await self._hand.run(
+            "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE "
+            f"AS 'SELECT {self.now}::bigint'"
+        )

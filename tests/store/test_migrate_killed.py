@@ -1,0 +1,109 @@
+"""Migrations killed with SIGKILL at every statement: nothing half done is left, and the next start finishes the job."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from detent.store import open_store
+from tests.store.hands import PostgresHand, SqliteHand
+from tests.store.schemas import history, is_empty, picture
+from tests.store.walk import walk
+
+ROOT = Path(__file__).parents[2]
+AT_ONCE = 8
+
+
+def kill_at_every_statement(mode: str, url: str) -> int:
+    """How many statements there are, each of which one process has not outlived."""
+    argv = [sys.executable, "-m", "tests.store.migration_victim", mode, url]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    ends = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert ends[-1] == 0, done.stderr
+    assert set(ends[:-1]) == {-9}
+    return len(ends) - 2  # without the one killed before the first statement, and the one who lived
+
+
+def finish(urls: list[str]) -> None:
+    """An ordinary start on what is left, and one job on it; several at a time, because most of it is waiting."""
+
+    async def one(url: str) -> None:
+        store = await open_store(url)
+        await walk(store)
+        await store.close()
+
+    async def all_of_them() -> None:
+        for first in range(0, len(urls), AT_ONCE):
+            await asyncio.gather(*map(one, urls[first : first + AT_ONCE]))
+
+    asyncio.run(all_of_them())
+
+
+class TestSqlite:
+    def test_a_file_left_at_any_statement_is_as_before_or_after_a_migration_and_is_finished(self, tmp_path):
+        finish([f"sqlite:///{tmp_path}/undisturbed.db"])
+        undisturbed = self.schema(tmp_path / "undisturbed.db")
+        statements = kill_at_every_statement("after", f"sqlite:///{tmp_path}/{{k}}.db")
+        assert statements > len(undisturbed[0])
+        paths = [tmp_path / f"{k:03}.db" for k in range(statements + 2)]
+        left = [self.applied(path) for path in paths]
+        finish([f"sqlite:///{path}" for path in paths])
+        assert [path.name for path in paths if self.schema(path) != undisturbed] == []
+        assert left == sorted(left)
+        assert set(left) == {0, 1, 2}
+
+    def schema(self, path: Path) -> tuple[list[str], list[tuple[int, str]]]:
+        hand = SqliteHand(str(path))
+        found = picture(hand), history(hand)
+        hand.close()
+        return found
+
+    def applied(self, path: Path) -> int:
+        """The migrations a killed process left behind; without a single one there must be no table at all."""
+        hand = SqliteHand(str(path))
+        number = 0 if is_empty(hand) else history(hand)[-1][0]
+        hand.close()
+        return number
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("mode", "every"),
+    [
+        ("after", 10),
+        pytest.param("after", 1, marks=pytest.mark.chaos),
+        pytest.param("during", 1, marks=pytest.mark.chaos),
+    ],
+)
+class TestPostgres:
+    """Each victim has a schema of its own. All are looked at; `every` so many are also finished and walked."""
+
+    def test_a_schema_left_at_any_statement_is_as_before_or_after_a_migration_and_is_finished(
+        self, postgres_url, mode, every
+    ):
+        hand = PostgresHand(postgres_url)
+        finish([f"{postgres_url}?search_path=undisturbed"])
+        undisturbed = self.schema(hand, "undisturbed")
+        statements = kill_at_every_statement(mode, f"{postgres_url}?search_path=k{{k}}")
+        assert statements > 100
+        schemas = [f"k{k:03}" for k in range(statements + 2)]
+        left = {schema: self.applied(hand, schema) for schema in schemas}
+        assert list(left.values()) == sorted(left.values())
+        assert set(left.values()) == {0, 1, 2}
+        assert len({str(self.schema(hand, schema)) for schema in schemas if left[schema] == 1}) == 1
+        finished = [s for s, after in pairwise([*schemas, ""]) if int(s[1:]) % every == 0 or left[s] != left.get(after)]
+        finish([f"{postgres_url}?search_path={schema}" for schema in finished])
+        assert [schema for schema in finished if self.schema(hand, schema) != undisturbed] == []
+        hand.close()
+
+    def schema(self, hand: PostgresHand, schema: str) -> tuple[list[str], list[tuple[int, str]]]:
+        return picture(hand, schema), history(hand, schema)
+
+    def applied(self, hand: PostgresHand, schema: str) -> int:
+        """The migrations a killed process left behind; without a single one there must be nothing at all."""
+        return 0 if is_empty(hand, schema) else history(hand, schema)[-1][0]

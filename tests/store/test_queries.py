@@ -1,0 +1,117 @@
+"""The SQL files: every statement is understood by its real database, and no state is typed into any by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+import apsw
+import asyncpg
+import pytest
+
+from detent.lifecycle import LIFECYCLES, Change, Lifecycle, Move, Right
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.queries import Catalogue, _read
+from detent.store.records import ENTITY_COLUMNS
+from detent.store.url import database_url as parsed
+
+STATES = {state.name for lifecycle in LIFECYCLES.values() for state in lifecycle.states}
+MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
+    (lifecycle, move, right)
+    for lifecycle in LIFECYCLES.values()
+    for move in lifecycle.moves
+    if not move.creates
+    for right in (move.rights or {None})
+]
+
+
+def names(dialect: Dialect) -> list[str]:
+    return [*_read("shared.sql"), *_read(f"{dialect.name}.sql")]
+
+
+def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> str:
+    return catalogue.move(Change(lifecycle, move, 1, 1, move.sources[0].name, 1, 0, right)).sql
+
+
+def every_statement(dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """Everything the store may ever send: the named statements, each move by each right, each birth."""
+    catalogue = Catalogue(dialect)
+    yield from ((name, catalogue[name].sql) for name in names(dialect))
+    for lifecycle, move, right in MOVES:
+        yield f"{lifecycle.name}.{move.trigger} {right}", written(catalogue, lifecycle, move, right)
+    for name, columns in ENTITY_COLUMNS.items():
+        for some in ((), tuple(sorted(columns))):
+            yield f"create {name}", catalogue.birth(LIFECYCLES[name], some).sql
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_sqlite_understands_every_statement(prepared: str) -> None:
+    db = apsw.Connection(parsed(prepared).path)
+    for name, sql in every_statement(SQLITE):
+        numbers = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+        try:
+            db.execute(f"EXPLAIN {sql}", [None] * max(numbers, default=0)).fetchall()
+        except apsw.SQLError as error:
+            pytest.fail(f"{name}: {error}\n{sql}")
+    db.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+async def test_postgres_understands_every_statement(prepared: str) -> None:
+    connection = await asyncpg.connect(prepared)
+    for name, sql in every_statement(POSTGRES):
+        try:
+            await connection.prepare(sql)
+        except asyncpg.PostgresError as error:
+            pytest.fail(f"{name}: {error}\n{sql}")
+    await connection.close()
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
+def test_every_parameter_of_a_statement_is_bound_once(dialect: Dialect) -> None:
+    mark = re.escape("?" if dialect is SQLITE else "$")
+    catalogue = Catalogue(dialect)
+    for name in names(dialect):
+        sql, parameters = catalogue[name]
+        used = {int(number) for number in re.findall(rf"{mark}(\d+)", sql)}
+        assert used == set(range(1, len(parameters) + 1)), name
+        assert ":now" not in sql, name
+
+
+def test_every_move_with_a_statement_of_its_own_is_declared() -> None:
+    declared = {f"{lifecycle.name}.{move.trigger}" for lifecycle, move, _ in MOVES}
+    assert set(_read("moves.sql")) <= declared
+
+
+def test_a_named_statement_says_what_it_is_for() -> None:
+    for file in ("shared.sql", "sqlite.sql", "postgres.sql", "moves.sql"):
+        text = files("detent.store").joinpath("sql", file).read_text("utf-8")
+        for head in re.finditer(r"^-- name: (\S+)\n(.*)$", text, re.MULTILINE):
+            assert re.match(r"-- [A-Z].{10,}", head[2]), f"{file}: {head[1]} has no line of intent"
+
+
+def typed_states(text: str) -> set[str]:
+    """The declared states that stand in quotes in SQL, comments aside."""
+    code = re.sub(r"--.*", "", text)
+    return STATES & set(re.findall(r"'([^']*)'", code))
+
+
+def test_no_state_is_typed_into_an_sql_file_by_hand() -> None:
+    for folder in ("sql", "schema"):
+        entries = [entry for entry in files("detent.store").joinpath(folder).iterdir() if entry.name.endswith(".sql")]
+        assert entries
+        for entry in entries:
+            found = typed_states(entry.read_text("utf-8"))
+            assert not found, f"{folder}/{entry.name} types {found}: write {{lifecycle.state}} instead"
+
+
+def test_the_check_above_finds_a_typed_state() -> None:
+    assert typed_states("SELECT 1 FROM jobs WHERE state = 'queued' -- 'running'") == {"queued"}
+
+
+def test_a_word_nobody_declared_is_refused_when_the_statement_is_loaded() -> None:
+    catalogue = Catalogue(SQLITE)
+    catalogue._raw["broken"] = "SELECT {job.queud}"
+    with pytest.raises(KeyError, match=r"unknown word \{job.queud\}"):
+        _ = catalogue["broken"]

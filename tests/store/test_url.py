@@ -1,0 +1,96 @@
+"""Database URLs: what each names, what is refused, and that no password is ever shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from detent.errors import BadDatabaseUrl, UnknownScheme
+from detent.store.url import database_url, redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("sqlite:///work.db", "work.db"),
+        ("sqlite:///a/b/work.db", "a/b/work.db"),
+        ("sqlite:////var/lib/work.db", "/var/lib/work.db"),
+        ("sqlite:///with%20space.db", "with space.db"),
+        ("sqlite:///100%25.db", "100%.db"),
+        ("sqlite://:memory:", ":memory:"),
+        ("sqlite:///:memory:", ":memory:"),
+        ("sqlite://", ":memory:"),
+    ],
+)
+def test_a_sqlite_url_names_a_file_or_memory(text: str, path: str) -> None:
+    assert database_url(text)[:3] == ("sqlite", text, path)
+
+
+@pytest.mark.parametrize("text", ["postgresql://ann@db/work", "postgres://ann:pw@db:5433/work?search_path=other"])
+def test_a_postgres_url_is_passed_on_as_it_is(text: str) -> None:
+    assert database_url(text)[:2] == ("postgres", text)
+
+
+def test_without_a_url_it_is_the_environments_and_without_that_a_file_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETENT_DB", "postgresql://db/work")
+    assert database_url().text == "postgresql://db/work"
+    assert database_url("sqlite:///given.db").path == "given.db"
+    monkeypatch.setenv("DETENT_DB", "")
+    assert database_url().path == "detent.db"
+    monkeypatch.delenv("DETENT_DB")
+    assert database_url(None).path == "detent.db"
+
+
+@pytest.mark.parametrize("text", ["mysql://db/work", "SQLITE:///x.db", "file:///x.db", "http://db", "://x"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(UnknownScheme, match=r"use sqlite:///.* or postgresql://"):
+        database_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("work.db", "it has no scheme"),
+        ("sqlite:work.db", "it has no scheme"),
+        ("sqlite://work.db", "three slashes"),
+        ("sqlite://host/work.db", "three slashes"),
+        ("sqlite:///", "three slashes"),
+        ("sqlite:///nul%00.db", "NUL"),
+        ("postgresql://db:port/work", "the port is not a number"),
+        ("postgresql://db:99999/work", "the port is not a number"),
+    ],
+)
+def test_a_url_that_names_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(BadDatabaseUrl, match=why):
+        database_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ann:secret@db/work", "postgresql://ann:***@db/work"),
+        ("postgresql://ann:sec:ret@db:5432/work", "postgresql://ann:***@db:5432/work"),
+        ("postgresql://ann:s%40cret@db/work", "postgresql://ann:***@db/work"),
+        ("postgresql://ann:secret@evil@db/work", "postgresql://ann:***@db/work"),
+        ("postgresql://:secret@db/work", "postgresql://:***@db/work"),
+        ("postgresql://ann@db/work", "postgresql://ann@db/work"),
+        ("postgresql:///work", "postgresql:///work"),
+        ("postgresql://db/work?user=ann&password=secret", "postgresql://db/work?user=ann&password=***"),
+        ("postgresql://db/work?sslpassword=secret&port=1", "postgresql://db/work?sslpassword=***&port=1"),
+        ("postgresql://db/work?PASSWORD=secret", "postgresql://db/work?PASSWORD=***"),
+        ("postgresql://db/work#secret", "postgresql://db/work"),
+        ("sqlite:////var/lib/work.db", "sqlite:////var/lib/work.db"),
+        ("sqlite:///work.db", "sqlite:///work.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    assert "secret" not in redacted(text)
+
+
+@pytest.mark.parametrize("text", ["postgresql://ann:secret@[db/work", "ann:secret@db/work", "mysql://a:secret@db/w"])
+def test_the_password_of_a_url_that_cannot_be_read_is_not_shown_either(text: str) -> None:
+    assert "secret" not in redacted(text)
+    with pytest.raises((BadDatabaseUrl, UnknownScheme)) as refused:
+        database_url(text)
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,55 @@
+"""The shipped SQL with one guard taken out, for the twins that a checker has to catch."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from detent.lifecycle import Lifecycle, Move, Right
+from detent.store import queries
+from detent.store.queries import Catalogue
+
+
+def ignore_columns(patch: pytest.MonkeyPatch, *columns: str) -> None:
+    """Moves whose WHERE clause does not look at these columns."""
+    shipped, ignored = queries._conditions, re.compile(rf"\w+\.({'|'.join(columns)}) ")
+
+    def fewer(table: str, right: Right | None, now: str) -> str:
+        return " AND ".join(part for part in shipped(table, right, now).split(" AND ") if not ignored.match(part))
+
+    _differs(shipped("jobs", Right.HOLDER, "now"), fewer("jobs", Right.HOLDER, "now"))
+    patch.setattr(queries, "_conditions", fewer)
+
+
+def keep_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Moves that leave the epoch as it was."""
+    shipped = Catalogue._assignments
+
+    def fewer(self: Catalogue, lifecycle: Lifecycle, move: Move) -> str:
+        sets = shipped(self, lifecycle, move)
+        fewer_sets = re.sub(r", epoch = \w+\.epoch \+ 1", "", sets)
+        assert (sets != fewer_sets) == move.raises_epoch
+        return fewer_sets
+
+    patch.setattr(Catalogue, "_assignments", fewer)
+
+
+def renew_ended_leases(patch: pytest.MonkeyPatch) -> None:
+    """A renewal that does not ask whether the lease is over."""
+    shipped = queries._read
+
+    def fewer(name: str) -> dict[str, str]:
+        statements = dict(shipped(name))
+        if "renew" in statements:
+            sql = re.sub(r"AND (jobs\.)?lease_until > \S+", "", statements["renew"])
+            _differs(statements["renew"], sql)
+            statements["renew"] = sql
+        return statements
+
+    patch.setattr(queries, "_read", fewer)
+
+
+def _differs(shipped: str, broken: str) -> None:
+    """A twin that is the shipped code after all would pass for the wrong reason."""
+    assert shipped != broken, "nothing was taken out"
