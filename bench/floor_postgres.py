@@ -46,19 +46,19 @@ due AS MATERIALIZED (
         ORDER BY j.priority DESC, j.run_at, j.id LIMIT $4::int
         FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT $4::int),
-given AS (
-    SELECT due.id, $5::text AS actor, NULL::text AS reason, NULL::text AS cause, NULL::json AS detail FROM due),
 moved AS (
     UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim',
-        updated_at = greatest(clock.now, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause,
-        detail = g.detail, owner = $1::bigint, claim_id = $6::bigint, lease_until = clock.now + $7::bigint
-    FROM given AS g, clock WHERE jobs.id = g.id
+        updated_at = greatest(clock.now, jobs.updated_at + 1), actor = $5, reason = NULL, cause = NULL,
+        detail = NULL, owner = $1::bigint, claim_id = $6::bigint, lease_until = clock.now + $7::bigint
+    FROM due, clock WHERE jobs.id = due.id
     RETURNING jobs.*),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id)
-    SELECT clock.tx, m.id, m.updated_at, m.tenant_id, m.seq, m.epoch, 'job', 'job_claimed', m.move, 'queued',
-        m.state, m.actor, m.correlation_id, m.trace_id FROM moved AS m, clock)
+    SELECT clock.tx, m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type, e.trigger,
+        e.from_state, e.to_state, m.actor, m.correlation_id, m.trace_id
+    FROM moved AS m, clock, (VALUES (0, 'job_claimed', 'claim', 'queued', 'assigned'))
+        AS e(behind, type, trigger, from_state, to_state))
 SELECT id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at, attempts, max_attempts, on_exhausted,
     owner, lease_until, held_by, correlation_id, trace_id FROM moved ORDER BY priority DESC, run_at, id"""
 

@@ -205,3 +205,29 @@ async def test_a_lost_claim_returns_what_it_still_holds_as_it_is_now(store: Stor
 
 async def test_a_claim_spends_no_attempt(store: Store) -> None:
     assert [job.attempts for job in await claimed(store, await worker(store))] == [0]
+
+
+@keeps(
+    Writer.claim,
+    "With `start` the jobs are running when they are returned",
+    "two moves and two events in one write",
+)
+async def test_a_claim_that_starts_makes_two_moves_in_one_write(store: Store) -> None:
+    owner = await worker(store)
+    (id,) = await queued(store, correlation_id="c-1")
+    (job,) = await claim(store, owner, start=True)
+    assert (job.state, job.seq, job.attempts, job.owner) == ("running", 3, 1, owner)
+    row = await entity(store, JOB, id)
+    claim_event, start_event = (await log(store, entity_id=id))[1:]
+    assert (claim_event.trigger, claim_event.seq, claim_event.from_state) == ("claim", 2, "queued")
+    assert (start_event.trigger, start_event.seq, start_event.from_state) == ("start", 3, "assigned")
+    assert claim_event.to_state == start_event.from_state
+    assert claim_event.ts < start_event.ts == row["updated_at"] == row["started_at"]
+    assert {(e.actor, e.correlation_id) for e in (claim_event, start_event)} == {(f"w:{owner}", "c-1")}
+
+
+async def test_a_lost_claim_that_started_its_jobs_can_be_asked_for_again(store: Store) -> None:
+    owner = await worker(store)
+    await queued(store, 3)
+    taken = await claim(store, owner, claim_id=1005, start=True)
+    assert await claim(store, owner, claim_id=1005, again=True) == taken

@@ -48,7 +48,7 @@ def test_no_order_of_events_breaks_an_invariant_with_two_stray_messages():
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_no_order_of_events_breaks_an_invariant_between_three_workers():
-    explored(Rules(left_out=SUCCESS_AND_RETRY, pauses=False), Bounds(workers=3))
+    explored(Rules(left_out=SUCCESS_AND_RETRY), Bounds(workers=3))
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)

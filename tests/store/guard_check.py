@@ -73,6 +73,7 @@ def allowance_breaches(hand: Hand, name: str) -> Iterator[str]:
         yield from _moved(hand, entity, "compensate", expected.initial, 0)
     if hand.dialect == "sqlite":
         yield from _told_its_time(hand, entity)
+        yield from _paired(hand, entity) if name == "job" else ()
         yield from _keys_come_after(hand, name)
 
 
@@ -157,6 +158,17 @@ def _told_its_time(hand: Hand, entity: Entity) -> Iterator[str]:
         told = [(e["ts"], e["actor"], e["from_state"], e["to_state"]) for e in events[1:]]
         wanted = [(before["updated_at"] + 5, "me", before["state"], target)]
         yield from _said(entity.name, "a move that tells its time", refusal or (None if told == wanted else str(told)))
+
+
+def _paired(hand: Hand, entity: Entity) -> Iterator[str]:
+    """The product claims and starts in one write: two moves, two events, in their order."""
+    before = entity.row(hand)
+    pair = "seq = seq + 2, state = 'running', move = 'start', updated_at = updated_at + 2, actor = 'me'"
+    with hand.attempt(f"UPDATE jobs SET {pair} WHERE id = {entity.id}") as refusal:
+        told = [(e["seq"], e["ts"], e["actor"], e["from_state"], e["to_state"]) for e in entity.events(hand)[1:]]
+        first, second = before["updated_at"] + 1, before["updated_at"] + 2
+        wanted = [(2, first, "me", "queued", "assigned"), (3, second, "me", "assigned", "running")]
+        yield from _said(entity.name, "a claim that starts", refusal or (None if told == wanted else str(told)))
 
 
 def _deleted(hand: Hand, name: str) -> Iterator[str]:

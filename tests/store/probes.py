@@ -71,7 +71,9 @@ def _wrong_moves(cast: Cast) -> Iterator[Probe]:
     both = f"id IN ({entity.id}, {cast.later.id})"
     several = f"UPDATE {entity.table} SET state = '{target}', seq = seq + 1, move = '{trigger}' WHERE {both}"
     yield Probe("several rows, one of which may not", several, says)
+    pair = "seq = seq + 2, state = 'running', move = 'start'"
     if name == "job":
+        yield Probe("a pair of moves by hand", f"UPDATE jobs SET {pair} WHERE id = {entity.id}", says)
         yield Probe("a note that moves", move(entity, "compensate", "running"), says)
         yield Probe("a note that raises the epoch", move(entity, "compensate", "queued", 1), says)
     else:

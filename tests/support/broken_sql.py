@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ def keep_epoch(patch: pytest.MonkeyPatch) -> None:
     """Moves that leave the epoch as it was."""
     shipped = Catalogue._assignments
 
-    def fewer(self: Catalogue, lifecycle: Lifecycle, move: Move) -> str:
-        sets = shipped(self, lifecycle, move)
+    def fewer(self: Catalogue, lifecycle: Lifecycle, move: Move, *how: Any, **named: Any) -> str:
+        sets = shipped(self, lifecycle, move, *how, **named)
         fewer_sets = re.sub(r", epoch = \w+\.epoch \+ 1", "", sets)
         assert (sets != fewer_sets) == move.raises_epoch
         return fewer_sets

@@ -105,5 +105,6 @@ JOB = Lifecycle(
             rights=HOLDER | REAPER | OPERATOR,
         ),
     ),
+    pairs=(("claim", "start"),),
     notes=(Note("compensate", "job_compensated"),),
 )

@@ -8,13 +8,14 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from detent.errors import BadLifecycle, InvalidTransition
+from detent.errors import InvalidTransition
+from detent.lifecycle.checks import check
 
 
 class Record(Protocol):
@@ -162,7 +163,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """States and moves of one kind of entity, checked when the module that declares it is imported."""
+    """States and moves of one kind of entity, checked when the module that declares it is imported.
+
+    A pair names two moves that may be made in one write, one right after the other: each still has its own seq and its
+    own event.
+    """
 
     name: str
     table: str
@@ -171,6 +176,7 @@ class Lifecycle:
     moves: tuple[Move, ...]
     notes: tuple[Note, ...] = ()
     shares_table: bool = False
+    pairs: tuple[tuple[str, str], ...] = ()
     _by_trigger: dict[tuple[str, str], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
     _by_verb: dict[tuple[str, Verb], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -204,6 +210,11 @@ class Lifecycle:
     def override_event(self) -> str:
         """The event type of an override, told apart from every move."""
         return f"{self.name.replace('-', '_')}_overridden"
+
+    @property
+    def reserved_triggers(self) -> frozenset[str]:
+        """Names no move may have: what is done beside the lifecycle."""
+        return frozenset((OVERRIDE, *(note.trigger for note in self.notes)))
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -291,66 +302,6 @@ def insist(decision: Change | InvalidTransition) -> Change:
     if isinstance(decision, InvalidTransition):
         raise decision
     return decision
-
-
-def check(lifecycle: Lifecycle) -> None:
-    """Refuse a declaration that contradicts itself; called at import."""
-    for problem in problems(lifecycle):
-        raise BadLifecycle(name=lifecycle.name, problem=problem)
-
-
-def problems(lifecycle: Lifecycle) -> Iterable[str]:
-    """What is wrong with a declaration, in words."""
-    names = [state.name for state in lifecycle.states]
-    creations = [move for move in lifecycle.moves if move.creates]
-    yield from (f"state {name} is declared twice" for name in sorted({n for n in names if names.count(n) > 1}))
-    if len(creations) != 1:
-        yield f"it needs exactly one move that creates it, not {len(creations)}"
-    for move in lifecycle.moves:
-        yield from _move_problems(lifecycle, move)
-    reached = _reachable(lifecycle)
-    yield from (f"state {name} cannot be reached" for name in names if name not in reached)
-    yield from _dead_ends(lifecycle)
-    yield from _backward_moves(lifecycle)
-
-
-def _move_problems(lifecycle: Lifecycle, move: Move) -> Iterable[str]:
-    for state in (*move.sources, move.target):
-        if state not in lifecycle.states:
-            yield f"{move.trigger} names the undeclared state {state.name}"
-    if not move.leaves_final:
-        yield from (f"{move.trigger} leaves the final state {s.name} undeclared" for s in move.sources if s.final)
-    if move.trigger == OVERRIDE or move.trigger in (note.trigger for note in lifecycle.notes):
-        yield f"the trigger {move.trigger} is taken"
-    twins = [m for m in lifecycle.moves if m is not move and m.trigger == move.trigger and not m.guard]
-    if not move.guard and any(set(m.sources) & set(move.sources) for m in twins):
-        yield f"{move.trigger} is declared twice from one state without a guard"
-
-
-def _reachable(lifecycle: Lifecycle) -> set[str]:
-    reached = {move.target.name for move in lifecycle.moves if move.creates}
-    while True:
-        more = {m.target.name for m in lifecycle.moves if any(s.name in reached for s in m.sources)} - reached
-        if not more:
-            return reached
-        reached |= more
-
-
-def _dead_ends(lifecycle: Lifecycle) -> Iterable[str]:
-    for state in lifecycle.states:
-        if not state.final and not lifecycle.allowed_from(state.name):
-            yield f"state {state.name} has no way out and is not final"
-
-
-def _backward_moves(lifecycle: Lifecycle) -> Iterable[str]:
-    """Where epochs exist, (epoch, rank of state) may only grow."""
-    if not lifecycle.fenced:
-        return
-    for move in lifecycle.moves:
-        for source in move.sources:
-            if not move.raises_epoch and lifecycle.rank(move.target.name) <= lifecycle.rank(source.name):
-                way = f"from {source.name} to {move.target.name}"
-                yield f"{move.trigger} goes back {way} without raising the epoch"
 
 
 def _fenced(right: Right, token: Token | None, record: Record, now: int) -> bool:

@@ -44,8 +44,9 @@ def birth(lifecycle: Lifecycle) -> str:
     )
 
 
-def legality(lifecycle: Lifecycle) -> str:
-    """What an UPDATE of state, seq, move or epoch must look like: nothing at all, or one declared move."""
+def legality(lifecycle: Lifecycle, pair_allowed: str) -> str:
+    """What an UPDATE of state, seq, move or epoch must look like: nothing at all, one declared move, or (where the
+    condition holds) a declared pair of them."""
     branches = [_branch(lifecycle, trigger) for trigger in lifecycle.triggers]
     branches += [
         f"WHEN {literal(note.trigger)} THEN NEW.state = OLD.state AND NEW.epoch = OLD.epoch" for note in lifecycle.notes
@@ -55,7 +56,18 @@ def legality(lifecycle: Lifecycle) -> str:
         f"AND NEW.epoch = OLD.epoch + {int(lifecycle.fenced)} AND length(trim(NEW.reason)) > 0"
     )
     unchanged = "NEW.seq = OLD.seq AND NEW.state = OLD.state AND NEW.epoch = OLD.epoch AND NEW.move = OLD.move"
-    return f"({unchanged}) OR (NEW.seq = OLD.seq + 1 AND CASE NEW.move {' '.join(branches)} END)"
+    one = f"NEW.seq = OLD.seq + 1 AND CASE NEW.move {' '.join(branches)} END"
+    two = [f"NEW.seq = OLD.seq + 2 AND {_pair(lifecycle, pair)} AND {pair_allowed}" for pair in lifecycle.pairs]
+    return " OR ".join(f"({way})" for way in (unchanged, one, *two))
+
+
+def _pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
+    first, second = (lifecycle.move(trigger) for trigger in pair)
+    sources = literals(state.name for state in first.sources)
+    return (
+        f"OLD.state IN ({sources}) AND NEW.state = {literal(second.target.name)} "
+        f"AND NEW.move = {literal(second.trigger)} AND NEW.epoch = OLD.epoch"
+    )
 
 
 def _branch(lifecycle: Lifecycle, trigger: str) -> str:

@@ -28,6 +28,7 @@ from detent.store.guards import (
 )
 
 _FOREIGN = "current_setting('detent.logs', true) IS DISTINCT FROM 'self'"
+_OWN = "current_setting('detent.logs', true) = 'self'"
 
 _REFUSE = """CREATE OR REPLACE FUNCTION detent_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,7 +55,11 @@ def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
     changed = " OR ".join(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for column in fixed)
     for rule, event, when in (
         ("born", f"INSERT ON {table}", both(new, f"({birth(lifecycle)}) IS NOT TRUE")),
-        ("moves", f"UPDATE OF state, seq, move, epoch ON {table}", both(old, f"({legality(lifecycle)}) IS NOT TRUE")),
+        (
+            "moves",
+            f"UPDATE OF state, seq, move, epoch ON {table}",
+            both(old, f"({legality(lifecycle, _OWN)}) IS NOT TRUE"),
+        ),
         ("fixed", f"UPDATE OF {', '.join(fixed)} ON {table}", both(old, f"({changed})")),
         ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
     ):

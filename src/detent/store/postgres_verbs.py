@@ -137,13 +137,15 @@ class PostgresVerbs(PostgresReads):
         *,
         claim_id: int,
         tenant_id: int | None = None,
+        start: bool = False,
         again: bool = False,
     ) -> list[Job]:
         values: dict[str, Any] = {"worker": worker, "claim_id": claim_id}
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
         values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
-        rows = await self._fetch("claim", **values, tenant_id=tenant_id, actor=f"w:{worker}")
+        claim = "claim_and_start" if start else "claim"
+        rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:

@@ -83,10 +83,12 @@ class Writer(Protocol):
         *,
         claim_id: int,
         tenant_id: int | None = None,
+        start: bool = False,
         again: bool = False,
     ) -> list[Job]:
         """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
-        gets none. With `again`, a claim whose answer was lost returns the jobs it took, and takes no more."""
+        gets none. With `start` the jobs are running when they are returned: two moves and two events in one write. With
+        `again`, a claim whose answer was lost returns the jobs it took, and takes no more."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:

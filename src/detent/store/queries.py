@@ -18,7 +18,7 @@ from typing import NamedTuple
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.dialect import SQLITE, Dialect, declared, fill
-from detent.store.guards import EVENT_COLUMNS, literal
+from detent.store.guards import EVENT_COLUMNS, literal, literals
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
@@ -38,6 +38,10 @@ _BATCH_TYPES = {
 
 
 _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
+
+
+# One text, two statements: a claim, and a claim that starts the jobs in the same write.
+CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
 class Statement(NamedTuple):
@@ -68,9 +72,11 @@ class Catalogue:
 
     def __getitem__(self, name: str) -> Statement:
         if name not in self._statements:
-            now = ":now" if self._sqlite else "detent_now()"
-            words = {"now": now, "job_columns": ", ".join(JOB_COLUMNS), "moves": self._claim_assignments()}
-            sql = fill(self._raw[name], lambda word: words.get(word) or self._word(word))
+            words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
+            if triggers := CLAIMS.get(name):
+                words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
+            raw = self._raw["claim" if name in CLAIMS else name]
+            sql = fill(raw, lambda word: words.get(word) or self._word(word))
             self._statements[name] = self._numbered(sql, _names(sql))
         return self._statements[name]
 
@@ -109,12 +115,12 @@ class Catalogue:
         own = [name for name in names if name in Change._fields]
         return MoveStatement(sql, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))
 
-    def _assignments(self, lifecycle: Lifecycle, move: Move) -> str:
+    def _assignments(self, lifecycle: Lifecycle, move: Move, steps: int = 1) -> str:
         table, later = lifecycle.table, "max" if self._sqlite else "greatest"
-        at = f"{later}({self._now}, {table}.updated_at + 1)"
+        at = f"{later}({self._now}, {table}.updated_at + {steps})"
         sets = {
             "state": literal(move.target.name),
-            "seq": f"{table}.seq + 1",
+            "seq": f"{table}.seq + {steps}",
             "move": literal(move.trigger),
             "updated_at": at,
             "actor": ":actor",
@@ -130,12 +136,12 @@ class Catalogue:
             sets["completed_at"] = f"coalesce({table}.completed_at, {at})"
         return ", ".join(f"{column} = {value}" for column, value in sets.items())
 
-    def _claim_assignments(self) -> str:
+    def _claim_assignments(self, triggers: tuple[str, ...]) -> str:
         """A claim chooses its records itself, so it brings no reason, cause or detail."""
-        sets = self._assignments(JOB, JOB.move("claim"))
-        if self._sqlite:
-            return re.sub(r":(reason|cause|detail)\b", "NULL", sets)
-        return _from_batch(sets)
+        sets = self._assignments(JOB, JOB.move(triggers[-1]), steps=len(triggers))
+        if "start" in triggers:
+            sets += ", attempts = jobs.attempts + 1"
+        return re.sub(r":(reason|cause|detail)\b", "NULL", sets)
 
     # --- births
 
@@ -190,6 +196,15 @@ def _batch(lifecycle: Lifecycle, move: Move, update: str, names: list[str]) -> s
         f"{literal(move.event)}, {literal(move.trigger)}, m.from_state, {literal(move.target.name)}, m.actor, "
         f"m.correlation_id, m.trace_id, m.cause, m.reason, m.detail FROM moved AS m, clock)\n"
         f"SELECT id FROM moved"
+    )
+
+
+def _claim_events(triggers: tuple[str, ...]) -> str:
+    """The events of a claim, as rows of (how far behind the row's seq, type, trigger, from, to)."""
+    moves = [JOB.move(trigger) for trigger in triggers]
+    return ", ".join(
+        f"({len(moves) - place}, {literals((m.event, m.trigger, m.sources[0].name, m.target.name))})"
+        for place, m in enumerate(moves, 1)
     )
 
 

@@ -22,12 +22,15 @@ from detent.store.guards import (
     fixed_columns,
     legality,
     literal,
+    literals,
     mine,
     stamps,
     unended,
     words,
 )
 
+# A pair brings two moments with it; a hand that leaves the time out cannot make one.
+_TIMED = "NEW.updated_at > OLD.updated_at + 1"
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
 
@@ -44,7 +47,11 @@ def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
     for rule, event, when in (
         ("born", f"INSERT ON {table}", both(new, f"({birth(lifecycle)}) IS NOT TRUE")),
         ("unique", f"INSERT ON {table}", both(new, f"({_taken(table)})")),
-        ("moves", f"UPDATE OF state, seq, move, epoch ON {table}", both(old, f"({legality(lifecycle)}) IS NOT TRUE")),
+        (
+            "moves",
+            f"UPDATE OF state, seq, move, epoch ON {table}",
+            both(old, f"({legality(lifecycle, _TIMED)}) IS NOT TRUE"),
+        ),
         ("fixed", f"UPDATE OF {', '.join(_fixed_names(lifecycle))} ON {table}", both(old, f"({changed})")),
         ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
     ):
@@ -80,10 +87,16 @@ def _logs(lifecycle: Lifecycle) -> Iterator[str]:
         f"WHEN {both(new, f'NOT ({stamped})')} BEGIN {_set(lifecycle, birth_stamps(lifecycle))} "
         f"{_log(lifecycle, 'born', 'NULL', f' FROM {table} AS born WHERE born.id = NEW.id')} END"
     )
+    one = both(new, "NEW.seq = OLD.seq + 1", "NEW.updated_at > OLD.updated_at")
     yield (
         f"CREATE TRIGGER {name}_log_move AFTER UPDATE OF seq ON {table} "
-        f"WHEN {both(moved, 'NEW.updated_at > OLD.updated_at')} BEGIN {_log(lifecycle, 'NEW', 'OLD.state')} END"
+        f"WHEN {one} BEGIN {_log(lifecycle, 'NEW', 'OLD.state')} END"
     )
+    for pair in lifecycle.pairs:
+        yield (
+            f"CREATE TRIGGER {name}_log_{'_'.join(pair)} AFTER UPDATE OF seq ON {table} "
+            f"WHEN {both(new, 'NEW.seq = OLD.seq + 2')} BEGIN {_log_pair(lifecycle, pair)} END"
+        )
     # A move that does not say when it happened was typed by hand: it gets its time, stamps and actor first.
     yield (
         f"CREATE TRIGGER {name}_log_hand AFTER UPDATE OF seq ON {table} "
@@ -124,22 +137,44 @@ def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> s
     )
 
 
+def _log_pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
+    """Two events of one write: the first a microsecond before the second."""
+    first, second = (lifecycle.move(trigger) for trigger in pair)
+    entity, between = literal(lifecycle.name), literal(first.target.name)
+    return (
+        f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (NEW.id, NEW.updated_at - 1, NEW.tenant_id, NEW.seq - 1, "
+        f"NEW.epoch, {entity}, {literals((first.event, first.trigger))}, OLD.state, {between}, "
+        f"NEW.actor, NEW.correlation_id, NEW.trace_id, NULL, NULL, NULL), (NEW.id, NEW.updated_at, NEW.tenant_id, "
+        f"NEW.seq, NEW.epoch, {entity}, {literals((second.event, second.trigger))}, {between}, "
+        f"NEW.state, NEW.actor, NEW.correlation_id, NEW.trace_id, NEW.cause, NEW.reason, NEW.detail);"
+    )
+
+
 def _event_refusals() -> Iterator[str]:
     said = words(LIFECYCLES["job"])
     taken = (
         "EXISTS (SELECT 1 FROM events WHERE id = NEW.id) OR EXISTS "
         "(SELECT 1 FROM events WHERE entity_id = NEW.entity_id AND seq = NEW.seq AND entity = NEW.entity)"
     )
-    fits = "id = NEW.entity_id AND seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state"
     rows = " ".join(
-        f"WHEN {literal(lifecycle.name)} THEN EXISTS "
-        f"(SELECT 1 FROM {lifecycle.table} WHERE {both(fits, mine(lifecycle, lifecycle.table))})"
+        f"WHEN {literal(lifecycle.name)} THEN EXISTS (SELECT 1 FROM {lifecycle.table} WHERE id = NEW.entity_id AND "
+        f"{both(f'({_fits(lifecycle)})', mine(lifecycle, lifecycle.table))})"
         for lifecycle in LIFECYCLES.values()
     )
     yield _refusal("detent_events_no_update", "UPDATE ON events", "", said["log"])
     yield _refusal("detent_events_no_delete", "DELETE ON events", "", said["log"])
     yield _refusal("detent_events_unique", "INSERT ON events", taken, said["log"])
     yield _refusal("detent_events_true", "INSERT ON events", f"(CASE NEW.entity {rows} END) IS NOT TRUE", said["true"])
+
+
+def _fits(lifecycle: Lifecycle) -> str:
+    """That the row has just made the move the event tells of: its last one, or the first of its last pair."""
+    last = "seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state"
+    firsts = [
+        f"seq = NEW.seq + 1 AND move = {literal(second)} AND NEW.trigger = {literal(first)}"
+        for first, second in lifecycle.pairs
+    ]
+    return " OR ".join([last, *firsts])
 
 
 def _refusal(name: str, event: str, when: str, message: str) -> str:

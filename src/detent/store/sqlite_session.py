@@ -102,13 +102,21 @@ class Session:
         return id
 
     def claim(
-        self, worker: int, queues: Sequence[str], limit: int, lease_us: int, claim_id: int, tenant_id: int | None
+        self,
+        worker: int,
+        queues: Sequence[str],
+        limit: int,
+        lease_us: int,
+        claim_id: int,
+        tenant_id: int | None,
+        start: bool,
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
         found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in dict.fromkeys(queues)]
         values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
-        return [Job(*self._run("claim", id=id, **values)[0]) for _, _, id in islice(merge(*found), limit)]
+        claim = "claim_and_start" if start else "claim"
+        return [Job(*self._run(claim, id=id, **values)[0]) for _, _, id in islice(merge(*found), limit)]
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]

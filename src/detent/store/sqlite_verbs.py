@@ -82,12 +82,13 @@ class SqliteVerbs(SqliteReads):
         *,
         claim_id: int,
         tenant_id: int | None = None,
+        start: bool = False,
         again: bool = False,
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
         return await self._write(
-            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id), limit
+            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start), limit
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:

@@ -1,3 +1,3 @@
 -- The triggers that refuse undeclared moves and log declared ones, made from the lifecycles. The word after `guards` is
 -- the fingerprint of what they enforce; a changed declaration needs a new migration like this one with the new word.
---: guards 2ccdc2bc5b267d5e
+--: guards 1429ffe1f73216fa

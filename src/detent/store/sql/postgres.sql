@@ -49,18 +49,17 @@ due AS MATERIALIZED (
         ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
         FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
-given AS (
-    SELECT due.id, :actor::text AS actor, NULL::text AS reason, NULL::text AS cause, NULL::json AS detail FROM due),
 moved AS (
     UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,
         lease_until = clock.now + :lease_us::bigint
-    FROM given AS g, clock WHERE jobs.id = g.id
+    FROM due, clock WHERE jobs.id = due.id
     RETURNING jobs.*),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id)
-    SELECT clock.tx, m.id, m.updated_at, m.tenant_id, m.seq, m.epoch, 'job', {event job.claim}, m.move, {job.queued},
-        m.state, m.actor, m.correlation_id, m.trace_id FROM moved AS m, clock)
+    SELECT clock.tx, m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type, e.trigger,
+        e.from_state, e.to_state, m.actor, m.correlation_id, m.trace_id
+    FROM moved AS m, clock, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
 SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
 
 -- name: claimed_before
