@@ -19,7 +19,7 @@ from detent.store.guards import both, mine
 from detent.store.postgres_faults import postgres_faults
 from detent.store.postgres_keys import KeyPages
 from detent.store.queries import Catalogue
-from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
+from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Held, Job, NewJob, Seen, seen_before
 
 LOCK_WAIT_MS = 2000
 
@@ -63,6 +63,10 @@ class PostgresReads:
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
+
+    async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
+        rows = await self._fetch("held", worker=worker, ids=list(ids))
+        return {id: Held(epoch, stop) for id, epoch, stop in rows}
 
     async def events(
         self,
@@ -201,6 +205,9 @@ class PostgresVerbs(PostgresReads):
         async with self._connection() as connection:
             await connection.execute(statement.sql, *[values[name] for name in statement.parameters])
         return id
+
+    async def request_stop(self, id: int, tenant_id: int) -> bool:
+        return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)

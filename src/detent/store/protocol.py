@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob, Seen
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, NewJob, Seen
 
 
 class Reader(Protocol):
@@ -37,6 +37,10 @@ class Reader(Protocol):
 
     async def overdue(self, limit: int) -> list[Job]:
         """Jobs whose lease is over, the longest first. They may have moved on by the time they are read."""
+        ...
+
+    async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
+        """Which of these jobs are running under this worker; what it lost, or has settled, is not among them."""
         ...
 
     async def events(
@@ -112,6 +116,10 @@ class Writer(Protocol):
         **columns: Any,
     ) -> int:
         """A new entity in its initial state, with its first event; returns its key."""
+        ...
+
+    async def request_stop(self, id: int, tenant_id: int) -> bool:
+        """Asks a running job to come to an end by itself; false when it is not running."""
         ...
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:

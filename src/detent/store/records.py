@@ -98,6 +98,13 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
 }
 
 
+class Held(NamedTuple):
+    """A job a worker is running: under which epoch, and whether it was asked to come to an end."""
+
+    epoch: int
+    stop_requested: bool
+
+
 class Event(NamedTuple):
     """One move of one entity, as the log has it. `cursor` is where to go on reading after it."""
 

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import apsw
@@ -19,8 +20,11 @@ from detent.store import event_log
 from detent.store.dialect import SQLITE
 from detent.store.guards import both, mine
 from detent.store.queries import Catalogue
-from detent.store.records import Birth, Event, EventFilter, Job, NewJob, Seen, seen_before
+from detent.store.records import Birth, Event, EventFilter, Held, Job, NewJob, Seen, seen_before
 from detent.store.sqlite_faults import sqlite_faults
+
+# What an enqueued job is bound from: its own fields, its key and the time.
+_ENQUEUED = (*NewJob._fields, "id", "now")
 
 
 class Session:
@@ -68,6 +72,10 @@ class Session:
     def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in self._run("overdue", limit=limit)]
 
+    def held(self, worker: int, keys: Sequence[int]) -> dict[int, Held]:
+        rows = self._run("held", worker=worker, ids=json.dumps(list(keys)))
+        return {id: Held(epoch, bool(stop)) for id, epoch, stop in rows}
+
     def events(self, wanted: EventFilter, after: str | None, limit: int, newest_first: bool) -> list[Event]:
         sql, values = event_log.page(SQLITE, wanted, after, limit, newest_first)
         return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
@@ -89,16 +97,16 @@ class Session:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         keys = self._take_keys(len(jobs))
-        return [self._enqueue_one(job, key) for job, key in zip(jobs, keys, strict=True)]
+        sql, names = self._catalogue["enqueue"]
+        bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
+        return [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
 
-    def _enqueue_one(self, job: NewJob, id: int) -> int:
+    def _enqueue_one(self, job: NewJob, id: int, sql: str, bindings: Callable[[tuple[Any, ...]], Any]) -> int:
         if job.key is not None:
             earlier = self._run("job_by_key", tenant_id=job.tenant_id, key=job.key)
             if earlier:
                 return int(earlier[0][0])
-        statement = self._catalogue["enqueue"]
-        values = {**job._asdict(), "id": id, "now": self.now}
-        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        self._db.execute(sql, bindings((*job, id, self.now)))
         return id
 
     def claim(
@@ -114,9 +122,14 @@ class Session:
         if not self._run("may_claim", worker=worker):
             return []
         found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in dict.fromkeys(queues)]
-        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
-        claim = "claim_and_start" if start else "claim"
-        return [Job(*self._run(claim, id=id, **values)[0]) for _, _, id in islice(merge(*found), limit)]
+        sql, names = self._catalogue["claim_and_start" if start else "claim"]
+        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}", "now": self.now}
+        bindings, place = [values.get(name) for name in names], names.index("id")
+        jobs: list[Job] = []
+        for _, _, bindings[place] in islice(merge(*found), limit):
+            rows: list[tuple[Any, ...]] = self._db.execute(sql, bindings).fetchall()
+            jobs.append(Job(*rows[0]))
+        return jobs
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
@@ -151,6 +164,9 @@ class Session:
         values = {**birth._asdict(), **columns, "id": id, "now": self.now}
         self._db.execute(statement.sql, [values[name] for name in statement.parameters])
         return id
+
+    def request_stop(self, id: int, tenant_id: int) -> bool:
+        return bool(self._run("request_stop", id=id, tenant_id=tenant_id))
 
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Job, NewJob, Seen
+from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Held, Job, NewJob, Seen
 from detent.store.sqlite_session import Session
 
 T = TypeVar("T")
@@ -40,6 +40,9 @@ class SqliteReads:
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
+
+    async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
+        return await self._read(lambda session: session.held(worker, ids))
 
     async def events(
         self,
@@ -110,6 +113,9 @@ class SqliteVerbs(SqliteReads):
     ) -> int:
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
         return await self._write(lambda session: session.create(lifecycle, birth, columns))
+
+    async def request_stop(self, id: int, tenant_id: int) -> bool:
+        return await self._write(lambda session: session.request_stop(id, tenant_id))
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))

@@ -92,3 +92,8 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- name: log_end
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
+
+-- name: held
+-- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
+SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
+WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};

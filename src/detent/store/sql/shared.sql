@@ -41,3 +41,8 @@ UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name
 -- name: event_count
 -- How many events there are, of one tenant or of all.
 SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
+
+-- name: request_stop
+-- Asks a running job to come to an end by itself.
+UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, {now})
+WHERE id = :id AND tenant_id = :tenant_id AND state = {job.running} RETURNING id;

@@ -57,3 +57,8 @@ SELECT ts FROM events ORDER BY id DESC LIMIT 1;
 -- name: log_end
 -- The newest event: what commits later comes after it.
 SELECT coalesce(max(id), 0) FROM events;
+
+-- name: held
+-- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
+SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :worker AND state = {job.running};

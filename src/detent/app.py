@@ -1,0 +1,173 @@
+"""The application: its database, its kinds of jobs, and the ways to enqueue and run them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from detent import ids
+from detent.errors import BadInput
+from detent.job_type import Handler, JobType
+from detent.lifecycle import JOB
+from detent.moments import Span, span_us
+from detent.store import NewJob, Store, Transaction, open_store
+from detent.worker.worker import Settings, Worker
+
+
+class Handle:
+    """An enqueued job."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+    @property
+    def id(self) -> str:
+        """Its public id."""
+        return ids.public(JOB.prefix, self.key)
+
+
+class DeclaredJob:
+    """A kind of job, as `@app.job` leaves it: enqueue it, or call the function itself."""
+
+    def __init__(self, app: Detent, kind: JobType) -> None:
+        self.kind = kind
+        self._app = app
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.function(*args, **kwargs)
+
+    async def enqueue(
+        self,
+        *,
+        _key: str | None = None,
+        _run_in: Span = 0,
+        _priority: int | None = None,
+        _queue: str | None = None,
+        _correlation_id: str | None = None,
+        _trace_id: str | None = None,
+        _tx: Transaction | None = None,
+        **arguments: Any,
+    ) -> Handle:
+        """Puts one job into the queue; with `_tx`, if and when that transaction commits.
+
+        The same `_key` a second time makes no second job: the first one's handle is returned.
+        """
+        store = _tx or await self._app.open()
+        new = self._app.new_job(self.kind, arguments)._replace(
+            key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id
+        )
+        changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
+        new = new._replace(**{name: value for name, value in changes.items() if value is not None})
+        (key,) = await store.enqueue([new])
+        return Handle(key)
+
+
+class Detent:
+    """Jobs, and the database they are kept in: as given, else DETENT_DB, else ./detent.db.
+
+    >>> app = Detent("sqlite:///:memory:")
+    >>> @app.job(max_attempts=3)
+    ... async def greet(ctx, name: str) -> str:
+    ...     return f"Hello {name}"
+    >>> greet.kind.name
+    'greet'
+    """
+
+    def __init__(self, url: str | None = None, *, tenant: str = "default") -> None:
+        self._url = url
+        self._tenant = tenant
+        self._tenant_id = 1
+        self._store: Store | None = None
+        self._worker: Worker | None = None
+        self.kinds: dict[str, JobType] = {}
+
+    def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
+        """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
+        `on_exhausted` ("dead_letter" or "fail"), `name`."""
+
+        def declare(function: Handler) -> DeclaredJob:
+            kind = JobType.of(function, **rules)
+            if kind.name in self.kinds:
+                raise BadInput(what=f"there are two kinds of jobs called {kind.name!r}; give one of them a name=")
+            self.kinds[kind.name] = kind
+            return DeclaredJob(self, kind)
+
+        return declare
+
+    async def open(self) -> Store:
+        """The store, opened when it is first needed."""
+        if self._store is None:
+            store = await open_store(self._url)
+            self._tenant_id = await store.tenant(self._tenant)
+            self._store = store
+        return self._store
+
+    async def close(self) -> None:
+        """Gives the database back."""
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
+
+    async def __aenter__(self) -> Detent:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction of the store: what is enqueued with `_tx` is there if it commits, and was never if not."""
+        async with (await self.open()).transaction() as transaction:
+            yield transaction
+
+    async def enqueue_many(self, job: DeclaredJob, many: Iterable[Mapping[str, Any]]) -> list[Handle]:
+        """Puts many jobs of one kind into the queue, all or none."""
+        store = await self.open()
+        return [Handle(key) for key in await store.enqueue([self.new_job(job.kind, one) for one in many])]
+
+    def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
+        """A job of this kind, ready to be enqueued."""
+        return NewJob(
+            kind.name,
+            kind.payload(arguments),
+            kind.queue,
+            self._tenant_id,
+            kind.priority,
+            max_attempts=kind.max_attempts,
+            on_exhausted=kind.on_exhausted,
+        )
+
+    async def work(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 32,
+        lease: Span = "60s",
+        grace: Span = "30s",
+        name: str = "",
+        until_idle: bool = False,
+    ) -> int:
+        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
+
+        Without `queues` it serves every queue its kinds of jobs are declared for.
+        """
+        store = await self.open()
+        served = tuple(queues or dict.fromkeys(kind.queue for kind in self.kinds.values()) or ("default",))
+        settings = Settings(served, concurrency, name, None, span_us(lease), span_us(grace))
+        self._worker = Worker(store, self.kinds, settings, self._open_another)
+        try:
+            return await self._worker.run(until_idle=until_idle)
+        finally:
+            self._worker = None
+
+    def stop(self) -> None:
+        """Asks the worker to finish what it has begun, give back the rest, and end."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def _open_another(self) -> Store:
+        return await open_store(self._url)

@@ -1,0 +1,52 @@
+"""What a handler sees of its job."""
+
+from __future__ import annotations
+
+from detent import ids
+from detent.lifecycle import JOB
+from detent.store import Job
+
+
+class Context:
+    """The first argument of every handler.
+
+    >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
+    """
+
+    __slots__ = ("_job", "_stopping")
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._stopping = False
+
+    @property
+    def job_id(self) -> str:
+        """The job's public id."""
+        return ids.public(JOB.prefix, self._job.id)
+
+    @property
+    def attempt(self) -> int:
+        """Which start of the job this is, from 1."""
+        return self._job.attempts
+
+    @property
+    def correlation_id(self) -> str:
+        """What this job belongs to; its own id when nothing was said."""
+        return self._job.correlation_id or self.job_id
+
+    @property
+    def trace_id(self) -> str | None:
+        return self._job.trace_id
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
+        return self._stopping
+
+    def idempotency_key(self, step: str) -> str:
+        """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""
+        return f"{self.job_id}:{step}"
+
+    def request_stop(self) -> None:
+        """Called by the worker."""
+        self._stopping = True

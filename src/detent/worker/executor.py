@@ -1,0 +1,59 @@
+"""Running one job's handler, whatever it is and however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import Executor as Pool
+from functools import partial
+from typing import Any
+
+from detent.job_type import JobType
+from detent.outcomes import PermanentError, ValidationError
+from detent.store import Job
+from detent.worker.context import Context
+from detent.worker.settlement import Raised
+
+
+class Executor:
+    """Finds the handler of a job, gives it its arguments, and returns what it said."""
+
+    def __init__(self, kinds: Mapping[str, JobType], threads: Pool) -> None:
+        self._kinds = kinds
+        self._threads = threads
+
+    async def run(self, job: Job, context: Context) -> Any:
+        """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
+        kind = self._kinds.get(job.kind)
+        if kind is None:
+            known = ", ".join(sorted(self._kinds)) or "none"
+            return Raised(PermanentError(f"this worker has no handler for {job.kind!r}; it has: {known}"), "fetch")
+        try:
+            arguments = _arguments(job, kind)
+        except ValidationError as error:
+            return Raised(error, "input")
+        try:
+            return await self._call(kind, context, arguments)
+        except Exception as error:
+            return Raised(error)
+
+    async def _call(self, kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
+        if kind.is_async and kind.timeout_us is None:
+            return await kind.function(context, **arguments)
+        async with asyncio.timeout(None if kind.timeout_us is None else kind.timeout_us / 1_000_000):
+            if kind.is_async:
+                return await kind.function(context, **arguments)
+            call = partial(kind.function, context, **arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _arguments(job: Job, kind: JobType) -> dict[str, Any]:
+    if job.payload == "{}" and not kind.signature.parameters:
+        return {}
+    try:
+        arguments = json.loads(job.payload)
+        kind.signature.bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValidationError(f"the payload does not fit {kind.name}{kind.signature}: {error}") from None
+    return dict(arguments)

@@ -1,0 +1,48 @@
+"""The reaper: gives back what dead workers held, once its lease is over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from detent.lifecycle import JOB, Change, decide, insist
+from detent.store import Job, Store
+
+BEAT_SECONDS = 1.0
+MOST_AT_ONCE = 500
+
+
+class Reaper:
+    """Looks for leases that are over; every process may have one."""
+
+    def __init__(self, store: Store, beat: float = BEAT_SECONDS) -> None:
+        self._store = store
+        self._beat = beat
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._beat)
+            while await self.run_once() == MOST_AT_ONCE:
+                continue
+
+    async def run_once(self) -> int:
+        """Decides on what it read; what was renewed or finished meanwhile stays as it is."""
+        jobs = await self._store.overdue(MOST_AT_ONCE)
+        if jobs:
+            now = await self._store.now()
+            await self._store.apply(sorted((reaped(job, now) for job in jobs), key=lambda change: change.move.trigger))
+        return len(jobs)
+
+
+def reaped(job: Job, now: int) -> Change:
+    """Back into the queue while attempts are left; otherwise the end its policy asks for."""
+    error = f"the lease of its worker ended in attempt {job.attempts} of {job.max_attempts}"
+    facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
+    if job.attempts < job.max_attempts:
+        return insist(decide(JOB, job, "expire", reason=error, **facts))
+    values = {"error": error}
+    if job.on_exhausted == "fail":
+        return insist(decide(JOB, job, "fail", reason=error, values=values, **facts))
+    detail, code = json.dumps({"stage": "exec"}), "exhausted_retries"
+    return insist(decide(JOB, job, "dead_letter", reason=code, reason_code=code, detail=detail, values=values, **facts))

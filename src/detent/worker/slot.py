@@ -1,0 +1,55 @@
+"""A slot: runs one job at a time, for as long as the worker lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from detent.store import Job
+from detent.worker.context import Context
+from detent.worker.executor import Executor
+from detent.worker.settlement import Release
+
+
+class Slot:
+    """Takes jobs from the inbox and tells what their handlers said."""
+
+    def __init__(self, inbox: asyncio.Queue[Job], executor: Executor, finish: Callable[[Job, Any], None]) -> None:
+        self._inbox = inbox
+        self._executor = executor
+        self._finish = finish
+        self._context: Context | None = None
+        self._stopped = False
+        self._closing = False
+        self.job: Job | None = None
+        self.task = asyncio.create_task(self._run())
+
+    def stop(self, *, hard: bool) -> None:
+        """Asks the handler to come to an end; hard, it is cancelled where it waits."""
+        if self._context is not None:
+            self._context.request_stop()
+            if hard and not self._stopped:
+                self._stopped = True
+                self.task.cancel()
+
+    def close(self) -> None:
+        self._closing = True
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            job = await self._inbox.get()
+            self.job, self._context = job, Context(job)
+            said = await self._said(job, self._context)
+            self.job = self._context = None
+            self._finish(job, said)
+
+    async def _said(self, job: Job, context: Context) -> Any:
+        try:
+            return await self._executor.run(job, context)
+        except asyncio.CancelledError:
+            if self._closing:
+                raise
+            self._stopped = False
+            return Release()
