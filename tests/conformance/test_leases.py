@@ -5,6 +5,7 @@ from __future__ import annotations
 from detent.lifecycle import JOB
 from detent.store import Store
 from detent.store.protocol import Reader, Writer
+from detent.store.records import Held
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, claimed, entity, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock
@@ -97,3 +98,36 @@ async def test_an_overdue_job_that_has_moved_on_is_not_expired(timed: Store, clo
     await claim(timed, owner)
     assert seen.seq < (await entity(timed, JOB, job.id))["seq"]
     assert await timed.overdue(1) == []
+
+
+@keeps(
+    Reader.held,
+    "Which of these jobs are running under this worker",
+    "what it lost, or has settled, is not among them",
+)
+async def test_what_a_worker_holds_is_told_without_what_it_lost_or_settled(store: Store) -> None:
+    owner, other = await worker(store), await worker(store, name="bob")
+    kept, lost, settled = await running(store, owner, 3)
+    (theirs,) = await running(store, other)
+    await moved(store, JOB, lost, "release", by="holder")
+    await moved(store, JOB, settled, "succeed", by="holder")
+    assert await store.held(owner, [kept, lost, settled, theirs, 12345]) == {kept: Held(0, stop_requested=False)}
+
+
+@keeps(Writer.request_stop, "Asks a running job to come to an end by itself")
+async def test_a_running_job_is_asked_to_come_to_an_end_and_goes_on_until_it_does(store: Store) -> None:
+    owner = await worker(store)
+    (id,) = await running(store, owner)
+    events = await store.event_count()
+    assert await store.request_stop(id, 1)
+    assert await store.held(owner, [id]) == {id: Held(0, stop_requested=True)}
+    assert (await entity(store, JOB, id))["state"] == "running"
+    assert await store.event_count() == events
+
+
+@keeps(Writer.request_stop, "false when it is not running")
+async def test_a_job_that_is_not_running_or_not_ours_cannot_be_asked_to_stop(store: Store) -> None:
+    (waiting,) = await queued(store)
+    assert not await store.request_stop(waiting, 1)
+    (id,) = await running(store, await worker(store))
+    assert not await store.request_stop(id, 2)

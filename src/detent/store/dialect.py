@@ -30,7 +30,6 @@ SQLITE = Dialect(
         "pk_int": "INTEGER PRIMARY KEY",
         "event_position": "id INTEGER PRIMARY KEY AUTOINCREMENT",
         "event_key": "",
-        "stage": "json_extract(detail, '$.stage')",
     },
 )
 
@@ -48,7 +47,6 @@ POSTGRES = Dialect(
             "tx bigint NOT NULL DEFAULT detent_tx(), id bigint NOT NULL DEFAULT nextval('detent_event_ids')"
         ),
         "event_key": ",\n    PRIMARY KEY (tx, id)",
-        "stage": "detail ->> 'stage'",
     },
 )
 

@@ -41,8 +41,8 @@ UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, 
 UPDATE jobs SET {moves}, lease_until = NULL {applies};
 
 -- name: job.dead_letter
--- The last error, owner and lease stay with the job.
-UPDATE jobs SET {moves}, error = :error {applies};
+-- The last error stays with the job.
+UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
 
 -- name: workstream.retry_eligible
 -- The retry is counted when it is granted.
