@@ -30,8 +30,9 @@ logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor,
         correlation_id, trace_id, cause)
     SELECT clock.tx, born.id, born.created_at, born.tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
-        'queued', born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock)
-SELECT id FROM born"""
+        'queued', born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock),
+rung AS (SELECT pg_notify('detent_jobs', '') WHERE $18)
+SELECT id FROM born LEFT JOIN rung ON true"""
 
 CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 claimer AS MATERIALIZED (
@@ -146,6 +147,7 @@ async def lifecycle(connection: asyncpg.Connection, worker: int, batch: int, off
         none,
         none,
         ["{}"] * batch,
+        False,
     )
     claimed = await connection.fetch(CLAIM, worker, ["default"], None, batch, actor, 1, LEASE_US)
     assert len(claimed) == batch

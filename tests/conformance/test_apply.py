@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, decide, insist
 from detent.lifecycle.machine import NOTHING
 from detent.store import Store
 from detent.store.protocol import Writer
 from tests.conformance.promises import keeps
-from tests.conformance.stage import LEASE, decided, entity, in_state, log, moved, running, worker
+from tests.conformance.stage import LEASE, decided, entity, in_state, log, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock
 
 NOW = object()  # stands for the time of the move
@@ -190,3 +191,12 @@ async def test_what_was_said_of_one_move_is_not_said_of_the_next(store: Store) -
 
 async def test_nothing_to_apply_is_nothing_lost(store: Store) -> None:
     assert await store.apply([]) == []
+
+
+async def test_crossing_batches_of_the_same_records_do_not_wait_for_each_other_in_a_circle(store: Store) -> None:
+    ids = await queued(store, 200)
+    rows = [await entity(store, JOB, id) for id in ids]
+    cancels = [insist(decide(JOB, row, "cancel", actor=actor)) for row, actor in zip(rows, "ab" * 100, strict=True)]
+    lost = await asyncio.gather(*[store.apply(batch) for batch in (cancels, cancels[::-1]) for _ in range(4)])
+    assert lost == [[]] * 8
+    assert len(await log(store, type="job_cancelled")) == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from detent.errors import NewerDatabase, NotMigrated, StoreError
 from detent.store.dialect import POSTGRES
 from detent.store.follow import following
 from detent.store.migrations import newest
+from detent.store.postgres_bell import Bell
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
 from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained
@@ -33,6 +34,7 @@ class PostgresStore(PostgresVerbs):
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
+        self._bell = Bell(url)
 
     @classmethod
     async def open(cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True) -> PostgresStore:
@@ -64,6 +66,12 @@ class PostgresStore(PostgresVerbs):
     async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
         async for event in following(self, wanted or EventFilter(), after):
             yield event
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        return self._bell.listen(heard)
+
+    def _rings(self) -> bool:
+        return self._bell.due()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:

@@ -113,6 +113,10 @@ class PostgresVerbs(PostgresReads):
         """The same verbs inside one transaction: this one's if it is in one already."""
         raise NotImplementedError
 
+    def _rings(self) -> bool:
+        """Whether those who wait for work are to be told of this enqueue."""
+        return True
+
     async def _reserve_pages(self, count: int) -> list[int]:
         return [row[0] for row in await self._fetch("take_pages", count=count)]
 
@@ -121,7 +125,7 @@ class PostgresVerbs(PostgresReads):
             return []
         keys = await self._keys.take(len(jobs), self._reserve_pages)
         columns = dict(zip(NewJob._fields, map(list, zip(*jobs, strict=True)), strict=True))
-        born = await self._fetch("enqueue", **columns, id=keys)
+        born = await self._fetch("enqueue", **columns, id=keys, ring=self._rings())
         if len(born) == len(jobs):
             return keys
         return await self._with_earlier(jobs, keys)
@@ -154,6 +158,8 @@ class PostgresVerbs(PostgresReads):
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         batches = _batches(changes)
+        if not batches:
+            return []
         if len(batches) == 1:
             return await self._apply_batch(batches[0])
         async with self._transaction() as transaction:
@@ -183,9 +189,11 @@ class PostgresVerbs(PostgresReads):
         return [change for change in late if change.id not in done]
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
-        ids, epochs = [list(column) for column in zip(*tokens, strict=True)] if tokens else ([], [])
+        if not tokens:
+            return []
+        ids, epochs = [list(column) for column in zip(*sorted(tokens), strict=True)]
         held = {row[0] for row in await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
-        return [id for id in ids if id not in held]
+        return [id for id, _ in tokens if id not in held]
 
     async def create(
         self,
@@ -242,14 +250,13 @@ class PostgresVerbs(PostgresReads):
 
 
 def _batches(changes: Sequence[Change]) -> list[list[Change]]:
-    """Changes that one statement can write: the same move by the same right, no record twice."""
-    batches: list[list[Change]] = []
+    """Changes that one statement can write: the same move by the same right, no record twice. Rows are locked in the
+    order they are named, so everyone names them in the same order and nobody waits in a circle."""
+    batches: list[dict[int, Change]] = []
     for _, run in groupby(changes, key=lambda change: (change.move, change.right)):
-        batch: dict[int, Change] = {}
+        batches.append({})
         for change in run:
-            if change.id in batch:
-                batches.append(list(batch.values()))
-                batch = {}
-            batch[change.id] = change
-        batches.append(list(batch.values()))
-    return batches
+            if change.id in batches[-1]:
+                batches.append({})
+            batches[-1][change.id] = change
+    return [sorted(batch.values(), key=lambda change: change.id) for batch in batches]

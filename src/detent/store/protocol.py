@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -165,6 +165,11 @@ class Store(Reader, Writer, Protocol):
 
     def follow(self, wanted: EventFilter = ..., *, after: str | None = None) -> AsyncIterator[Event]:
         """Every event in the order of commits, without end: first those there are, then those to come."""
+        ...
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls back on this event loop soon after jobs were enqueued, by whatever process; returns how to stop. A ring
+        may get lost or come for nothing, so whoever listens looks by itself now and then."""
         ...
 
     async def close(self) -> None:

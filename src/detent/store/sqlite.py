@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -18,7 +18,8 @@ from detent.store.dialect import SQLITE
 from detent.store.follow import following
 from detent.store.migrations import newest
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter
+from detent.store.records import Event, EventFilter, NewJob
+from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
 from detent.store.sqlite_session import Session
@@ -45,6 +46,7 @@ class SqliteStore(SqliteVerbs):
         self._of_thread = threading.local()
         self._connections: list[apsw.Connection] = []
         self._closed = False
+        self._bell = MemoryBell() if url.path == MEMORY else SocketBell(url.path)
 
     @classmethod
     async def open(
@@ -57,6 +59,7 @@ class SqliteStore(SqliteVerbs):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._bell.close()
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -66,7 +69,7 @@ class SqliteStore(SqliteVerbs):
         self._writer.close()
 
     def transaction(self, tenant_id: int | None = None) -> SqliteTransaction:
-        return SqliteTransaction(self._writer)
+        return SqliteTransaction(self._writer, self._bell)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[SqliteReads]:
@@ -86,6 +89,14 @@ class SqliteStore(SqliteVerbs):
     async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
         async for event in following(self, wanted or EventFilter(), after):
             yield event
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        return self._bell.listen(heard)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        keys = await super().enqueue(jobs)
+        self._bell.ring()
+        return keys
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
@@ -132,8 +143,10 @@ class SqliteSnapshot(SqliteReads):
 class SqliteTransaction(SqliteVerbs):
     """Several calls in one transaction: the writing thread is lent to it until it ends."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, bell: Bell) -> None:
         self._writer = writer
+        self._bell = bell
+        self._enqueued = False
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 
@@ -149,6 +162,12 @@ class SqliteTransaction(SqliteVerbs):
         self._commits = kind is None
         self._calls.put(None)
         await self._served
+        if self._commits and self._enqueued:
+            self._bell.ring()
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        self._enqueued = True
+        return await super().enqueue(jobs)
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         if self._served.done():

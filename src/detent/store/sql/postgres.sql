@@ -5,7 +5,8 @@
 SELECT nextval('detent_pages') FROM generate_series(1, :count);
 
 -- name: enqueue
--- Jobs enter the queue; one whose key is taken does not, and a repeated call changes nothing.
+-- Jobs enter the queue; one whose key is taken does not, and a repeated call changes nothing. Rings for whoever waits for
+-- work, if it is time to.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
@@ -24,8 +25,9 @@ logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor, correlation_id,
         trace_id, cause)
     SELECT clock.tx, born.id, born.created_at, born.tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
-        {job.queued}, born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock)
-SELECT id FROM born;
+        {job.queued}, born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock),
+rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
+SELECT id FROM born LEFT JOIN rung ON true;
 
 -- name: jobs_by_key
 -- The jobs that idempotency keys have already made.
