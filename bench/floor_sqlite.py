@@ -4,6 +4,7 @@ Uses nothing of the product: the statements stand here in full (a test holds the
 was prepared beforehand. Usage: python -m bench.floor_sqlite PATH WORKER BATCH SECONDS. Prints jobs per second.
 """
 
+import json
 import sys
 import time
 from typing import Any
@@ -29,20 +30,28 @@ ORDER BY priority DESC, run_at, id LIMIT ?4"""
 CLAIM = """UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim',
     updated_at = max(?1, jobs.updated_at + 1), actor = ?2, reason = NULL, cause = NULL, detail = NULL, owner = ?3,
     claim_id = ?4, lease_until = ?1 + ?5
-WHERE id = ?6 RETURNING id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at, attempts,
-    max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id"""
+WHERE id IN (SELECT value FROM json_each(?6)) RETURNING id, tenant_id, state, seq, epoch, queue, kind, payload,
+    priority, run_at, attempts, max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id"""
 
-START = """UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start',
-    updated_at = max(?11, jobs.updated_at + 1), actor = ?1, reason = ?8, cause = ?2, detail = ?3,
-    started_at = coalesce(jobs.started_at, max(?11, jobs.updated_at + 1)), attempts = jobs.attempts + 1
-WHERE jobs.id = ?6 AND jobs.tenant_id = ?10 AND jobs.seq = ?9 AND jobs.epoch = ?4 AND jobs.state = ?5
-    AND jobs.owner = ?7 AND jobs.lease_until > ?11"""
+START = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
+    value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
+    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id FROM json_each(?1))
+UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start',
+    updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
+    started_at = coalesce(jobs.started_at, max(?2, jobs.updated_at + 1)), attempts = jobs.attempts + 1
+FROM given AS g WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id AND jobs.seq = g.seq AND jobs.epoch = g.epoch
+    AND jobs.state = g.from_state AND jobs.owner = g.owner AND jobs.lease_until > ?2
+RETURNING jobs.id"""
 
-SUCCEED = """UPDATE jobs SET state = 'succeeded', seq = jobs.seq + 1, move = 'succeed',
-    updated_at = max(?11, jobs.updated_at + 1), actor = ?1, reason = ?8, cause = ?2, detail = ?3,
-    completed_at = coalesce(jobs.completed_at, max(?11, jobs.updated_at + 1)), result = ?12, lease_until = NULL
-WHERE jobs.id = ?6 AND jobs.tenant_id = ?10 AND jobs.seq = ?9 AND jobs.epoch = ?4 AND jobs.state = ?5
-    AND jobs.owner = ?7 AND jobs.lease_until > ?11"""
+SUCCEED = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
+    value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
+    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id, value ->> 10 AS result FROM json_each(?1))
+UPDATE jobs SET state = 'succeeded', seq = jobs.seq + 1, move = 'succeed',
+    updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
+    completed_at = coalesce(jobs.completed_at, max(?2, jobs.updated_at + 1)), result = g.result, lease_until = NULL
+FROM given AS g WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id AND jobs.seq = g.seq AND jobs.epoch = g.epoch
+    AND jobs.state = g.from_state AND jobs.owner = g.owner AND jobs.lease_until > ?2
+RETURNING jobs.id"""
 
 LEASE_US = 60_000_000
 
@@ -73,17 +82,16 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     now = time.time_ns() // 1000
     db.execute(MAY_CLAIM, (worker,)).fetchall()
     due = db.execute(DUE, ("default", now, None, batch)).fetchall()
-    claimed: list[Any] = [db.execute(CLAIM, (now, actor, worker, 1, LEASE_US, row[2])).fetchall()[0] for row in due]
+    ids = json.dumps([row[2] for row in due])
+    claimed: list[Any] = db.execute(CLAIM, (now, actor, worker, 1, LEASE_US, ids)).fetchall()
     db.execute("COMMIT")
     assert len(claimed) == batch
 
     for statement, state, step, extra in ((START, "assigned", 0, ()), (SUCCEED, "running", 1, (None,))):
         db.execute("BEGIN IMMEDIATE")
         now = time.time_ns() // 1000
-        for row in claimed:
-            values = (actor, None, None, row[4], state, row[0], worker, None, row[3] + step, 1, now)
-            db.execute(statement, (*values, *extra))
-            assert db.changes() == 1
+        rows = [(actor, None, None, r[4], state, r[0], worker, None, r[3] + step, 1, *extra) for r in claimed]
+        assert len(db.execute(statement, (json.dumps(rows), now)).fetchall()) == batch
         db.execute("COMMIT")
 
 

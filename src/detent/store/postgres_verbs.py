@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from itertools import groupby
 from typing import Any
 
 import asyncpg
@@ -14,6 +13,7 @@ import asyncpg
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log
+from detent.store.batches import batches
 from detent.store.dialect import POSTGRES
 from detent.store.guards import both, mine
 from detent.store.postgres_faults import postgres_faults
@@ -157,13 +157,13 @@ class PostgresVerbs(PostgresReads):
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        batches = _batches(changes)
-        if not batches:
+        runs = batches(changes)
+        if not runs:
             return []
-        if len(batches) == 1:
-            return await self._apply_batch(batches[0])
+        if len(runs) == 1:
+            return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
-            return [lost for batch in batches for lost in await transaction._apply_batch(batch)]
+            return [lost for batch in runs for lost in await transaction._apply_batch(batch)]
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, extras = self._catalogue.move(batch[0])
@@ -247,16 +247,3 @@ class PostgresVerbs(PostgresReads):
 
     async def forget_requests(self) -> int:
         return len(await self._fetch("forget_old_requests"))
-
-
-def _batches(changes: Sequence[Change]) -> list[list[Change]]:
-    """Changes that one statement can write: the same move by the same right, no record twice. Rows are locked in the
-    order they are named, so everyone names them in the same order and nobody waits in a circle."""
-    batches: list[dict[int, Change]] = []
-    for _, run in groupby(changes, key=lambda change: (change.move, change.right)):
-        batches.append({})
-        for change in run:
-            if change.id in batches[-1]:
-                batches.append({})
-            batches[-1][change.id] = change
-    return [sorted(batch.values(), key=lambda change: change.id) for batch in batches]

@@ -52,7 +52,7 @@ class Statement(NamedTuple):
 
 
 class MoveStatement(NamedTuple):
-    """SQL that writes a move: its parameters are fields of the change first, then further values."""
+    """SQL that writes a batch of moves. Of each it takes some fields of the change, then some of its values."""
 
     sql: str
     fields: Callable[[Change], tuple[object, ...]]
@@ -101,23 +101,22 @@ class Catalogue:
     # --- moves
 
     def _prepare_move(self, lifecycle: Lifecycle, move: Move, right: Right | None) -> MoveStatement:
-        table = lifecycle.table
+        table, now = lifecycle.table, "?2" if self._sqlite else "clock.now"
         raw = self._raw_moves.get(f"{lifecycle.name}.{move.trigger}", f"UPDATE {table} SET {{moves}} {{applies}}")
-        origin = "WHERE" if self._sqlite else "FROM given AS g, clock WHERE"
         words = {
-            "now": self._now,
-            "moves": self._assignments(lifecycle, move),
-            "applies": f"{origin} {_conditions(table, right, self._now)}",
+            "now": now,
+            "moves": self._assignments(lifecycle, move, now),
+            "applies": f"FROM given AS g{'' if self._sqlite else ', clock'} WHERE {_conditions(table, right, now)}",
         }
         update = fill(raw, lambda word: words.get(word) or self._word(word))
         names = sorted({"from_state", *_names(update)}, key=lambda name: (name not in Change._fields, name))
-        sql = self._numbered(update, tuple(names)).sql if self._sqlite else _batch(lifecycle, move, update, names)
+        batch = _sqlite_batch(table, update, names) if self._sqlite else _batch(lifecycle, move, update, names)
         own = [name for name in names if name in Change._fields]
-        return MoveStatement(sql, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))
+        return MoveStatement(batch, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))
 
-    def _assignments(self, lifecycle: Lifecycle, move: Move, steps: int = 1) -> str:
+    def _assignments(self, lifecycle: Lifecycle, move: Move, now: str, steps: int = 1) -> str:
         table, later = lifecycle.table, "max" if self._sqlite else "greatest"
-        at = f"{later}({self._now}, {table}.updated_at + {steps})"
+        at = f"{later}({now}, {table}.updated_at + {steps})"
         sets = {
             "state": literal(move.target.name),
             "seq": f"{table}.seq + {steps}",
@@ -138,7 +137,7 @@ class Catalogue:
 
     def _claim_assignments(self, triggers: tuple[str, ...]) -> str:
         """A claim chooses its records itself, so it brings no reason, cause or detail."""
-        sets = self._assignments(JOB, JOB.move(triggers[-1]), steps=len(triggers))
+        sets = self._assignments(JOB, JOB.move(triggers[-1]), self._now, steps=len(triggers))
         if "start" in triggers:
             sets += ", attempts = jobs.attempts + 1"
         return re.sub(r":(reason|cause|detail)\b", "NULL", sets)
@@ -179,6 +178,13 @@ class Catalogue:
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:
         mark = "?" if self._sqlite else "$"
         return Statement(_PARAMETER.sub(lambda match: f"{mark}{names.index(match[1]) + 1}", sql), names)
+
+
+def _sqlite_batch(table: str, update: str, names: list[str]) -> str:
+    """One statement for many records: they come as one JSON array, so that SQLite works through all of them at one go,
+    while the interpreter does something else."""
+    columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
+    return f"WITH given AS (SELECT {columns} FROM json_each(?1))\n{_from_batch(update)}\nRETURNING {table}.id"
 
 
 def _batch(lifecycle: Lifecycle, move: Move, update: str, names: list[str]) -> str:

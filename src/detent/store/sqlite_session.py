@@ -17,6 +17,7 @@ from detent import ids
 from detent.errors import NotFound
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log
+from detent.store.batches import batches
 from detent.store.dialect import SQLITE
 from detent.store.guards import both, mine
 from detent.store.queries import Catalogue
@@ -122,28 +123,29 @@ class Session:
         if not self._run("may_claim", worker=worker):
             return []
         found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in dict.fromkeys(queues)]
-        sql, names = self._catalogue["claim_and_start" if start else "claim"]
-        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}", "now": self.now}
-        bindings, place = [values.get(name) for name in names], names.index("id")
-        jobs: list[Job] = []
-        for _, _, bindings[place] in islice(merge(*found), limit):
-            rows: list[tuple[Any, ...]] = self._db.execute(sql, bindings).fetchall()
-            jobs.append(Job(*rows[0]))
-        return jobs
+        rows = self._run(
+            "claim_and_start" if start else "claim",
+            ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
+            worker=worker,
+            claim_id=claim_id,
+            lease_us=lease_us,
+            actor=f"w:{worker}",
+        )
+        return sorted((Job(*row) for row in rows), key=lambda job: (-job.priority, job.run_at, job.id))
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
 
     def apply(self, changes: Sequence[Change]) -> list[Change]:
-        lost = []
-        execute, changed, now = self._db.execute, self._db.changes, self.now
-        for change in changes:
-            sql, fields, extras = self._catalogue.move(change)
-            further = [now if name == "now" else change.values.get(name) for name in extras]
-            execute(sql, (*fields(change), *further))
-            if not changed() and not self._applied_already(change):
-                lost.append(change)
-        return lost
+        return [lost for batch in batches(changes) for lost in self._apply_batch(batch)]
+
+    def _apply_batch(self, batch: list[Change]) -> list[Change]:
+        sql, fields, extras = self._catalogue.move(batch[0])
+        rows = json.dumps([(*fields(change), *[change.values.get(name) for name in extras]) for change in batch])
+        moved = {row[0] for row in self._db.execute(sql, (rows, self.now))}
+        if len(moved) == len(batch):
+            return []
+        return [change for change in batch if change.id not in moved and not self._applied_already(change)]
 
     def _applied_already(self, change: Change) -> bool:
         wanted = EventFilter(entity=change.lifecycle.name, entity_id=change.id)

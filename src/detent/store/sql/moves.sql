@@ -1,6 +1,6 @@
--- Moves that write more than the move itself. Each stands once, for one record; SQLite runs it as it is, PostgreSQL
--- for a whole batch at a time. {moves} is what every move sets, {applies} the WHERE clause that says what must still be true:
--- both come from the declaration. A move that is not listed here sets nothing else.
+-- Moves that write more than the move itself. Each stands once, for one record; both databases run it for a whole batch
+-- at a time. {moves} is what every move sets, {applies} the clause that says what must still be true of the record: both
+-- come from the declaration. A move that is not listed here sets nothing else.
 
 -- name: job.start
 -- From here on the attempt counts.

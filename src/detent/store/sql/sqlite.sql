@@ -1,4 +1,4 @@
--- Statements written for SQLite: one record at a time, events by trigger.
+-- Statements written for SQLite: batches as JSON, events by trigger.
 
 -- name: take_keys
 -- Keys for the next rows: later than any given out before, and telling the time.
@@ -29,9 +29,9 @@ WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND run_at <= 
 ORDER BY priority DESC, run_at, id LIMIT :limit;
 
 -- name: claim
--- Takes one of them; the transaction has been the only writer since it was found due.
+-- Takes them; the transaction has been the only writer since they were found due.
 UPDATE jobs SET {moves}, owner = :worker, claim_id = :claim_id, lease_until = {now} + :lease_us
-WHERE id = :id RETURNING {job_columns};
+WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING {job_columns};
 
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
