@@ -15,15 +15,17 @@ TAKE_PAGES = "SELECT nextval('detent_pages') FROM generate_series(1, $1)"
 ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id,
-        cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+        cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key,
+        payload)
     SELECT g.id, clock.now, clock.now, greatest(clock.now, g.run_at) + g.delay_us, g.tenant_id, 'queued',
         'enqueue', g.actor, g.correlation_id, g.trace_id, g.cause, g.priority, g.max_attempts, g.queue, g.kind,
-        g.on_exhausted, g.hold_key, g.held_by, g.key, g.payload
+        g.on_exhausted, g.hold_key, g.held_by, g.redriven_from, g.key, g.payload
     FROM clock, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::text[],
         $6::text[], $7::text[], $8::text[], $9::int[], $10::int[],
-        $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-        $17::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id, trace_id, cause, priority,
-        max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+        $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+        $16::bigint[], $17::text[], $18::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id,
+        trace_id, cause, priority,
+        max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
 logged AS (
@@ -31,7 +33,7 @@ logged AS (
         correlation_id, trace_id, cause)
     SELECT clock.tx, born.id, born.created_at, born.tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE $18)
+rung AS (SELECT pg_notify('detent_jobs', '') WHERE $19)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
 CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
@@ -143,6 +145,7 @@ async def lifecycle(connection: asyncpg.Connection, worker: int, batch: int, off
         ["default"] * batch,
         ["noop"] * batch,
         ["dead_letter"] * batch,
+        none,
         none,
         none,
         none,

@@ -14,9 +14,10 @@ import apsw
 TAKE_KEYS = "UPDATE last_key SET key = max(key, ?1 - 1) + ?2 RETURNING key"
 
 ENQUEUE = """INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
-    trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+    trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key,
+    payload)
 VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, ?7,
-    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"""
+    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)"""
 
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
@@ -75,7 +76,7 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     last: Any = db.execute(TAKE_KEYS, ((now // 1000 - 1_704_067_200_000) << 22, batch)).fetchall()[0][0]
     for key in range(last - batch + 1, last + 1):
         job = (key, now, None, 0, 1, None, None, None, None, 0, 4, "default", "noop", "dead_letter", None, None)
-        db.execute(ENQUEUE, (*job, None, "{}"))
+        db.execute(ENQUEUE, (*job, None, None, "{}"))
     db.execute("COMMIT")
 
     db.execute("BEGIN IMMEDIATE")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 from detent import ids
 from detent.errors import BadInput
@@ -12,7 +15,10 @@ from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
 from detent.store import NewJob, Store, Transaction, open_store
+from detent.store.url import database_url
 from detent.worker.worker import Settings, Worker
+
+MEMORY = ":memory:"
 
 
 class Handle:
@@ -77,11 +83,12 @@ class Detent:
     """
 
     def __init__(self, url: str | None = None, *, tenant: str = "default") -> None:
-        self._url = url
+        self.url = url
         self._tenant = tenant
         self._tenant_id = 1
         self._store: Store | None = None
-        self._worker: Worker | None = None
+        self._opening = asyncio.Lock()
+        self._workers: list[Worker] = []
         self.kinds: dict[str, JobType] = {}
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
@@ -99,10 +106,16 @@ class Detent:
 
     async def open(self) -> Store:
         """The store, opened when it is first needed."""
-        if self._store is None:
-            store = await open_store(self._url)
-            self._tenant_id = await store.tenant(self._tenant)
-            self._store = store
+        async with self._opening:
+            if self._store is None:
+                self.url = _lasting(self.url)
+                store = await open_store(self.url)
+                try:
+                    self._tenant_id = await store.tenant(self._tenant)
+                except BaseException:
+                    await store.close()
+                    raise
+                self._store = store
         return self._store
 
     async def close(self) -> None:
@@ -146,28 +159,59 @@ class Detent:
         *,
         queues: Sequence[str] | None = None,
         concurrency: int = 32,
-        lease: Span = "60s",
+        lease: Span | None = None,
         grace: Span = "30s",
         name: str = "",
         until_idle: bool = False,
     ) -> int:
         """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
 
-        Without `queues` it serves every queue its kinds of jobs are declared for.
+        Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one.
         """
+        if concurrency < 1:
+            raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
         store = await self.open()
-        served = tuple(queues or dict.fromkeys(kind.queue for kind in self.kinds.values()) or ("default",))
-        settings = Settings(served, concurrency, name, None, span_us(lease), span_us(grace))
-        self._worker = Worker(store, self.kinds, settings, self._open_another)
+        served = tuple(queues or self.queues)
+        lease_us = None if lease is None else span_us(lease)
+        settings = Settings(served, concurrency, name, None, lease_us, span_us(grace))
+        worker = Worker(store, self.kinds, settings, self._leases_store)
+        self._workers.append(worker)
         try:
-            return await self._worker.run(until_idle=until_idle)
+            return await worker.run(until_idle=until_idle)
         finally:
-            self._worker = None
+            self._workers.remove(worker)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Every queue its kinds of jobs are declared for."""
+        return tuple(dict.fromkeys(kind.queue for kind in self.kinds.values())) or ("default",)
 
     def stop(self) -> None:
         """Asks the worker to finish what it has begun, give back the rest, and end."""
-        if self._worker is not None:
-            self._worker.stop()
+        for worker in self._workers:
+            worker.stop()
 
-    async def _open_another(self) -> Store:
-        return await open_store(self._url)
+    @asynccontextmanager
+    async def _leases_store(self) -> AsyncIterator[Store]:
+        """A store for the thread that keeps leases: connections of its own. A database in memory has but one, which any
+        thread may use: its writer is a thread of its own already."""
+        if _in_memory(self.url):
+            yield await self.open()
+            return
+        store = await open_store(self.url, create=False)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+def _in_memory(url: str | None) -> bool:
+    return database_url(url).path == MEMORY
+
+
+def _lasting(url: str | None) -> str:
+    """The same database whatever becomes of the environment and the working folder."""
+    target = database_url(url)
+    if target.dialect != "sqlite" or target.path == MEMORY:
+        return target.text
+    return f"sqlite:///{quote(os.path.abspath(target.path))}"

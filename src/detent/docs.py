@@ -68,9 +68,9 @@ def _on_epochs(lifecycle: Lifecycle) -> str:
 def cli_page() -> str:
     """Every command with its arguments and options."""
     intro = (
-        "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 130\n"
-        "interrupted. With `--json` an error is JSON too. `NO_COLOR` is honoured; `DETENT_DEBUG=1` adds the\n"
-        "traceback to an error.\n\n"
+        "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 124\n"
+        "time over (`jobs wait`), 130 interrupted. With `--json` an error is JSON too. `NO_COLOR` is\n"
+        "honoured; `DETENT_DEBUG=1` adds the traceback to an error.\n\n"
         "The database is `--db URL`, else `DETENT_DB`, else `sqlite:///detent.db`; only `migrate` and `demo`\n"
         "make one. A PostgreSQL server that does not answer is given up after `DETENT_CONNECT_TIMEOUT`\n"
         "seconds, or 10.\n"

@@ -71,6 +71,25 @@ class BadInput(DetentError):
     exit_code = 2
 
 
+class NotRunAgain(DetentError):
+    """{id} is {state}; only what has ended without success ({ends}) can be run again"""
+
+    status = 409
+
+
+class RunAgainBefore(DetentError):
+    """{id} was run again before, as {later}; to run it once more say so: --again"""
+
+    status = 409
+
+
+class StillUnfinished(DetentError):
+    """{id} is still {state} after {waited}; wait longer with --timeout, or see: detent jobs show {id}"""
+
+    status = 504
+    exit_code = 124  # as timeout(1) has it
+
+
 class KeyReused(DetentError):
     """The idempotency key {key!r} was used before with a different request; \
 use a new key for a new request"""

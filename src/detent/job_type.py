@@ -14,6 +14,7 @@ from detent.moments import Span, span_us
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
 LARGEST_PAYLOAD = 1 << 20
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +35,52 @@ class JobType:
     signature: inspect.Signature = field(default_factory=inspect.Signature)
 
     @classmethod
-    def of(cls, function: Handler, *, name: str | None = None, lease: Span = "60s", **rules: Any) -> JobType:
+    def of(
+        cls,
+        function: Handler,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 4,
+        lease: Span = "60s",
+        timeout: Span | None = None,
+        backoff: Span = "500ms",
+        backoff_cap: Span = "60s",
+        on_exhausted: Literal["dead_letter", "fail"] = "dead_letter",
+    ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
-        timeout, backoff = rules.pop("timeout", None), rules.pop("backoff", "500ms")
-        cap = rules.pop("backoff_cap", "60s")
-        return cls(
+        kind = cls(
             name or function.__name__,
             function,
-            lease_us=span_us(lease),
-            timeout_us=None if timeout is None else span_us(timeout),
-            backoff_us=span_us(backoff),
-            backoff_cap_us=span_us(cap),
-            is_async=inspect.iscoroutinefunction(function),
-            signature=_without_context(function),
-            **rules,
+            queue,
+            priority,
+            max_attempts,
+            span_us(lease),
+            None if timeout is None else span_us(timeout),
+            span_us(backoff),
+            span_us(backoff_cap),
+            on_exhausted,
+            inspect.iscoroutinefunction(function),
+            _without_context(function),
         )
+        kind._check()
+        return kind
+
+    def _check(self) -> None:
+        if self.max_attempts < 1:
+            raise BadInput(what=f"job {self.name}: max_attempts is {self.max_attempts}; it must be at least 1")
+        if self.on_exhausted not in ("dead_letter", "fail"):
+            raise BadInput(what=f"job {self.name}: on_exhausted is {self.on_exhausted!r}; say 'dead_letter' or 'fail'")
+        if not self.lease_us:
+            raise BadInput(what=f"job {self.name}: a lease of no time at all cannot be kept; 30s to 120s is usual")
 
     def payload(self, arguments: Mapping[str, Any]) -> str:
         """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""
         try:
             self.signature.bind(**arguments)
             text = json.dumps(arguments, separators=(",", ":"), allow_nan=False) if arguments else "{}"
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise BadInput(what=f"job {self.name}: {error}") from None
         if len(text) > LARGEST_PAYLOAD:
             raise BadInput(what=f"job {self.name}: a payload of {len(text):,} bytes is over the limit of 1 MiB")
@@ -65,6 +90,6 @@ class JobType:
 def _without_context(function: Handler) -> inspect.Signature:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    if not parameters:
+    if not parameters or parameters[0].kind not in _POSITIONAL:
         raise BadInput(what=f"job {function.__name__}: its first parameter must be the context, as in def f(ctx, …)")
     return signature.replace(parameters=parameters[1:])

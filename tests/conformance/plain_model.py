@@ -144,7 +144,8 @@ class PlainStore:
         if wish.trigger != "start":
             job.lease_until = None
         if job.state == "queued":
-            job.epoch, job.owner, job.claim, job.run_at = job.epoch + 1, None, None, self.now + wish.delay
+            job.epoch, job.owner, job.claim = job.epoch + 1, None, None
+            job.run_at = job.run_at if wish.trigger == "expire" else self.now + wish.delay
             self.log[-1] = (*self.log[-1][:3], job.epoch, *self.log[-1][4:])
         return True
 

@@ -60,10 +60,7 @@ JOB_MOVES = [
         {**IN_QUEUE, "error": "busy", "run_at": DELAY},
         {"error": "busy", "delay_us": DELAY},
     ),
-    *[
-        Case("expire", source, "reaper", "job_lease_expired", {**IN_QUEUE, "run_at": NOW})
-        for source in ("assigned", "running")
-    ],
+    *[Case("expire", source, "reaper", "job_lease_expired", IN_QUEUE) for source in ("assigned", "running")],
     *[
         Case(
             "release",

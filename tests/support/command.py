@@ -21,10 +21,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "PYTHONPATH": SOURCE, "PYTHONUTF8": "1", **more}
 
 
-def run(*arguments: str, python: tuple[str, ...] = ("-m", "detent"), cwd: Path | None = None, **env: str) -> Done:
+def run(
+    *arguments: str,
+    python: tuple[str, ...] = ("-m", "detent"),
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    **env: str,
+) -> Done:
     """Run `detent` with these arguments to its end."""
     return subprocess.run(
         [sys.executable, *python, *arguments],
+        input=stdin,
         capture_output=True,
         text=True,
         encoding="utf-8",

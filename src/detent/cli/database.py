@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,19 @@ Db = Annotated[
     typer.Option("--db", metavar="URL", help="The database; else DETENT_DB, else sqlite:///detent.db."),
 ]
 """The option of every command that opens a database."""
+
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose.")]
+"""The option of every command that works for one tenant."""
+
+DEFAULT_TENANT_NAME = "default"
+
+
+def operator() -> str:
+    """Who types this command, as the event log names them."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "cli"
 
 
 @asynccontextmanager

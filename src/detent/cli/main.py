@@ -22,6 +22,10 @@ from detent.errors import BadInput, DetentError
 
 COMMANDS = {
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
+    "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
+    "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
+    "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
+    "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),

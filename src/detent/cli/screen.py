@@ -99,12 +99,19 @@ def ago(us: int | None, now_us: int) -> str:
     """
     if us is None:
         return "–"
-    seconds = abs(now_us - us) // 1_000_000
-    for size, unit in _UNITS:
-        if seconds >= size:
-            span = f"{seconds // size} {unit}"
-            return f"{span} ago" if us <= now_us else f"in {span}"
-    return "now"
+    if abs(now_us - us) < 1_000_000:
+        return "now"
+    return f"{span(now_us - us)} ago" if us <= now_us else f"in {span(us - now_us)}"
+
+
+def span(us: int) -> str:
+    """How long something takes, in its largest whole unit.
+
+    >>> span(90_000_000), span(7_200_000_000), span(1_000), span(-5)
+    ('1 min', '2 h', 'under 1 s', 'under 1 s')
+    """
+    seconds = us // 1_000_000
+    return next((f"{seconds // size} {unit}" for size, unit in _UNITS if seconds >= size), "under 1 s")
 
 
 def survive_any_encoding() -> None:

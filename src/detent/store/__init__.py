@@ -5,10 +5,21 @@ from __future__ import annotations
 from detent.clock import Clock
 from detent.errors import MissingDriver
 from detent.store.protocol import Reader, Store, Transaction
-from detent.store.records import Event, EventFilter, Job, NewJob
+from detent.store.records import Event, EventFilter, Job, JobFilter, NewJob, QueueSummary
 from detent.store.url import database_url
 
-__all__ = ["Event", "EventFilter", "Job", "NewJob", "Reader", "Store", "Transaction", "open_store"]
+__all__ = [
+    "Event",
+    "EventFilter",
+    "Job",
+    "JobFilter",
+    "NewJob",
+    "QueueSummary",
+    "Reader",
+    "Store",
+    "Transaction",
+    "open_store",
+]
 
 
 async def open_store(

@@ -23,11 +23,15 @@ SESSION_SETTINGS = {
     "detent.logs": "self",
     "application_name": "detent",
     "timezone": "UTC",
+    "idle_in_transaction_session_timeout": "60s",  # a client that froze must not hold its locks for ever
     "jit": "off",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+
+# The driver's internal error is what it says when a server dies at a bad moment: "another operation is in progress".
+FROM_POSTGRES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 def connect_seconds() -> float:
@@ -60,7 +64,7 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
         yield
     except asyncpg.LockNotAvailableError:
         raise  # the answer of a statement that asked not to wait; it knows what that means
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except FROM_POSTGRES as error:
         raise explanation(error, url) from error
 
 

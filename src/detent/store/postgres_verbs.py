@@ -12,14 +12,26 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log
+from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import POSTGRES
 from detent.store.guards import both, mine
 from detent.store.postgres_faults import postgres_faults
 from detent.store.postgres_keys import KeyPages
 from detent.store.queries import Catalogue
-from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Held, Job, NewJob, Seen, seen_before
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Birth,
+    Event,
+    EventFilter,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    QueueSummary,
+    Seen,
+    seen_before,
+)
 
 LOCK_WAIT_MS = 2000
 
@@ -60,6 +72,22 @@ class PostgresReads:
         async with self._connection() as connection:
             total, bare = await connection.fetchrow(f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}")
             return total, bare
+
+    async def jobs(
+        self,
+        wanted: JobFilter = JobFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
+        columns: Sequence[str] = ("*",),
+    ) -> list[dict[str, Any]]:
+        sql, values = job_list.page(POSTGRES, wanted, after, limit, newest_first, columns)
+        async with self._connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *values)]
+
+    async def queues(self, tenant_id: int) -> list[QueueSummary]:
+        return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]

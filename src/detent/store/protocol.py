@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, NewJob, Seen
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, JobFilter, NewJob, QueueSummary, Seen
 
 
 class Reader(Protocol):
@@ -33,6 +33,24 @@ class Reader(Protocol):
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
         """How many entities there are, and how many of them have no first event."""
+        ...
+
+    async def jobs(
+        self,
+        wanted: JobFilter = ...,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
+        columns: Sequence[str] = ...,
+    ) -> list[dict[str, Any]]:
+        """One page of the jobs that match, in the order of their ids; whole, or only the columns named. Read on from
+        the last id, no job comes twice."""
+        ...
+
+    async def queues(self, tenant_id: int) -> list[QueueSummary]:
+        """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
+        first that could be claimed has been due, and since when the queue is paused."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:

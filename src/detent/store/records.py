@@ -32,6 +32,7 @@ class NewJob(NamedTuple):
     cause: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
+    redriven_from: int | None = None
 
 
 class Birth(NamedTuple):
@@ -147,6 +148,33 @@ class EventFilter:
     correlation_id: str | None = None
     since: int | None = None
     until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to read; what is none does not narrow. `reason` is that of the last move; `redriven` asks whether a
+    later job runs it again, `redriven_from` which jobs run these again. Times are microseconds of when a job ended."""
+
+    tenant_id: int | None = None
+    states: tuple[str, ...] | None = None
+    queue: str | None = None
+    kind: str | None = None
+    correlation_id: str | None = None
+    reason: str | None = None
+    ended_since: int | None = None
+    ended_before: int | None = None
+    redriven_from: tuple[int, ...] | None = None
+    redriven: bool | None = None
+
+
+class QueueSummary(NamedTuple):
+    """A queue at one moment: its jobs by state, when the first of those that could be claimed was due, and since when
+    it is paused."""
+
+    name: str
+    jobs: dict[str, int]
+    oldest_due: int | None
+    paused_at: int | None
 
 
 class Seen(NamedTuple):

@@ -16,12 +16,23 @@ import apsw
 from detent import ids
 from detent.errors import NotFound
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log
+from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import SQLITE
 from detent.store.guards import both, mine
 from detent.store.queries import Catalogue
-from detent.store.records import Birth, Event, EventFilter, Held, Job, NewJob, Seen, seen_before
+from detent.store.records import (
+    Birth,
+    Event,
+    EventFilter,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    QueueSummary,
+    Seen,
+    seen_before,
+)
 from detent.store.sqlite_faults import sqlite_faults
 
 # What an enqueued job is bound from: its own fields, its key and the time.
@@ -56,12 +67,7 @@ class Session:
     def rows(self, lifecycle: Lifecycle, keys: Sequence[int], columns: Sequence[str] = ("*",)) -> list[dict[str, Any]]:
         chosen = both("id IN (SELECT value FROM json_each(?))", mine(lifecycle, lifecycle.table))
         sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
-        cursor = self._db.execute(sql, (json.dumps(list(keys)),))
-        first = cursor.fetchone()
-        if first is None:
-            return []
-        names = [column[0] for column in cursor.get_description()]
-        return [dict(zip(names, row, strict=True)) for row in (first, *cursor)]
+        return _named(self._db.execute(sql, (json.dumps(list(keys)),)))
 
     def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
         ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
@@ -69,6 +75,14 @@ class Session:
         sql = f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}"
         rows: list[tuple[Any, ...]] = self._db.execute(sql).fetchall()
         return rows[0][0], rows[0][1]
+
+    def jobs(
+        self, wanted: JobFilter, after: int | None, limit: int, newest_first: bool, columns: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        return _named(self._db.execute(*job_list.page(SQLITE, wanted, after, limit, newest_first, columns)))
+
+    def queues(self, tenant_id: int) -> list[QueueSummary]:
+        return job_list.summaries(self._run("queues", tenant_id=tenant_id))
 
     def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in self._run("overdue", limit=limit)]
@@ -195,3 +209,12 @@ class Session:
         sql, parameters = self._catalogue[named]
         values["now"] = self.now
         return self._db.execute(sql, [values[parameter] for parameter in parameters]).fetchall()
+
+
+def _named(cursor: apsw.Cursor) -> list[dict[str, Any]]:
+    """Rows by the names of their columns, which are known from the first row on."""
+    first = cursor.fetchone()
+    if first is None:
+        return []
+    names = [column[0] for column in cursor.get_description()]
+    return [dict(zip(names, row, strict=True)) for row in (first, *cursor)]

@@ -9,7 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Birth, Event, EventFilter, Held, Job, NewJob, Seen
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Birth,
+    Event,
+    EventFilter,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    QueueSummary,
+    Seen,
+)
 from detent.store.sqlite_session import Session
 
 T = TypeVar("T")
@@ -37,6 +48,20 @@ class SqliteReads:
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
         return await self._read(lambda session: session.counts(lifecycle))
+
+    async def jobs(
+        self,
+        wanted: JobFilter = JobFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
+        columns: Sequence[str] = ("*",),
+    ) -> list[dict[str, Any]]:
+        return await self._read(lambda session: session.jobs(wanted, after, limit, newest_first, columns))
+
+    async def queues(self, tenant_id: int) -> list[QueueSummary]:
+        return await self._read(lambda session: session.queues(tenant_id))
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))

@@ -30,6 +30,11 @@ class Context:
         return self._job.attempts
 
     @property
+    def fencing_token(self) -> int:
+        """Grows each time the job is claimed anew: a sink outside can refuse what comes with a lower one."""
+        return self._job.epoch
+
+    @property
     def correlation_id(self) -> str:
         """What this job belongs to; its own id when nothing was said."""
         return self._job.correlation_id or self.job_id

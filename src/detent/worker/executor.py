@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import Executor as Pool
-from functools import partial
 from typing import Any
 
 from detent.job_type import JobType
@@ -34,18 +33,36 @@ class Executor:
         except ValidationError as error:
             return Raised(error, "input")
         try:
-            return await self._call(kind, context, arguments)
-        except Exception as error:
+            if kind.timeout_us is None:
+                return await self._call(kind, context, arguments)
+            return await self._call_in_time(kind, context, arguments, kind.timeout_us / 1_000_000)
+        except (Exception, SystemExit) as error:
             return Raised(error)
 
     async def _call(self, kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
-        if kind.is_async and kind.timeout_us is None:
+        if kind.is_async:
             return await kind.function(context, **arguments)
-        async with asyncio.timeout(None if kind.timeout_us is None else kind.timeout_us / 1_000_000):
-            if kind.is_async:
-                return await kind.function(context, **arguments)
-            call = partial(kind.function, context, **arguments)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _called, kind, context, arguments)
+
+    async def _call_in_time(self, kind: JobType, context: Context, arguments: dict[str, Any], seconds: float) -> Any:
+        """A thread cannot be ended, but it can see that it was asked to."""
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await self._call(kind, context, arguments)
+        except TimeoutError as error:
+            context.request_stop()
+            if deadline.expired():
+                raise TimeoutError(f"it took longer than {seconds:g} s") from error
+            raise
+
+
+def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
+    """On a handler's thread. What is raised is returned: not every exception survives the way through a future."""
+    try:
+        return kind.function(context, **arguments)
+    except BaseException as error:
+        return Raised(error)
 
 
 def _arguments(job: Job, kind: JobType) -> dict[str, Any]:
@@ -54,6 +71,6 @@ def _arguments(job: Job, kind: JobType) -> dict[str, Any]:
     try:
         arguments = json.loads(job.payload)
         kind.signature.bind(**arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValidationError(f"the payload does not fit {kind.name}{kind.signature}: {error}") from None
     return dict(arguments)

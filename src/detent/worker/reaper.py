@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
+from detent.errors import StoreError
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.store import Job, Store
 
@@ -14,17 +17,18 @@ MOST_AT_ONCE = 500
 
 
 class Reaper:
-    """Looks for leases that are over; every process may have one."""
+    """Looks for leases that are over, and tells when it found some; every process may have one."""
 
-    def __init__(self, store: Store, beat: float = BEAT_SECONDS) -> None:
+    def __init__(self, store: Store, found: Callable[[], None]) -> None:
         self._store = store
-        self._beat = beat
+        self._found = found
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._beat)
-            while await self.run_once() == MOST_AT_ONCE:
-                continue
+            await asyncio.sleep(BEAT_SECONDS)
+            with contextlib.suppress(StoreError):  # out of reach: the next beat tries again
+                while await self.run_once() == MOST_AT_ONCE:
+                    continue
 
     async def run_once(self) -> int:
         """Decides on what it read; what was renewed or finished meanwhile stays as it is."""
@@ -32,6 +36,7 @@ class Reaper:
         if jobs:
             now = await self._store.now()
             await self._store.apply(sorted((reaped(job, now) for job in jobs), key=lambda change: change.move.trigger))
+            self._found()
         return len(jobs)
 
 
@@ -44,5 +49,6 @@ def reaped(job: Job, now: int) -> Change:
     values = {"error": error}
     if job.on_exhausted == "fail":
         return insist(decide(JOB, job, "fail", reason=error, values=values, **facts))
-    detail, code = json.dumps({"stage": "exec"}), "exhausted_retries"
+    detail = json.dumps({"stage": "exec", "last_lease_expires_at": job.lease_until})
+    code = "exhausted_retries"
     return insist(decide(JOB, job, "dead_letter", reason=code, reason_code=code, detail=detail, values=values, **facts))

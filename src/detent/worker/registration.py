@@ -37,8 +37,8 @@ class Registration:
     async def started(self, store: Store) -> None:
         """From its first claim on it is at work."""
         if not self._at_work:
-            self._at_work = True
             await self._move(store, Verb.START, None)
+            self._at_work = True
 
     async def ended(self, store: Store) -> None:
         """Drained: completed if it ever worked, otherwise terminated. A row somebody else ended stays as it is."""

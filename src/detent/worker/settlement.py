@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from detent.errors import BadInput
 from detent.job_type import JobType
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.moments import span_us
@@ -15,13 +16,16 @@ from detent.store import Job
 
 Chance = Callable[[], float]
 
-LONGEST_ERROR = 4000
+LONGEST_TEXT = 4000
+LARGEST_RESULT = 16 << 20
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """The worker gives the job back unfinished; the attempt is not spent."""
+
+    reason: str = "worker drains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +37,15 @@ class Raised:
 
 
 def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
-    """The move that follows from what was said, decided as the holder of the lease."""
+    """The move that follows from what was said, decided as the holder of the lease. Whatever was said, there is one."""
     if isinstance(said, Raised):
         return _settle_error(job, kind, said, chance, actor)
-    if isinstance(said, Snooze):
-        return _decided(job, "snooze", actor, values={"delay_us": span_us(said.delay)})
-    if isinstance(said, Release):
-        return _decided(job, "release", actor, reason="worker drains", values={"delay_us": 0})
-    if isinstance(said, Cancel):
-        return _decided(job, "cancel", actor, reason=said.reason or None)
     try:
-        result = None if said is None else json.dumps(said, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        return _settle_error(
-            job, kind, Raised(PermanentError(f"the result is no JSON: {error}"), "output"), chance, actor
-        )
-    return _decided(job, "succeed", actor, values={"result": result})
+        trigger, facts = _understood(said)
+    except (BadInput, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        wrong = PermanentError(f"the handler returned what cannot be kept: {error}")
+        return _settle_error(job, kind, Raised(wrong, "output"), chance, actor)
+    return _decided(job, trigger, actor, **facts)
 
 
 def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
@@ -58,25 +55,55 @@ def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
     return round(longest * chance())
 
 
+def _understood(said: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(said, Snooze):
+        return "snooze", {"values": {"delay_us": span_us(said.delay)}}
+    if isinstance(said, Release):
+        return "release", {"reason": said.reason, "values": {"delay_us": 0}}
+    if isinstance(said, Cancel):
+        return "cancel", {"reason": _plain(str(said.reason)) or None}
+    return "succeed", {"values": {"result": None if said is None else _json(said)}}
+
+
+def _json(result: Any) -> str:
+    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    if len(text) > LARGEST_RESULT:
+        raise ValueError(f"a result of {len(text):,} bytes is over the limit of {LARGEST_RESULT >> 20} MiB")
+    return text
+
+
 def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance, actor: str) -> Change:
-    error = f"{type(raised.error).__name__}: {raised.error}"[:LONGEST_ERROR]
+    error, detail = _described(raised.error), json.dumps({"stage": raised.stage})
     if isinstance(raised.error, ValidationError):
         return _dead_letter(job, "validation_failed", "input", error, actor)
     if isinstance(raised.error, PermanentError):
-        return _decided(job, "fail", actor, permanent=True, reason=error, values={"error": error})
+        return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
     if job.attempts < job.max_attempts:
         values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance)}
-        return _decided(job, "retry", actor, reason=error, values=values)
+        return _decided(job, "retry", actor, reason=error, detail=detail, values=values)
     if job.on_exhausted == "fail":
-        return _decided(job, "fail", actor, reason=error, values={"error": error})
+        return _decided(job, "fail", actor, reason=error, detail=detail, values={"error": error})
     code = "timeout" if isinstance(raised.error, TimeoutError) else "exhausted_retries"
     return _dead_letter(job, code, raised.stage, error, actor)
 
 
 def _dead_letter(job: Job, code: str, stage: str, error: str, actor: str) -> Change:
-    detail = json.dumps({"stage": stage})
+    detail = json.dumps({"stage": stage, "last_lease_expires_at": job.lease_until})
     return _decided(job, "dead_letter", actor, reason=code, reason_code=code, detail=detail, values={"error": error})
 
 
 def _decided(job: Job, trigger: str, actor: str, **facts: Any) -> Change:
     return insist(decide(JOB, job, trigger, token=job.token, actor=actor, **facts))
+
+
+def _described(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot say what is wrong"  # an exception whose own __str__ raises
+    return _plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _plain(text: str) -> str:
+    """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
+    return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -9,15 +9,22 @@ from typing import Any
 from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
-from detent.worker.settlement import Release
+from detent.worker.settlement import Raised, Release
 
 
 class Slot:
     """Takes jobs from the inbox and tells what their handlers said."""
 
-    def __init__(self, inbox: asyncio.Queue[Job], executor: Executor, finish: Callable[[Job, Any], None]) -> None:
+    def __init__(
+        self,
+        inbox: asyncio.Queue[Job],
+        executor: Executor,
+        holds: Callable[[Job], bool],
+        finish: Callable[[Job, Any], None],
+    ) -> None:
         self._inbox = inbox
         self._executor = executor
+        self._holds = holds
         self._finish = finish
         self._context: Context | None = None
         self._stopped = False
@@ -38,7 +45,7 @@ class Slot:
         self.task.cancel()
 
     async def _run(self) -> None:
-        while True:
+        while not self._closing:
             job = await self._inbox.get()
             self.job, self._context = job, Context(job)
             said = await self._said(job, self._context)
@@ -46,10 +53,19 @@ class Slot:
             self._finish(job, said)
 
     async def _said(self, job: Job, context: Context) -> Any:
+        if not self._holds(job):
+            return Release("its lease was lost before it began")
         try:
             return await self._executor.run(job, context)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self._closing:
                 raise
+            return Release("its worker stopped it") if self._stopped else Raised(error)
+        finally:
+            self._forget_stop()
+
+    def _forget_stop(self) -> None:
+        """The next job must find no trace of the stop: a task that counts as being cancelled breaks its task groups."""
+        if self._stopped:
             self._stopped = False
-            return Release()
+            self.task.uncancel()

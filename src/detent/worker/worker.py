@@ -11,19 +11,22 @@ runs. Where the database is out of reach, claims wait and results are kept until
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from detent.errors import StoreError
 from detent.job_type import JobType
+from detent.lifecycle import Change, Verb
 from detent.store import Job, Store
 from detent.worker.executor import Executor
-from detent.worker.leases import LeaseKeeper
+from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.settlement import Release, settle
@@ -32,18 +35,20 @@ from detent.worker.slot import Slot
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
 PREFETCH_SECONDS = 0.05
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+END_SECONDS = 5.0
+DEFAULT_LEASE_US = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a worker works; times are microseconds."""
+    """How a worker works; times are microseconds. Without a lease, each kind of job has its own."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32
     name: str = ""
     tenant_id: int | None = None
-    lease_us: int = 60_000_000
+    lease_us: int | None = None
     grace_us: int = 30_000_000
 
 
@@ -55,39 +60,53 @@ class Worker:
         store: Store,
         kinds: Mapping[str, JobType],
         settings: Settings,
-        open_store: Callable[[], Awaitable[Store]],
+        leases_store: Callable[[], AbstractAsyncContextManager[Store]],
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._kinds = kinds
         self._settings = settings
-        self._open_store = open_store
+        self._leases_store = leases_store
         self._chance = chance
+        self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
+        self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
         self._settled = 0
         self._rate = 0.0
+        self._wrote_at = time.monotonic()
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
 
     async def run(self, *, until_idle: bool = False) -> int:
-        """Works; returns how many jobs it settled."""
+        """Works; returns how many jobs it settled. An error in any of its duties ends it."""
         self._loop = asyncio.get_running_loop()
         self._registration = await Registration.register(self._store, self._settings.name)
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="detent-handler")
-        executor = Executor(self._kinds, self._threads)
-        self._slots = [Slot(self._inbox, executor, self._finish) for _ in range(self._settings.concurrency)]
-        self._keeper = LeaseKeeper(self._open_store, self._registration.id, self._lose, self._ask_to_stop)
+        self._keeper = LeaseKeeper(self._leases_store, self._registration.id, self._lose, self._ask_to_stop)
         self._keeper.start()
-        duties = [asyncio.create_task(duty) for duty in (self._write(), Reaper(self._store).run())]
+        executor = Executor(self._kinds, self._threads)
+        places = range(self._settings.concurrency)
+        self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
+        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap())]
+        stop_listening = self._store.listen(self._changed.set)
         try:
-            await self._claim(until_idle)
-            await self._drain()
+            ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
+            for duty in ended:
+                duty.result()
         finally:
+            stop_listening()
             await self._end(duties)
         return self._settled
+
+    async def _work(self, until_idle: bool) -> None:
+        await self._claim(until_idle)
+        await self._drain()
+
+    async def _reap(self) -> None:
+        await Reaper(self._store, self._changed.set).run()
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""
@@ -98,40 +117,46 @@ class Worker:
 
     async def _claim(self, until_idle: bool) -> None:
         while not self._stopping.is_set():
+            self._changed.clear()
+            # Asked before the claim: what is settled while it is under way may have made a job due again.
+            idle = not self._in_hand
             room = min(self._room(), LARGEST_CLAIM)
             jobs = await self._claim_once(room) if room > 0 else []
-            if jobs:
-                self._in_hand += len(jobs)
-                for job in jobs:
-                    self._inbox.put_nowait(job)
-            elif until_idle and not self._in_hand and room > 0:
+            self._in_hand += len(jobs)
+            for job in jobs:
+                self._inbox.put_nowait(job)
+            if until_idle and idle and not jobs:
                 return
-            else:
+            if not jobs:
                 await self._something_changed(POLL_SECONDS)
 
     async def _claim_once(self, limit: int) -> list[Job]:
-        """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice."""
-        settings, number, again = self._settings, secrets.randbits(62), False
-        pause = SHORTEST_PAUSE
+        """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
+        leases count from the first time it was sent."""
+        number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
         while True:
-            sent = time.monotonic()
             try:
-                jobs = await self._store.claim(
-                    self._registration.id,
-                    settings.queues,
-                    limit,
-                    settings.lease_us,
-                    claim_id=number,
-                    tenant_id=settings.tenant_id,
-                    start=True,
-                    again=again,
-                )
+                jobs = await self._claim_under(number, limit, again)
                 if jobs:
-                    self._keeper.hold(jobs, settings.lease_us, sent)
+                    self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
                     await self._registration.started(self._store)
                 return jobs
             except StoreError:
+                if self._stopping.is_set():
+                    return []
                 again, pause = True, await self._pause(pause)
+
+    async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
+        return await self._store.claim(
+            self._registration.id,
+            self._settings.queues,
+            limit,
+            self._lease_us,
+            claim_id=number,
+            tenant_id=self._settings.tenant_id,
+            start=True,
+            again=again,
+        )
 
     def _room(self) -> int:
         """Free slots, and as many jobs ahead as have lately been done in a blink."""
@@ -139,12 +164,9 @@ class Worker:
         return self._settings.concurrency + ahead - self._in_hand
 
     async def _something_changed(self, seconds: float) -> None:
-        self._changed.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     async def _pause(self, seconds: float) -> float:
         """Waits a little longer each time the database is out of reach."""
@@ -157,17 +179,17 @@ class Worker:
         self._results.append((job, said))
         self._finished.set()
 
-    def _lose(self, ids: list[int]) -> None:
+    def _lose(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
-        self._loop.call_soon_threadsafe(self._stop_jobs, set(ids), True)
+        self._loop.call_soon_threadsafe(self._stop_jobs, tokens, True)
 
-    def _ask_to_stop(self, ids: list[int]) -> None:
+    def _ask_to_stop(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: somebody asked these jobs to come to an end by themselves."""
-        self._loop.call_soon_threadsafe(self._stop_jobs, set(ids), False)
+        self._loop.call_soon_threadsafe(self._stop_jobs, tokens, False)
 
-    def _stop_jobs(self, ids: set[int], hard: bool) -> None:
+    def _stop_jobs(self, tokens: set[Token], hard: bool) -> None:
         for slot in self._slots:
-            if slot.job is not None and slot.job.id in ids:
+            if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens:
                 slot.stop(hard=hard)
 
     # --- write
@@ -178,55 +200,65 @@ class Worker:
             self._finished.clear()
             batch, self._results = self._results, []
             if batch:
-                began = time.monotonic()
                 await self._settle(batch)
-                self._settled += len(batch)
-                self._rate += (len(batch) / max(time.monotonic() - began, 1e-4) - self._rate) / 4
+                self._measure(len(batch))
                 self._in_hand -= len(batch)
                 self._changed.set()
 
     async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
-        """Writes what came of the jobs, as often as it takes. What came too late has changed nothing: the job is
-        another worker's by now."""
+        """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         changes.sort(key=lambda change: change.move.trigger)
+        late = await self._apply(changes)
+        self._keeper.release([(change.id, change.epoch) for change in changes])
+        self._settled += _endings(changes) - _endings(late)
+
+    async def _apply(self, changes: list[Change]) -> list[Change]:
+        """As often as it takes: the same change a second time counts as written."""
         pause = SHORTEST_PAUSE
         while True:
             try:
-                await self._store.apply(changes)
-                break
+                return await self._store.apply(changes)
             except StoreError:
                 pause = await self._pause(pause)
-        self._keeper.release([change.id for change in changes])
+
+    def _measure(self, count: int) -> None:
+        """How many jobs a second are done of late, with the time their handlers took."""
+        now = time.monotonic()
+        self._rate += (count / max(now - self._wrote_at, 1e-4) - self._rate) / 4
+        self._wrote_at = now
 
     # --- end
 
     async def _drain(self) -> None:
-        """Waits for the handlers that run; what waits in the inbox goes back into the queue."""
-        self._give_back()
-        try:
-            async with asyncio.timeout(self._settings.grace_us / 1_000_000):
-                await self._all_settled()
-        except TimeoutError:
-            for slot in self._slots:
-                slot.stop(hard=True)
-            await self._all_settled()
-
-    def _give_back(self) -> None:
+        """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
+        itself be stopped, and what cannot be written, is left to its lease."""
         while not self._inbox.empty():
             self._finish(self._inbox.get_nowait(), Release())
+        if not await self._all_settled_within(self._settings.grace_us / 1_000_000):
+            for slot in self._slots:
+                slot.stop(hard=True)
+            await self._all_settled_within(END_SECONDS)
 
-    async def _all_settled(self) -> None:
-        while self._in_hand:
-            await self._something_changed(POLL_SECONDS)
+    async def _all_settled_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._in_hand:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return not self._in_hand
 
-    async def _end(self, duties: list[asyncio.Task[Any]]) -> None:
+    async def _end(self, duties: list[asyncio.Task[None]]) -> None:
         for slot in self._slots:
             slot.close()
         for duty in duties:
             duty.cancel()
-        await asyncio.gather(*duties, *(slot.task for slot in self._slots), return_exceptions=True)
+        await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
         await asyncio.to_thread(self._keeper.stop)
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._registration.ended(self._store)
+
+
+def _endings(changes: list[Change]) -> int:
+    return sum(change.move.verb is not Verb.RELEASE for change in changes)

@@ -21,8 +21,8 @@ UPDATE jobs SET {moves}, error = :error, run_at = {now} + coalesce(:delay_us, 0)
 {applies};
 
 -- name: job.expire
--- Back into the queue at once: the lease was the delay.
-UPDATE jobs SET {moves}, run_at = {now}, owner = NULL, claim_id = NULL, lease_until = NULL {applies};
+-- Back into the queue, where it keeps its place: it has waited long enough.
+UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL {applies};
 
 -- name: job.release
 -- Back into the queue; an attempt that had begun is given back.

@@ -10,15 +10,15 @@ SELECT nextval('detent_pages') FROM generate_series(1, :count);
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
     SELECT g.id, clock.now, clock.now, greatest(clock.now, g.run_at) + g.delay_us, g.tenant_id, {job.queued},
         {job.enqueue}, g.actor, g.correlation_id, g.trace_id, g.cause, g.priority, g.max_attempts, g.queue, g.kind,
-        g.on_exhausted, g.hold_key, g.held_by, g.key, g.payload
+        g.on_exhausted, g.hold_key, g.held_by, g.redriven_from, g.key, g.payload
     FROM clock, unnest(:id::bigint[], :run_at::bigint[], :delay_us::bigint[], :tenant_id::int[], :actor::text[],
         :correlation_id::text[], :trace_id::text[], :cause::text[], :priority::int[], :max_attempts::int[],
-        :queue::text[], :kind::text[], :on_exhausted::text[], :hold_key::text[], :held_by::text[], :key::text[],
-        :payload::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id, trace_id, cause, priority,
-        max_attempts, queue, kind, on_exhausted, hold_key, held_by, key, payload)
+        :queue::text[], :kind::text[], :on_exhausted::text[], :hold_key::text[], :held_by::text[],
+        :redriven_from::bigint[], :key::text[], :payload::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id, trace_id, cause, priority,
+        max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
 logged AS (

@@ -46,3 +46,11 @@ SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
 -- Asks a running job to come to an end by itself.
 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, {now})
 WHERE id = :id AND tenant_id = :tenant_id AND state = {job.running} RETURNING id;
+
+-- name: queues
+-- Each queue of a tenant: a row for every state its jobs are in, and one for what was ever said about it.
+SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.held_by IS NULL AND j.run_at <= clock.now
+    THEN j.run_at END), CAST(NULL AS {time})
+FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GROUP BY j.queue, j.state
+UNION ALL
+SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;

@@ -1,0 +1,93 @@
+"""`detent queues`: what waits where, and whether it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
+from detent.cli.jobs import WIDE_ENOUGH, state_name
+from detent.lifecycle import JOB
+from detent.service import queues as service
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from detent.store.records import QueueSummary
+
+app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+
+
+@app.command("list")
+def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """List the queues: their jobs by state, how long the oldest one that is due has waited, which are paused."""
+
+    async def read() -> tuple[list[QueueSummary], int]:
+        async with opened(db) as store:
+            return await service.listing(store, await store.tenant(tenant)), await store.now()
+
+    queues, now = asyncio.run(read())
+    screen.emit(
+        {"queues": [service.as_json(queue) for queue in queues]},
+        lambda: _table(queues, now) if queues else "No queues: nothing was ever enqueued.",
+        as_json,
+    )
+
+
+@app.command()
+def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Stop serving a queue: jobs enter it and wait; those that run go on."""
+    before = asyncio.run(_change(service.pause, name, tenant, db))
+    said = f"{name} was paused already." if before.paused_at is not None else f"{name} is paused."
+    if not before.jobs:
+        said += " It has no jobs."
+    screen.emit({"name": name, "paused": True, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Serve a queue again."""
+    before = asyncio.run(_change(service.resume, name, tenant, db))
+    said = f"{name} was not paused." if before.paused_at is None else f"{name} is served again."
+    screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+async def _change(change: Any, name: str, tenant: str, db: str | None) -> QueueSummary:
+    async with opened(db) as store:
+        before: QueueSummary = await change(store, await store.tenant(tenant), name)
+        return before
+
+
+def _table(queues: list[QueueSummary], now: int) -> RenderableType:
+    states = [state.name for state in JOB.states]
+    if screen.stdout().width < WIDE_ENOUGH:
+        return _narrow_table(queues, states, now)
+    table = screen.table("queue", *map(state_name, states), "oldest due", "")
+    for column in table.columns[1 : len(states) + 1]:
+        column.justify = "right"
+    for queue in queues:
+        counts = (f"{queue.jobs[state]:,}" if state in queue.jobs else "–" for state in states)
+        table.add_row(queue.name, *counts, _waiting(queue, now) or "–", _paused(queue, now))
+    return table
+
+
+def _narrow_table(queues: list[QueueSummary], states: list[str], now: int) -> RenderableType:
+    table = screen.table("queue", "jobs", "")
+    for queue in queues:
+        counts = [f"{queue.jobs[state]:,} {state_name(state)}" for state in states if state in queue.jobs]
+        notes = "\n".join(filter(None, (_waiting(queue, now), _paused(queue, now))))
+        table.add_row(queue.name, ", ".join(counts) or "–", notes)
+    return table
+
+
+def _waiting(queue: QueueSummary, now: int) -> str:
+    return "" if queue.oldest_due is None else f"waiting {screen.span(now - queue.oldest_due)}"
+
+
+def _paused(queue: QueueSummary, now: int) -> str:
+    return "" if queue.paused_at is None else f"paused {screen.ago(queue.paused_at, now)}"

@@ -1,0 +1,74 @@
+"""`detent work`: run the jobs of an application in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import Db
+from detent.errors import BadInput
+
+if TYPE_CHECKING:
+    from detent.app import Detent
+
+
+def work(
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")],
+    db: Db = None,
+    queues: Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
+    lease: Annotated[
+        str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
+    ] = None,
+    grace: Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")] = "30s",
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    as_json: screen.Json = False,
+) -> None:
+    """Claim and run jobs until stopped. SIGTERM or Ctrl-C lets running jobs end and gives the others back."""
+    app = application(target, db)
+    served = tuple(name for name in queues.split(",") if name)
+    screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, app.stop)
+        async with app:
+            return await app.work(
+                queues=served or None, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle
+            )
+
+    settled = asyncio.run(run())
+    screen.emit({"settled": settled}, lambda: f"{settled:,} {'job' if settled == 1 else 'jobs'} settled.", as_json)
+
+
+def application(target: str, db: str | None) -> Detent:
+    """The application a user named; a name that leads nowhere is one clear line."""
+    from detent.app import Detent
+
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise BadInput(what=f"{target!r} names no application; write MODULE:APP, as in shop.jobs:app")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as missing:
+        raise BadInput(what=f"there is no module {missing.name!r} to import for {target}, seen from here") from missing
+    if not isinstance(found, Detent):
+        raise BadInput(what=f"{module} has no application {name!r}; it should say: {name} = Detent()")
+    if db is not None:
+        found.url = db
+    return found
+
+
+def _announcement(app: Detent, target: str, queues: tuple[str, ...], concurrency: int) -> str:
+    kinds = ", ".join(sorted(app.kinds)) or "no jobs"
+    served = ", ".join(queues or app.queues)
+    return f"{target}: serving {served}, {concurrency} jobs at a time; it knows {kinds}. SIGTERM or Ctrl-C ends it."

@@ -1,0 +1,258 @@
+"""Jobs as operators handle them: put one in, find it, stop it, run it again, wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal, NamedTuple
+
+from detent import ids
+from detent.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, StillUnfinished
+from detent.job_type import LARGEST_PAYLOAD
+from detent.lifecycle import JOB, Change, decide
+from detent.lifecycle.job import RUNNING, SUCCEEDED
+from detent.moments import Span, rfc3339, span_us
+from detent.service.entities import actor_name, public_id
+from detent.service.redrive import run_again
+from detent.store import Event, EventFilter, JobFilter, NewJob, Store
+
+MOST_AT_ONCE = 10_000
+TRIES = 5
+LARGEST_INT = (1 << 31) - 1
+SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
+
+# What a list shows; payloads and results may be large, and are shown one at a time.
+LISTED = (
+    *("id", "tenant_id", "state", "queue", "kind", "priority", "attempts", "max_attempts", "key", "reason", "error"),
+    *("created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "owner", "held_by"),
+    *("cancel_requested_at", "correlation_id", "trace_id", "redriven_from", "detail", "epoch", "seq"),
+)
+_TIMES = frozenset(
+    {"created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "cancel_requested_at"}
+)
+_DOCUMENTS = frozenset({"payload", "result", "detail"})
+
+Row = dict[str, Any]
+
+
+class Page(NamedTuple):
+    """Some jobs, and the id to go on after if there are more."""
+
+    jobs: list[Row]
+    next: str | None
+
+
+class Story(NamedTuple):
+    """A job, everything that happened to it, and the jobs that run it again."""
+
+    job: Row
+    events: list[Event]
+    redriven_as: list[int]
+
+
+def key_of(id: str) -> int:
+    """The key in a job's public id; whatever else it is, there is no such job."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix != JOB.prefix:
+        raise _unknown(id)
+    return key
+
+
+async def enqueue(
+    store: Store,
+    tenant_id: int,
+    kind: str,
+    payload: str = "{}",
+    *,
+    queue: str = "default",
+    priority: int = 0,
+    key: str | None = None,
+    run_in: Span = 0,
+    max_attempts: int = 4,
+    correlation_id: str | None = None,
+    actor: str | None = None,
+) -> int:
+    """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
+    for what, text in (("kind", kind), ("queue", queue), ("key", key), ("correlation", correlation_id)):
+        _check_name(what, text)
+    if not 1 <= max_attempts <= LARGEST_INT:
+        raise BadInput(what=f"a job of {max_attempts} attempts would never run; it must have at least 1")
+    if abs(priority) > LARGEST_INT:
+        raise BadInput(what=f"{priority} is no priority; the highest is {LARGEST_INT}, the lowest -{LARGEST_INT}")
+    job = NewJob(
+        kind,
+        arguments(payload),
+        queue,
+        tenant_id,
+        priority,
+        delay_us=span_us(run_in),
+        max_attempts=max_attempts,
+        key=key,
+        actor=actor,
+        correlation_id=correlation_id,
+    )
+    return (await store.enqueue([job]))[0]
+
+
+async def page(
+    store: Store, wanted: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+) -> Page:
+    """One page of jobs, without their payloads and results."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} jobs, not {limit}")
+    start = key_of(after) if after else None
+    found = await store.jobs(wanted, after=start, limit=limit + 1, newest_first=newest_first, columns=LISTED)
+    shown = found[:limit]
+    return Page(shown, public_id(JOB.name, shown[-1]["id"]) if len(found) > limit else None)
+
+
+async def find(store: Store, tenant_id: int, id: str) -> Row:
+    """The whole row of a job; a foreign or unknown id is `NotFound`."""
+    row = await store.get(JOB, key_of(id), tenant_id)
+    if row is None:
+        raise _unknown(id)
+    return row
+
+
+async def show(store: Store, tenant_id: int, id: str) -> Story:
+    """A job and its story, newest events last."""
+    row = await find(store, tenant_id, id)
+    wanted = EventFilter(tenant_id=tenant_id, entity=JOB.name, entity_id=row["id"])
+    # Newest first sees all that is committed; oldest first would wait for transactions that have nothing to do with it.
+    events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
+    later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
+    return Story(row, events[::-1], [job["id"] for job in later])
+
+
+async def cancel(
+    store: Store,
+    tenant_id: int,
+    id: str,
+    *,
+    hard: bool = False,
+    reason: str | None = None,
+    actor: str | None = None,
+) -> Literal["cancelled", "asked to stop"]:
+    """Ends a job. One that is running is asked to end by itself, unless it is to be `hard`: then its lease is void."""
+    for _ in range(TRIES):
+        row = await find(store, tenant_id, id)
+        if row["state"] == RUNNING.name and not hard:
+            if await store.request_stop(row["id"], tenant_id):
+                return "asked to stop"
+        elif not await store.apply([_cancellation(row, reason, actor)]):
+            return "cancelled"
+    raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
+
+
+async def retry(
+    store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
+) -> int:
+    """Runs a job that ended without success again, as a new job, and returns its key."""
+    row = await find(store, tenant_id, id)
+    if row["state"] not in RETRIED:
+        raise NotRunAgain(id=public_id(JOB.name, row["id"]), state=row["state"], ends=", ".join(RETRIED))
+    edited = None if payload is None else arguments(payload)
+    return await run_again(store, row, payload=edited, again=again, actor=actor)
+
+
+async def wait(store: Store, tenant_id: int, id: str, at_most: Span | None = None) -> Row:
+    """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`."""
+    limit = None if at_most is None else span_us(at_most) / 1_000_000
+    row, look = await find(store, tenant_id, id), SHORTEST_LOOK
+    try:
+        async with asyncio.timeout(limit):
+            while not JOB.state(row["state"]).final:
+                await asyncio.sleep(look)
+                look = min(look * 2, LONGEST_LOOK)
+                if await _moved_since(store, row):
+                    row = await find(store, tenant_id, id)
+    except TimeoutError:
+        raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most) from None
+    return row
+
+
+async def _moved_since(store: Store, row: Row) -> bool:
+    """Asks for one number only: the row may hold a megabyte."""
+    found = await store.rows(JOB, [row["id"]], ("seq",))
+    return not found or found[0]["seq"] != row["seq"]
+
+
+def succeeded(row: Row) -> bool:
+    return bool(row["state"] == SUCCEEDED.name)
+
+
+RETRIED = tuple(state.name for state in JOB.states if state.final and state is not SUCCEEDED)
+
+
+def states_named(names: list[str]) -> tuple[str, ...] | None:
+    """The states people named, with commas or hyphens if they like; none named means all."""
+    wanted = [name.strip().replace("-", "_").replace(" ", "_") for text in names for name in text.split(",")]
+    declared = [state.name for state in JOB.states]
+    for name in wanted:
+        if name not in declared:
+            raise BadInput(what=f"a job is never {name!r}; it is one of: {', '.join(declared)}")
+    return tuple(dict.fromkeys(wanted)) or None
+
+
+def arguments(text: str) -> str:
+    """A payload that a handler could be called with: a JSON object, not too large."""
+    try:
+        found = json.loads(text)
+        plain = json.dumps(found, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(what=f"the payload is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInput(what='the payload must be a JSON object that names the arguments, such as {"url": "…"}')
+    if len(plain) > LARGEST_PAYLOAD:
+        raise BadInput(what=f"a payload of {len(plain):,} bytes is over the limit of {LARGEST_PAYLOAD >> 20} MiB")
+    return plain
+
+
+def as_json(row: Row) -> Row:
+    """A job with the names it has inside, its values as they are read outside."""
+    shown = {name: _outside(name, value) for name, value in row.items()}
+    return {**shown, "status": row["state"]}
+
+
+def _outside(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in ("id", "redriven_from"):
+        return public_id(JOB.name, value)
+    if name == "owner":
+        return public_id("worker", value)
+    if name == "actor":
+        return actor_name(value)
+    if name in _TIMES:
+        return rfc3339(value)
+    return document(value) if name in _DOCUMENTS else value
+
+
+def document(text: str) -> Any:
+    """A column of JSON; text that a hand typed and that is none stays text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _cancellation(row: Row, reason: str | None, actor: str | None) -> Change:
+    decision = decide(JOB, row, "cancel", actor=actor, reason=reason)
+    if isinstance(decision, InvalidTransition):
+        raise InvalidTransition(
+            lifecycle=JOB.name,
+            id=public_id(JOB.name, row["id"]),
+            from_state=decision.from_state,
+            trigger=decision.trigger,
+            allowed=decision.allowed,
+        )
+    return decision
+
+
+def _check_name(what: str, text: str | None) -> None:
+    if text is not None and (not text.strip() or not text.isprintable()):
+        raise BadInput(what=f"{text!r} is no {what}; it must be printable text")
+
+
+def _unknown(id: str) -> NotFound:
+    return NotFound(what="job", id=repr(id), listing="detent jobs list")

@@ -1,0 +1,49 @@
+"""Running a job again: a new job with the same work, which says what it was made from.
+
+The first new job carries a key made from the old one's id, so that however many people ask at the same time, one job is
+made. Asking for more takes `again`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from detent.errors import RunAgainBefore
+from detent.lifecycle import JOB
+from detent.service.entities import public_id
+from detent.store import JobFilter, NewJob, Store
+
+COPIED = ("kind", "payload", "queue", "tenant_id", "priority", "max_attempts", "on_exhausted", "hold_key")
+TRACED = ("correlation_id", "trace_id")
+COLUMNS = ("id", *COPIED, *TRACED)
+CAUSE = "redrive"
+
+
+async def run_again(
+    store: Store, row: dict[str, Any], *, payload: str | None = None, again: bool = False, actor: str | None = None
+) -> int:
+    """One job, perhaps with another payload; a second time is refused unless it is meant."""
+    if not again:
+        wanted = JobFilter(row["tenant_id"], redriven_from=(row["id"],))
+        for later in await store.jobs(wanted, limit=1, columns=("id",)):
+            raise RunAgainBefore(id=public_id(JOB.name, row["id"]), later=public_id(JOB.name, later["id"]))
+    edited = row if payload is None else {**row, "payload": payload}
+    return (await run_all_again(store, [edited], again=again, actor=actor))[0]
+
+
+async def run_all_again(
+    store: Store, rows: Sequence[dict[str, Any]], *, again: bool = False, actor: str | None = None
+) -> list[int]:
+    """A new job for each of these, all or none. What somebody else ran again in this very moment is that one's job."""
+    return await store.enqueue([_copy(row, again, actor) for row in rows])
+
+
+def _copy(row: dict[str, Any], again: bool, actor: str | None) -> NewJob:
+    return NewJob(
+        **{name: row[name] for name in (*COPIED, *TRACED)},
+        key=None if again else f"{CAUSE}:{public_id(JOB.name, row['id'])}",
+        actor=actor,
+        cause=CAUSE,
+        redriven_from=row["id"],
+    )

@@ -1,0 +1,81 @@
+"""Worker processes under a test's hand: started, killed, stopped, continued and replaced. None outlives its fleet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from tests.support.command import environment
+
+
+@dataclass(slots=True)
+class Member:
+    """One process, by the name it registers under."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, what: signal.Signals) -> None:
+        if self.alive:
+            os.killpg(self.pid, what)
+
+
+class Fleet:
+    """Workers of one database and one sink."""
+
+    def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "") -> None:
+        self._arguments = (url, str(port)), (lease, *([twin] if twin else []))
+        self.members: list[Member] = []
+        self.killed_at: dict[str, float] = {}
+        self._started = 0
+
+    def start(self, count: int) -> list[Member]:
+        new = [self._start_one() for _ in range(count)]
+        self.members += new
+        return new
+
+    def _start_one(self) -> Member:
+        self._started += 1
+        name, (before, after) = f"member-{self._started}", self._arguments
+        command = [sys.executable, "-m", "tests.acceptance.worker_program", *before, name, *after]
+        # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
+        return Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+
+    def kill(self, member: Member) -> None:
+        self.killed_at[member.name] = time.time()
+        member.send(signal.SIGKILL)
+        self._bury(member)
+
+    def bury_dead(self) -> list[Member]:
+        """Those that died without being asked to."""
+        dead = [member for member in self.members if not member.alive]
+        for member in dead:
+            self._bury(member)
+        return dead
+
+    def _bury(self, member: Member) -> None:
+        member.process.wait()
+        if member.process.stdin is not None:
+            member.process.stdin.close()
+        self.members.remove(member)
+
+    def close(self) -> None:
+        for member in list(self.members):
+            member.send(signal.SIGKILL)
+            self._bury(member)
+
+
+def _environment() -> dict[str, str]:
+    return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

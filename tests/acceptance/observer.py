@@ -1,0 +1,98 @@
+"""A second count of what jobs do, kept by the test itself: triggers of its own that write to a table of its own.
+
+It knows nothing of the event log. It sees rows change, from whatever process, in the transaction that changes them.
+Beside it stands what else a test types into the database by hand.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import apsw
+import asyncpg
+
+# One write may take a job over two moves: a claim that starts it at once passes through `assigned`.
+_STEPS = "CASE WHEN OLD.state = 'queued' AND NEW.state = 'running' THEN 2 ELSE 1 END"
+_TABLE = "CREATE TABLE observed (job bigint NOT NULL, moves int NOT NULL)"
+_BIRTH = "INSERT INTO observed VALUES (NEW.id, 1)"
+_CHANGE = f"INSERT INTO observed VALUES (NEW.id, {_STEPS})"
+_MOVED = "OLD.state <> NEW.state OR OLD.epoch <> NEW.epoch"
+_COUNT = "SELECT coalesce(sum(moves), 0) FROM observed"
+_WAITING = "SELECT count(*) FROM jobs WHERE state = 'queued'"
+
+_SQLITE = f"""
+{_TABLE};
+CREATE TRIGGER observe_birth AFTER INSERT ON jobs BEGIN {_BIRTH}; END;
+CREATE TRIGGER observe_change AFTER UPDATE ON jobs WHEN {_MOVED} BEGIN {_CHANGE}; END;
+"""
+_POSTGRES = f"""
+{_TABLE};
+CREATE FUNCTION observe_birth() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {_BIRTH}; RETURN NULL; END $$;
+CREATE FUNCTION observe_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {_CHANGE}; RETURN NULL; END $$;
+CREATE TRIGGER observe_birth AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION observe_birth();
+CREATE TRIGGER observe_change AFTER UPDATE ON jobs FOR EACH ROW WHEN ({_MOVED}) EXECUTE FUNCTION observe_change();
+"""
+
+
+async def observe(url: str) -> None:
+    """From now on every move of a job is counted."""
+    await _type(url, _SQLITE if _is_sqlite(url) else _POSTGRES)
+
+
+async def observed(url: str) -> int:
+    """How many moves jobs have made."""
+    return await _ask(url, _COUNT)
+
+
+async def waiting(url: str) -> int:
+    """How many jobs wait in the queue."""
+    return await _ask(url, _WAITING)
+
+
+def write_locked(url: str) -> bool:
+    """Whether somebody is in the middle of a write to a SQLite file; stopped there, it stops all other writers."""
+    if not _is_sqlite(url):
+        return False
+    with closing(_file(url)) as db:
+        db.set_busy_timeout(1000)
+        try:
+            db.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return True
+    return False
+
+
+async def drop_guard(url: str) -> None:
+    """With its guard the database refuses most of it by itself; a twin must show what the fence is for."""
+    await _type(url, f"DROP TRIGGER detent_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
+
+
+def _is_sqlite(url: str) -> bool:
+    return url.startswith("sqlite")
+
+
+async def _type(url: str, sql: str) -> None:
+    if _is_sqlite(url):
+        with closing(_file(url)) as db:
+            db.execute(sql)
+        return
+    connection = await asyncpg.connect(url)
+    await connection.execute(sql)
+    await connection.close()
+
+
+async def _ask(url: str, sql: str) -> int:
+    if _is_sqlite(url):
+        with closing(_file(url)) as db:
+            return int(str(db.execute(sql).get))
+    connection = await asyncpg.connect(url)
+    answer = await connection.fetchval(sql)
+    await connection.close()
+    return int(answer)
+
+
+def _file(url: str) -> apsw.Connection:
+    db = apsw.Connection(urlsplit(url).path)
+    db.set_busy_timeout(30_000)
+    return db

@@ -1,0 +1,136 @@
+"""Workers stopped for longer than their leases: what they write on waking changes nothing, and they go on working."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from detent.lifecycle import JOB, WORKER
+from detent.store import EventFilter, open_store
+from tests.acceptance.chaos import Stage, stage, until
+from tests.acceptance.fleet import Member
+from tests.acceptance.observer import drop_guard, write_locked
+from tests.acceptance.worker_program import SLOTS
+
+LEASE_SECONDS = 2.0
+LONGEST_WORK = 1.0
+
+
+class Pause:
+    """Some workers stopped in the middle of their jobs, and woken when others have taken these over."""
+
+    def __init__(self, on: Stage, stopped: list[Member]) -> None:
+        self.on = on
+        self.stopped = stopped
+        self.pids = {member.pid for member in stopped}
+        self.held: dict[int, int] = {}
+        self.not_taken_over: list[int] = []
+        self.woken_at = 0.0
+        self.first_new = 0
+
+    def run(self, seconds: float) -> None:
+        before = len(self.on.sink.deliveries)
+        self.on.feed(2 * SLOTS * len(self.on.fleet.members), LONGEST_WORK)
+        until(lambda: self.pids <= {delivery.pid for delivery in self.on.sink.deliveries[before:]}, patience=5)
+        began = time.monotonic()
+        self._stop_outside_of_writes()
+        self.held = asyncio.run(held_by(self.on, self.pids))
+        until(lambda: time.monotonic() - began >= seconds)
+        held_still = asyncio.run(held_by(self.on, self.pids))
+        self.not_taken_over = sorted(self.held.keys() & held_still.keys())
+        self.woken_at, self.first_new = time.time(), len(self.on.ids)
+        self._send(signal.SIGCONT)
+
+    def all_work_again(self) -> bool:
+        """Feeds until every worker that was stopped has begun a job that was enqueued after it woke."""
+        for _ in range(10):
+            self.on.feed(6 * SLOTS * len(self.on.fleet.members), LONGEST_WORK / 2)
+            if until(self._all_began_a_new_job, patience=2):
+                return True
+        return False
+
+    @property
+    def late(self) -> int:
+        """Deliveries under a claim that was over: each is followed by a write under the same claim."""
+        numbers = {self.on.ids.index(id): token for id, token in self.held.items()}
+        return sum(
+            delivery.pid in self.pids and delivery.at >= self.woken_at and numbers.get(delivery.job) == delivery.token
+            for delivery in self.on.sink.deliveries
+        )
+
+    def _stop_outside_of_writes(self) -> None:
+        """Whoever is stopped in the middle of a write to a SQLite file stops everybody: nobody could take over."""
+        self._send(signal.SIGSTOP)
+        while write_locked(self.on.url):
+            self._send(signal.SIGCONT)
+            time.sleep(0.01)
+            self._send(signal.SIGSTOP)
+
+    def _send(self, what: signal.Signals) -> None:
+        for member in self.stopped:
+            member.send(what)
+
+    def _all_began_a_new_job(self) -> bool:
+        return self.pids <= {
+            delivery.pid for delivery in list(self.on.sink.deliveries) if delivery.job >= self.first_new
+        }
+
+
+async def held_by(on: Stage, pids: set[int]) -> dict[int, int]:
+    """The running jobs these processes hold, with their tokens."""
+    store = await open_store(on.url)
+    workers = {event.entity_id for event in await store.events(EventFilter(entity="worker"), limit=5000)}
+    theirs = {row["id"] for row in await store.rows(WORKER, sorted(workers)) if row["pid"] in pids}
+    rows = await store.rows(JOB, on.ids, ("id", "owner", "state", "epoch"))
+    await store.close()
+    return {row["id"]: row["epoch"] for row in rows if row["owner"] in theirs and row["state"] == "running"}
+
+
+def check(on: Stage, workers: int, rounds: int, at_once: int) -> None:
+    on.fleet.start(workers)
+    held = late = 0
+    for _ in range(rounds):
+        pause = Pause(on, on.chance.sample(on.fleet.members, at_once))
+        pause.run(3 * LEASE_SECONDS)
+        assert pause.held, "nobody was stopped in the middle of a job"
+        assert pause.not_taken_over == []
+        assert pause.all_work_again(), "a worker that was stopped does not work again"
+        held, late = held + len(pause.held), late + pause.late
+    on.wait_until_done()
+    died = on.fleet.bury_dead()
+    found = on.examine()
+    print(f"\n{on.kind}: {rounds * at_once} stops, {held} jobs taken over, {late} late deliveries, {found}")
+    assert found.wrong == []
+    assert died == []
+    assert late > 0, "no worker that was stopped tried to write late"
+
+
+@pytest.mark.timeout(120)
+def test_3_stopped_workers_change_nothing_when_they_wake_and_go_on_working(database_url: str) -> None:
+    with stage(database_url, seed=4) as on:
+        check(on, workers=4, rounds=1, at_once=3)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_100_stopped_workers_change_nothing_when_they_wake_and_go_on_working(database_url: str) -> None:
+    with stage(database_url, seed=5) as on:
+        check(on, workers=8, rounds=25, at_once=4)
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_write_without_looking_at_the_fence_are_caught_by_the_same_check(database_url: str) -> None:
+    with stage(database_url, seed=6, twin="no-fence") as on:
+        asyncio.run(drop_guard(database_url))
+        on.fleet.start(3)
+        pause = Pause(on, on.fleet.members[:2])
+        pause.run(2 * LEASE_SECONDS)
+        on.wait_until_done()
+        found = on.examine()
+    print(f"\n{on.kind}, no fence: {found}")
+    assert pause.not_taken_over == []
+    assert found.overwritten
+    assert [what for what in found.unexplained if "guard" not in what], "the audit saw only that the guard is gone"

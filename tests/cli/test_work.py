@@ -1,0 +1,106 @@
+"""`detent work`, run as a user would: a real process, a real application, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detent.app import Detent
+from detent.lifecycle import JOB
+
+PROGRAM = """
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from detent import Detent
+
+app = Detent()
+
+@app.job()
+async def greet(ctx, name):
+    return f"Hello {name}"
+
+@app.job()
+async def slow(ctx, seconds):
+    Path("begun").touch()
+    await asyncio.sleep(seconds)
+    return "done"
+
+other = 1
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "detent", "work", *arguments]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    return tmp_path
+
+
+async def enqueued(url: str, kind: str, **arguments: Any) -> int:
+    app = Detent(url)
+    declared = app.job(name=kind)(lambda ctx, **any: None)
+    async with app:
+        return (await declared.enqueue(**arguments)).key
+
+
+async def job(url: str, key: int) -> dict[str, object]:
+    async with Detent(url) as app:
+        row = await (await app.open()).get(JOB, key, None)
+    assert row is not None
+    return row
+
+
+def test_it_runs_what_is_due_and_says_how_much(folder: Path, database_url: str) -> None:
+    key = asyncio.run(enqueued(database_url, "greet", name="Ada"))
+    done = subprocess.run(
+        command("shop:app", "--db", database_url, "--until-idle", "--json"),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"settled": 1}
+    assert "serving default" in done.stderr
+    row = asyncio.run(job(database_url, key))
+    assert (row["state"], row["result"]) == ("succeeded", '"Hello Ada"')
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_job_end(folder: Path, sqlite_url: str, number: signal.Signals) -> None:
+    key = asyncio.run(enqueued(sqlite_url, "slow", seconds=0.5))
+    worker = subprocess.Popen(command("shop:app", "--db", sqlite_url), cwd=folder, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not (folder / "begun").exists():
+        assert time.monotonic() < deadline, "the job never began"
+        time.sleep(0.01)
+    os.kill(worker.pid, number)
+    out, _ = worker.communicate(timeout=20)
+    assert (worker.returncode, out) == (0, "1 job settled.\n")
+    assert asyncio.run(job(sqlite_url, key))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("shop", "'shop' names no application; write MODULE:APP, as in shop.jobs:app"),
+        ("nowhere:app", "there is no module 'nowhere' to import for nowhere:app, seen from here"),
+        ("shop:other", "shop has no application 'other'; it should say: other = Detent()"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_clear_line(folder: Path, target: str, says: str) -> None:
+    done = subprocess.run(command(target), cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"detent: {says}\n", "")

@@ -1,0 +1,155 @@
+"""Jobs and queues as operators read them: a page of those that match, and what waits where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from detent.lifecycle import JOB
+from detent.store import JobFilter, NewJob, Store, job_list
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.protocol import Reader
+from detent.store.records import QueueSummary
+from tests.conformance.promises import keeps
+from tests.conformance.stage import claim, entity, moved, queued, running, worker
+from tests.conformance.times import SECOND, SetClock
+
+
+async def found(store: Reader, **wanted: Any) -> list[int]:
+    rows = await store.jobs(JobFilter(**wanted), newest_first=False, columns=("id",))
+    return [row["id"] for row in rows]
+
+
+@keeps(Reader.jobs, "One page of the jobs that match, in the order of their ids")
+async def test_jobs_come_in_the_order_of_their_ids_either_way(store: Store) -> None:
+    ids = sorted(await queued(store, 5))
+    assert [row["id"] for row in await store.jobs()] == ids[::-1]
+    assert [row["id"] for row in await store.jobs(newest_first=False)] == ids
+    assert [row["id"] for row in await store.jobs(limit=2)] == ids[:2:-1]
+
+
+@keeps(Reader.jobs, "whole, or only the columns named")
+async def test_jobs_are_whole_or_only_the_columns_named(store: Store) -> None:
+    (id,) = await queued(store)
+    assert await store.jobs() == [await entity(store, JOB, id)]
+    assert await store.jobs(columns=("kind", "id")) == [{"kind": "kind", "id": id}]
+
+
+@keeps(Reader.jobs, "Read on from the last id, no job comes twice")
+async def test_page_after_page_there_is_every_job_once(store: Store) -> None:
+    ids = sorted(await queued(store, 7))
+    for newest_first in (True, False):
+        seen: list[int] = []
+        while page := await store.jobs(after=seen[-1] if seen else None, limit=3, newest_first=newest_first):
+            seen += [row["id"] for row in page]
+        assert seen == (ids[::-1] if newest_first else ids)
+
+
+async def test_jobs_that_come_meanwhile_do_not_shift_the_pages(store: Store) -> None:
+    ids = sorted(await queued(store, 4))
+    first = [row["id"] for row in await store.jobs(limit=2)]
+    await queued(store, 2)
+    assert first + [row["id"] for row in await store.jobs(after=first[-1], limit=5)] == ids[::-1]
+
+
+FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"queue": "q"}, {"queue": "q"}),
+    ({"correlation_id": "c-1"}, {"correlation_id": "c-1"}),
+    ({"redriven_from": 77}, {"redriven_from": (5, 77)}),
+]
+
+
+@pytest.mark.parametrize(("fields", "wanted"), FIELDS, ids=["queue", "correlation", "redriven_from"])
+async def test_what_is_asked_for_narrows(store: Store, fields: dict[str, Any], wanted: dict[str, Any]) -> None:
+    await queued(store, 2)
+    ids = await queued(store, 2, **fields)
+    assert await found(store, **wanted) == sorted(ids)
+
+
+async def test_a_kind_narrows_and_so_does_a_tenant(store: Store, other_tenant: int) -> None:
+    a, b, theirs = await store.enqueue([NewJob("a"), NewJob("b"), NewJob("a", tenant_id=other_tenant)])
+    assert await found(store, kind="b") == [b]
+    assert await found(store, tenant_id=1, kind="a") == [a]
+    assert await found(store, tenant_id=other_tenant) == [theirs]
+
+
+async def test_states_narrow_one_or_several_or_none(store: Store) -> None:
+    owner = await worker(store)
+    (started,) = await running(store, owner)
+    (dead,) = await running(store, owner)
+    await moved(store, JOB, dead, "dead_letter", by="holder", reason="policy_violation")
+    (waiting,) = await queued(store)
+    assert await found(store, states=("dead_lettered",)) == [dead]
+    assert await found(store, states=("queued", "running")) == sorted([waiting, started])
+    assert await found(store, states=()) == []
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
+def test_a_state_that_is_not_declared_never_gets_into_a_statement(dialect: Dialect) -> None:
+    with pytest.raises(KeyError, match="no state"):
+        job_list.page(dialect, JobFilter(states=("' OR 1=1 --",)), None, 1, True, ("id",))
+
+
+async def test_the_reason_and_the_time_of_the_end_narrow(timed: Store, clock: SetClock) -> None:
+    owner = await worker(timed)
+    first, second = await running(timed, owner, 2)
+    await moved(timed, JOB, first, "dead_letter", by="holder", reason="timeout")
+    before = clock.now
+    await clock.advance(SECOND)
+    await moved(timed, JOB, second, "dead_letter", by="holder", reason="policy_violation")
+    assert await found(timed, reason="timeout") == [first]
+    assert await found(timed, ended_since=before + SECOND) == [second]
+    assert await found(timed, ended_before=before + SECOND) == [first]
+
+
+async def test_what_was_run_again_is_told_from_what_was_not(store: Store) -> None:
+    old, other = sorted(await queued(store, 2))
+    (new,) = await queued(store, redriven_from=old)
+    assert await found(store, redriven=True) == [old]
+    assert await found(store, redriven=False) == [other, new]
+    assert await found(store, redriven_from=()) == []
+    assert (await entity(store, JOB, new))["redriven_from"] == old
+
+
+@keeps(Reader.queues, "Every queue of the tenant that has jobs or was ever paused")
+async def test_every_queue_that_has_jobs_or_was_ever_paused_is_listed(store: Store, other_tenant: int) -> None:
+    await queued(store, queue="b")
+    await queued(store, queue="theirs", tenant_id=other_tenant)
+    await store.set_queue_paused("a", True)
+    await store.set_queue_paused("c", True)
+    await store.set_queue_paused("c", False)
+    await store.set_queue_paused("theirs too", True, other_tenant)
+    assert [queue.name for queue in await store.queues(1)] == ["a", "b", "c"]
+    assert [queue.name for queue in await store.queues(other_tenant)] == ["theirs", "theirs too"]
+
+
+@keeps(
+    Reader.queues,
+    "how many it has in each state, since when the first that could be claimed has been due, and since when the queue "
+    "is paused",
+)
+async def test_a_queue_is_summed_up(timed: Store, clock: SetClock) -> None:
+    owner, start = await worker(timed), clock.now
+    await store_mixed(timed)
+    await clock.advance(SECOND)
+    await queued(timed, 2, queue="q")
+    await timed.set_queue_paused("q", True)
+    await clock.advance(SECOND)
+    assert await timed.queues(1) == [QueueSummary("q", {"queued": 5}, start, start + SECOND)]
+    await timed.set_queue_paused("q", False)
+    assert len(await claim(timed, owner, 1, "q")) == 1
+    assert await timed.queues(1) == [QueueSummary("q", {"queued": 4, "assigned": 1}, start + SECOND, None)]
+
+
+async def store_mixed(store: Store) -> None:
+    """One that is due, one that is held back, one that is not due yet."""
+    await store.enqueue(
+        [NewJob("a", queue="q"), NewJob("b", queue="q", held_by="tool"), NewJob("c", queue="q", delay_us=9 * SECOND)]
+    )
+
+
+async def test_a_queue_in_which_nothing_is_due_has_nothing_waiting(timed: Store) -> None:
+    await queued(timed, delay_us=SECOND)
+    await queued(timed, held_by="tool")
+    assert await timed.queues(1) == [QueueSummary("default", {"queued": 2}, None, None)]

@@ -1,0 +1,17 @@
+"""A second tenant beside the default one."""
+
+from __future__ import annotations
+
+import pytest
+
+from detent.store import Store
+from tests.conformance.by_hand import hand_on
+
+
+@pytest.fixture
+async def other_tenant(store: Store, database_url: str) -> int:
+    """A second tenant beside the default one; there is no verb for it yet."""
+    hand = await hand_on(database_url)
+    await hand.run("INSERT INTO tenants (id, name, created_at) VALUES (2, 'other', 0)")
+    await hand.close()
+    return 2
