@@ -1,11 +1,9 @@
-"""Databases for every test: a SQLite file, or an empty database on one real PostgreSQL server per session.
+"""Databases for every test: a SQLite file, or an empty database on a real PostgreSQL server.
 
-Under xdist the controller starts the server and the workers find its address in the environment; without
-xdist it starts with the first test that asks for it. A test that stops or crashes a server starts its own.
+The server starts with the first test that asks for it. A test that stops or crashes a server starts its own.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,37 +12,16 @@ import pytest
 
 from detent.store import Store, open_store
 from tests.support import postgres_server as postgres
-from tests.support.postgres_binaries import NoPostgres
-
-ADDRESS = "DETENT_TEST_POSTGRES"
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    # Runs before xdist's own hook, which starts the workers: they inherit the variable.
-    config = session.config
-    if not _is_xdist_controller(config) or ADDRESS in os.environ:
-        return
-    try:
-        server = postgres.start()
-    except NoPostgres:
-        return  # the tests that need it will say so
-    os.environ[ADDRESS] = server.address
-    config.add_cleanup(server.close)
-
-
-def _is_xdist_controller(config: pytest.Config) -> bool:
-    is_worker = hasattr(config, "workerinput")
-    runs_tests = not config.getoption("collectonly")
-    return bool(config.getoption("numprocesses", None)) and runs_tests and not is_worker
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.PostgresServer]:
-    """The session's server, shared by all workers: create databases on it, do not stop it."""
-    if address := os.environ.get(ADDRESS):
-        yield postgres.PostgresServer.attach(address)
-        return
-    with postgres.start() as server:
+    """This process's server: create databases on it, do not stop it.
+
+    Each xdist worker has one of its own, because readers of the log wait for the oldest open transaction of the whole
+    server, and must not wait for another worker's tests. Nor for an ANALYZE in the background.
+    """
+    with postgres.start(settings={"autovacuum": "off"}) as server:
         yield server
 
 
