@@ -120,14 +120,18 @@ async def test_many_are_enqueued_all_or_none(app: Detent) -> None:
     assert await app.work(until_idle=True) == 3
 
 
+def our_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("detent")}
+
+
 async def test_first_uses_at_the_same_time_open_one_store(database_url: str) -> None:
-    before = threading.active_count()
+    before = our_threads()
     app = Detent(database_url)
     stores = await asyncio.gather(*[app.open() for _ in range(5)])
     assert len(set(map(id, stores))) == 1
     await app.close()
     await app.close()
-    assert threading.active_count() <= before + 1  # asyncio's own
+    assert our_threads() == before
 
 
 async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Detent) -> None:
@@ -291,7 +295,7 @@ async def test_a_worker_without_slots_and_a_tenant_without_a_row_are_refused(sql
     async with Detent(sqlite_url) as app:
         with pytest.raises(BadInput, match="a concurrency of 0 does nothing; it must be at least 1"):
             await app.work(concurrency=0)
-    threads = {thread for thread in threading.enumerate() if thread.name.startswith("detent")}
+    threads = our_threads()
     with pytest.raises(DetentError, match="No tenant nobody"):
         await Detent(sqlite_url, tenant="nobody").open()
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("detent")} == threads
+    assert our_threads() == threads
