@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -36,13 +37,14 @@ from detent.store.records import (
 LOCK_WAIT_MS = 2000
 
 
-class PostgresReads:
+class PostgresReads(ABC):
     """The reads."""
 
     _catalogue: Catalogue
 
+    @abstractmethod
     def _connection(self) -> AbstractAsyncContextManager[asyncpg.Connection]:
-        raise NotImplementedError  # a subclass says which
+        """Which connection: a subclass says."""
 
     async def now(self) -> int:
         async with self._connection() as connection:
@@ -137,9 +139,9 @@ class PostgresVerbs(PostgresReads):
 
     _keys: KeyPages
 
+    @abstractmethod
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
-        raise NotImplementedError
 
     def _rings(self) -> bool:
         """Whether those who wait for work are to be told of this enqueue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,18 +99,39 @@ def explanation(error: Exception, path: str) -> StoreError:
 
 
 def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
-    application = db.pragma("application_id")
-    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    application, tables = _contents(db)
     if application != APPLICATION_ID and tables:
         raise NotOurDatabase(path=path)
     if not read_only and applied(db) <= newest():  # a newer program's file is about to be refused, untouched
         if not tables:
             db.pragma("application_id", APPLICATION_ID)
-        db.pragma("journal_mode", "wal")
+        _enter_wal(db)
         db.pragma("synchronous", "full")
     db.pragma("cell_size_check", True)
     db.pragma("cache_size", -8192)
     db.pragma("journal_size_limit", 64 << 20)
+
+
+def _contents(db: apsw.Connection) -> tuple[object, object]:
+    """Whose file it is and how many tables it has, both as of one moment: another process may be preparing it."""
+    db.execute("BEGIN")
+    try:
+        return db.pragma("application_id"), db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    finally:
+        db.execute("ROLLBACK")
+
+
+def _enter_wal(db: apsw.Connection) -> None:
+    """SQLite does not wait for its turn when it changes the journal mode, so this does."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while db.pragma("journal_mode") not in ("wal", "memory"):
+        try:
+            if db.pragma("journal_mode", "wal") != "wal":
+                return  # a file system that has no shared memory: slower, and as safe
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
 
 
 def _is_disk_full(path: str) -> bool:

@@ -5,6 +5,7 @@ Which thread and which transaction is up to the subclass: the store itself, a tr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -26,11 +27,12 @@ from detent.store.sqlite_session import Session
 T = TypeVar("T")
 
 
-class SqliteReads:
+class SqliteReads(ABC):
     """The reads."""
 
+    @abstractmethod
     async def _read(self, work: Callable[[Session], T]) -> T:
-        raise NotImplementedError  # a subclass says where
+        """Which thread and which transaction: a subclass says."""
 
     async def now(self) -> int:
         return await self._read(lambda session: session.now)
@@ -95,8 +97,9 @@ class SqliteReads:
 class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
 
+    @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
-        raise NotImplementedError  # a subclass says where
+        """Which thread and which transaction: a subclass says."""
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
