@@ -7,11 +7,14 @@ from detent.lifecycle import JOB, Change, Right
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.postgres_server import SESSION_SETTINGS
 from detent.store.queries import Catalogue
+from detent.store.records import NewJob
 
 
 def moved(dialect: Dialect, trigger: str) -> str:
-    move = JOB.move(trigger)
-    return Catalogue(dialect).move(Change(JOB, move, 1, 1, move.sources[0].name, 1, 0, Right.HOLDER)).sql
+    move, catalogue = JOB.move(trigger), Catalogue(dialect)
+    change = Change(JOB, move, 1, 1, move.sources[0].name, 1, 0, Right.HOLDER)
+    sql, _, names, extras = catalogue.move(change)
+    return sql if dialect is SQLITE else catalogue.shaped(change, dict.fromkeys((*names, *extras), (1,))).sql
 
 
 def bare(sql: str) -> str:
@@ -29,8 +32,10 @@ def test_the_floor_of_sqlite_runs_the_statements_of_the_product() -> None:
 
 def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
     named = Catalogue(POSTGRES)
-    for floor, name in (("TAKE_PAGES", "take_pages"), ("ENQUEUE", "enqueue"), ("CLAIM", "claim")):
+    for floor, name in (("TAKE_PAGES", "take_pages"), ("CLAIM", "claim")):
         assert bare(getattr(floor_postgres, floor)) == bare(named[name].sql)
+    alike = dict.fromkeys(("id", *NewJob._fields), (1,))
+    assert bare(floor_postgres.ENQUEUE) == bare(named.enqueue(alike).sql)
     assert bare(floor_postgres.START) == bare(moved(POSTGRES, "start"))
     assert bare(floor_postgres.SUCCEED) == bare(moved(POSTGRES, "succeed"))
 

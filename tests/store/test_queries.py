@@ -13,7 +13,7 @@ import pytest
 from detent.lifecycle import LIFECYCLES, Change, Lifecycle, Move, Right
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.queries import Catalogue, _read
-from detent.store.records import ENTITY_COLUMNS
+from detent.store.records import ENTITY_COLUMNS, NewJob
 from detent.store.url import database_url as parsed
 
 STATES = {state.name for lifecycle in LIFECYCLES.values() for state in lifecycle.states}
@@ -27,19 +27,38 @@ MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
 
 
 def names(dialect: Dialect) -> list[str]:
-    return [*_read("shared.sql"), *_read(f"{dialect.name}.sql")]
+    """Those that are sent as they stand; the enqueue of PostgreSQL takes its shape from the jobs."""
+    every = [*_read("shared.sql"), *_read(f"{dialect.name}.sql")]
+    return [name for name in every if dialect is SQLITE or name != "enqueue"]
 
 
-def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> str:
-    return catalogue.move(Change(lifecycle, move, 1, 1, move.sources[0].name, 1, 0, right)).sql
+def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> Iterator[str]:
+    """The statement of a move; on PostgreSQL the one for records that are alike, and the one for records that differ in
+    everything."""
+    change = Change(lifecycle, move, 1, 1, move.sources[0].name, 1, 0, right)
+    sql, _, fields, extras = catalogue.move(change)
+    if catalogue.dialect is SQLITE:
+        yield sql
+    else:
+        for values in ((1, 1), (1, 2)):
+            yield catalogue.shaped(change, dict.fromkeys((*fields, *extras), values)).sql
+
+
+def enqueues(catalogue: Catalogue) -> Iterator[str]:
+    """The shapes of an enqueue on PostgreSQL: jobs alike but for their payload, their key too, in nothing."""
+    for differing in ((), ("key",), NewJob._fields):
+        columns = {name: (1, 2) if name in differing else (1, 1) for name in ("id", *NewJob._fields)}
+        yield catalogue.enqueue(columns).sql
 
 
 def every_statement(dialect: Dialect) -> Iterator[tuple[str, str]]:
     """Everything the store may ever send: the named statements, each move by each right, each birth."""
     catalogue = Catalogue(dialect)
     yield from ((name, catalogue[name].sql) for name in names(dialect))
+    if dialect is POSTGRES:
+        yield from (("enqueue", sql) for sql in enqueues(catalogue))
     for lifecycle, move, right in MOVES:
-        yield f"{lifecycle.name}.{move.trigger} {right}", written(catalogue, lifecycle, move, right)
+        yield from ((f"{lifecycle.name}.{move.trigger} {right}", s) for s in written(catalogue, lifecycle, move, right))
     for name, columns in ENTITY_COLUMNS.items():
         for some in ((), tuple(sorted(columns))):
             yield f"create {name}", catalogue.birth(LIFECYCLES[name], some).sql
@@ -77,6 +96,12 @@ def test_every_parameter_of_a_statement_is_bound_once(dialect: Dialect) -> None:
         used = {int(number) for number in re.findall(rf"{mark}(\d+)", sql)}
         assert used == set(range(1, len(parameters) + 1)), name
         assert ":now" not in sql, name
+
+
+def test_the_shapes_of_a_batch_differ() -> None:
+    catalogue = Catalogue(POSTGRES)
+    assert len(set(enqueues(catalogue))) == 3
+    assert all(len(set(written(catalogue, *chosen))) == 2 for chosen in MOVES)
 
 
 def test_every_move_with_a_statement_of_its_own_is_declared() -> None:

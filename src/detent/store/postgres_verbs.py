@@ -17,6 +17,7 @@ from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import POSTGRES
 from detent.store.guards import both, mine
+from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
 from detent.store.postgres_keys import KeyPages
 from detent.store.queries import Catalogue
@@ -133,6 +134,11 @@ class PostgresReads(ABC):
             )
             return rows
 
+    async def _fetch_batch(self, statement: BatchStatement, columns: Columns) -> list[asyncpg.Record]:
+        async with self._connection() as connection:
+            rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.values(columns))
+            return rows
+
 
 class PostgresVerbs(PostgresReads):
     """The reads and the writes."""
@@ -154,8 +160,10 @@ class PostgresVerbs(PostgresReads):
         if not jobs:
             return []
         keys = await self._keys.take(len(jobs), self._reserve_pages)
-        columns = dict(zip(NewJob._fields, map(list, zip(*jobs, strict=True)), strict=True))
-        born = await self._fetch("enqueue", **columns, id=keys, ring=self._rings())
+        columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
+        columns["id"] = tuple(keys)
+        statement = self._catalogue.enqueue(columns)
+        born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
         if len(born) == len(jobs):
             return keys
         return await self._with_earlier(jobs, keys)
@@ -196,11 +204,10 @@ class PostgresVerbs(PostgresReads):
             return [lost for batch in runs for lost in await transaction._apply_batch(batch)]
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
-        sql, fields, extras = self._catalogue.move(batch[0])
-        columns = [list(column) for column in zip(*map(fields, batch), strict=True)]
-        further = [[change.values.get(name) for change in batch] for name in extras]
-        async with self._connection() as connection:
-            moved = await connection.fetch(sql, *columns, *further)
+        _, fields, names, extras = self._catalogue.move(batch[0])
+        columns = dict(zip(names, zip(*map(fields, batch), strict=True), strict=True))
+        columns |= {name: tuple([change.values.get(name) for change in batch]) for name in extras}
+        moved = await self._fetch_batch(self._catalogue.shaped(batch[0], columns), columns)
         if len(moved) == len(batch):
             return []
         return await self._lost(batch, {row[0] for row in moved})

@@ -13,32 +13,28 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.dialect import SQLITE, Dialect, declared, fill
-from detent.store.guards import EVENT_COLUMNS, literal, literals
+from detent.store.guards import literal, literals
+from detent.store.postgres_batches import (
+    DIFFERING,
+    ENQUEUE_SHAPES,
+    GIVEN,
+    NOW,
+    BatchStatement,
+    Columns,
+    birth_sql,
+    enqueue_statement,
+    move_statement,
+    shape,
+)
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-
-# The types of what a batch of moves brings along; what is not listed is text.
-_BATCH_TYPES = {
-    "id": "bigint",
-    "tenant_id": "int",
-    "seq": "int",
-    "epoch": "int",
-    "owner": "bigint",
-    "detail": "json",
-    "result": "json",
-    "delay_us": "bigint",
-}
-
-
-_EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
-
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
@@ -52,10 +48,12 @@ class Statement(NamedTuple):
 
 
 class MoveStatement(NamedTuple):
-    """SQL that writes a batch of moves. Of each it takes some fields of the change, then some of its values."""
+    """What writes a batch of moves. Of each it takes some fields of the change, then some of its values. On SQLite the
+    SQL is ready to run; on PostgreSQL it is the UPDATE alone, whose parameters `shaped` puts into place."""
 
     sql: str
     fields: Callable[[Change], tuple[object, ...]]
+    names: tuple[str, ...]
     extras: tuple[str, ...]
 
 
@@ -63,20 +61,17 @@ class Catalogue:
     """Every statement of one database."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._sqlite = dialect is SQLITE
         self._raw = _read("shared.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
         self._statements: dict[str, Statement] = {}
         self._moves: dict[tuple[Move, Right | None], MoveStatement] = {}
+        self._shaped: dict[tuple[Any, tuple[str, ...]], BatchStatement] = {}
 
     def __getitem__(self, name: str) -> Statement:
         if name not in self._statements:
-            words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
-            if triggers := CLAIMS.get(name):
-                words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-            raw = self._raw["claim" if name in CLAIMS else name]
-            sql = fill(raw, lambda word: words.get(word) or self._word(word))
+            sql = self._filled(name)
             self._statements[name] = self._numbered(sql, _names(sql))
         return self._statements[name]
 
@@ -86,6 +81,22 @@ class Catalogue:
         if key not in self._moves:
             self._moves[key] = self._prepare_move(change.lifecycle, change.move, change.right)
         return self._moves[key]
+
+    def enqueue(self, columns: Columns) -> BatchStatement:
+        """PostgreSQL: the statement that enqueues jobs of these columns."""
+        each = shape(columns, ENQUEUE_SHAPES)
+        if ("enqueue", each) not in self._shaped:
+            self._shaped["enqueue", each] = enqueue_statement(self._filled("enqueue"), each)
+        return self._shaped["enqueue", each]
+
+    def shaped(self, change: Change, columns: Columns) -> BatchStatement:
+        """PostgreSQL: the statement that writes a batch of moves of these columns."""
+        move = self.move(change)
+        each = shape(columns, [(*DIFFERING, *move.extras)])
+        key = (change.move, change.right), each
+        if key not in self._shaped:
+            self._shaped[key] = move_statement(change.lifecycle, change.move, move.sql, tuple(columns), each)
+        return self._shaped[key]
 
     def birth(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
         """The statement that brings an entity into being, with the columns given beside what every entity has."""
@@ -101,18 +112,19 @@ class Catalogue:
     # --- moves
 
     def _prepare_move(self, lifecycle: Lifecycle, move: Move, right: Right | None) -> MoveStatement:
-        table, now = lifecycle.table, "?2" if self._sqlite else "clock.now"
+        table, now = lifecycle.table, "?2" if self._sqlite else "g.now"
         raw = self._raw_moves.get(f"{lifecycle.name}.{move.trigger}", f"UPDATE {table} SET {{moves}} {{applies}}")
         words = {
             "now": now,
             "moves": self._assignments(lifecycle, move, now),
-            "applies": f"FROM given AS g{'' if self._sqlite else ', clock'} WHERE {_conditions(table, right, now)}",
+            "applies": f"FROM {'given AS g' if self._sqlite else GIVEN} WHERE {_conditions(table, right, now)}",
         }
         update = fill(raw, lambda word: words.get(word) or self._word(word))
         names = sorted({"from_state", *_names(update)}, key=lambda name: (name not in Change._fields, name))
-        batch = _sqlite_batch(table, update, names) if self._sqlite else _batch(lifecycle, move, update, names)
-        own = [name for name in names if name in Change._fields]
-        return MoveStatement(batch, itemgetter(*map(Change._fields.index, own)), tuple(names[len(own) :]))
+        own = tuple(name for name in names if name in Change._fields)
+        fields = itemgetter(*map(Change._fields.index, own))
+        sql = _sqlite_batch(table, update, names) if self._sqlite else update
+        return MoveStatement(sql, fields, own, tuple(names[len(own) :]))
 
     def _assignments(self, lifecycle: Lifecycle, move: Move, now: str, steps: int = 1) -> str:
         table, later = lifecycle.table, "max" if self._sqlite else "greatest"
@@ -156,24 +168,24 @@ class Catalogue:
             f"{stamp and f', {self._now}'}, :tenant_id, {literal(creation.target.name)}, {literal(creation.trigger)}, "
             f":actor, :reason, :cause, :detail, :correlation_id, :trace_id{given}"
         )
-        if self._sqlite:
-            return insert
-        typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{_BATCH_TYPES[m[1]]}", insert)
-        return (
-            f"WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx), born AS ({typed} FROM clock "
-            f"RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) SELECT clock.tx, b.id, b.created_at, b.tenant_id, "
-            f"b.seq, b.epoch, {literal(lifecycle.name)}, {literal(creation.event)}, b.move, NULL, b.state, b.actor, "
-            f"b.correlation_id, b.trace_id, b.cause, b.reason, b.detail FROM born AS b, clock"
-        )
+        return insert if self._sqlite else birth_sql(insert, lifecycle)
 
     # --- words
 
     @property
     def _now(self) -> str:
-        return ":now" if self._sqlite else "clock.now"
+        return ":now" if self._sqlite else NOW
+
+    def _filled(self, name: str) -> str:
+        words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
+        words |= {"jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS), "given": GIVEN}
+        if triggers := CLAIMS.get(name):
+            words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
+        raw = self._raw["claim" if name in CLAIMS else name]
+        return fill(raw, lambda word: words.get(word) or self._word(word))
 
     def _word(self, word: str) -> str | None:
-        return self._dialect.words[word] if word in self._dialect.words else declared(word)
+        return self.dialect.words[word] if word in self.dialect.words else declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:
         mark = "?" if self._sqlite else "$"
@@ -185,24 +197,6 @@ def _sqlite_batch(table: str, update: str, names: list[str]) -> str:
     while the interpreter does something else."""
     columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
     return f"WITH given AS (SELECT {columns} FROM json_each(?1))\n{_from_batch(update)}\nRETURNING {table}.id"
-
-
-def _batch(lifecycle: Lifecycle, move: Move, update: str, names: list[str]) -> str:
-    """One statement for many records: the parameters come as arrays, the events go in with the rows."""
-    arrays = ", ".join(f"${place}::{_BATCH_TYPES.get(name, 'text')}[]" for place, name in enumerate(names, 1))
-    t = lifecycle.table
-    return (
-        f"WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),\n"
-        f"given AS (SELECT * FROM unnest({arrays}) AS g({', '.join(names)})),\n"
-        f"moved AS ({_from_batch(update)}\n"
-        f"RETURNING {t}.id, {t}.updated_at, {t}.tenant_id, {t}.seq, {t}.epoch, g.from_state, {t}.actor, "
-        f"{t}.correlation_id, {t}.trace_id, {t}.cause, {t}.reason, {t}.detail),\n"
-        f"logged AS (INSERT INTO events ({_EVENT_COLUMNS})\n"
-        f"SELECT clock.tx, m.id, m.updated_at, m.tenant_id, m.seq, m.epoch, {literal(lifecycle.name)}, "
-        f"{literal(move.event)}, {literal(move.trigger)}, m.from_state, {literal(move.target.name)}, m.actor, "
-        f"m.correlation_id, m.trace_id, m.cause, m.reason, m.detail FROM moved AS m, clock)\n"
-        f"SELECT id FROM moved"
-    )
 
 
 def _claim_events(triggers: tuple[str, ...]) -> str:

@@ -154,7 +154,7 @@ class Session:
         return [lost for batch in batches(changes) for lost in self._apply_batch(batch)]
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
-        sql, fields, extras = self._catalogue.move(batch[0])
+        sql, fields, _, extras = self._catalogue.move(batch[0])
         rows = json.dumps([(*fields(change), *[change.values.get(name) for name in extras]) for change in batch])
         moved = {row[0] for row in self._db.execute(sql, (rows, self.now))}
         if len(moved) == len(batch):

@@ -34,7 +34,8 @@ from detent.worker.slot import Slot
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
-PREFETCH_SECONDS = 0.05
+LARGEST_RESERVE = 3 * LARGEST_CLAIM
+RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 DEFAULT_LEASE_US = 60_000_000
@@ -120,8 +121,8 @@ class Worker:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
-            room = min(self._room(), LARGEST_CLAIM)
-            jobs = await self._claim_once(room) if room > 0 else []
+            room = self._room()
+            jobs = await self._claim_once(room) if room else []
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
@@ -159,9 +160,12 @@ class Worker:
         )
 
     def _room(self) -> int:
-        """Free slots, and as many jobs ahead as have lately been done in a blink."""
-        ahead = min(int(self._rate * PREFETCH_SECONDS), LARGEST_CLAIM)
-        return self._settings.concurrency + ahead - self._in_hand
+        """How many jobs to ask for: for the free slots, and for a reserve of what has lately been done in a blink.
+        While there is enough in hand, room gathers until a claim is worth its while."""
+        reserve = min(int(self._rate * RESERVE_SECONDS), LARGEST_RESERVE)
+        room = self._settings.concurrency + reserve - self._in_hand
+        worthwhile = max(reserve // 3, 1) if self._in_hand >= self._settings.concurrency else 1
+        return min(room, LARGEST_CLAIM) if room >= worthwhile else 0
 
     async def _something_changed(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

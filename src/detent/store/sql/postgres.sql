@@ -11,21 +11,17 @@ WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
         priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
-    SELECT g.id, clock.now, clock.now, greatest(clock.now, g.run_at) + g.delay_us, g.tenant_id, {job.queued},
-        {job.enqueue}, g.actor, g.correlation_id, g.trace_id, g.cause, g.priority, g.max_attempts, g.queue, g.kind,
-        g.on_exhausted, g.hold_key, g.held_by, g.redriven_from, g.key, g.payload
-    FROM clock, unnest(:id::bigint[], :run_at::bigint[], :delay_us::bigint[], :tenant_id::int[], :actor::text[],
-        :correlation_id::text[], :trace_id::text[], :cause::text[], :priority::int[], :max_attempts::int[],
-        :queue::text[], :kind::text[], :on_exhausted::text[], :hold_key::text[], :held_by::text[],
-        :redriven_from::bigint[], :key::text[], :payload::json[]) AS g(id, run_at, delay_us, tenant_id, actor, correlation_id, trace_id, cause, priority,
-        max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+    SELECT :id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), :run_at) + :delay_us,
+        :tenant_id, {job.queued}, {job.enqueue}, :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts,
+        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :key, :payload
+    FROM {given}
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor, correlation_id,
         trace_id, cause)
-    SELECT clock.tx, born.id, born.created_at, born.tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
-        {job.queued}, born.actor, born.correlation_id, born.trace_id, born.cause FROM born, clock),
+    SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
+        {job.queued}, actor, correlation_id, trace_id, cause FROM born),
 rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
 SELECT id FROM born LEFT JOIN rung ON true;
 
@@ -37,31 +33,31 @@ JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id
 -- name: claim
 -- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue
 -- is read in the order of its index. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and
--- take too many.
+-- take too many. A row that is locked stays where it is, so it is found again by its place.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 claimer AS MATERIALIZED (
     SELECT id FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
+paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY(:queues::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
-    SELECT d.id FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        SELECT j.id, j.priority, j.run_at FROM jobs AS j
+    SELECT d.place FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
+        SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
         WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
             AND j.run_at <= (SELECT now FROM clock) AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
-            AND NOT EXISTS (SELECT 1 FROM queues AS q
-                WHERE q.tenant_id = j.tenant_id AND q.name = j.queue AND q.paused_at IS NOT NULL)
+            AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue)
         ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
         FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
 moved AS (
     UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,
-        lease_until = clock.now + :lease_us::bigint
-    FROM due, clock WHERE jobs.id = due.id
-    RETURNING jobs.*),
+        lease_until = (SELECT now FROM clock) + :lease_us::bigint
+    FROM due WHERE jobs.ctid = due.place
+    RETURNING {jobs_columns}, jobs.updated_at),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id)
-    SELECT clock.tx, m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type, e.trigger,
-        e.from_state, e.to_state, m.actor, m.correlation_id, m.trace_id
-    FROM moved AS m, clock, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
+    SELECT (SELECT tx FROM clock), m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type,
+        e.trigger, e.from_state, e.to_state, :actor, m.correlation_id, m.trace_id
+    FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
 SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
 
 -- name: claimed_before

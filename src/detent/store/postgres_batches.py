@@ -1,0 +1,132 @@
+"""Statements that write many records at once on PostgreSQL, with their events.
+
+What is alike in all records of a batch is said once; what differs comes as arrays, one element for each record. Which
+columns differ is the statement's shape; only a few shapes are used, so that their plans are kept.
+"""
+
+# ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from detent.lifecycle.machine import Lifecycle, Move
+from detent.store.guards import EVENT_COLUMNS, literal
+from detent.store.records import NewJob
+
+Columns = Mapping[str, Sequence[Any]]
+"""The values of a batch by name, one for each record."""
+
+CLOCK = "WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx)"
+NOW, TX = "(SELECT now FROM clock)", "(SELECT tx FROM clock)"
+GIVEN = "{given}"
+"""Where the batch comes in."""
+
+# What is not listed is text.
+TYPES = {
+    "id": "bigint",
+    "tenant_id": "int",
+    "seq": "int",
+    "epoch": "int",
+    "owner": "bigint",
+    "detail": "json",
+    "result": "json",
+    "delay_us": "bigint",
+    "run_at": "bigint",
+    "priority": "int",
+    "max_attempts": "int",
+    "redriven_from": "bigint",
+    "payload": "json",
+    "ring": "boolean",
+}
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_LOGGED = ("tenant_id", "from_state", "actor", "cause", "reason", "detail")
+_EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
+
+
+class BatchStatement(NamedTuple):
+    """SQL for a batch: the parameters that are said once come first, then those that are arrays."""
+
+    sql: str
+    once: tuple[str, ...]
+    each: tuple[str, ...]
+
+    def values(self, columns: Columns) -> list[Any]:
+        """The parameters in the order they are bound."""
+        return [columns[name][0] for name in self.once] + [columns[name] for name in self.each]
+
+
+def shape(columns: Columns, usual: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The first of the usual shapes that fits these values; otherwise everything comes as arrays."""
+    for each in usual:
+        if all(name in each or column.count(column[0]) == len(column) for name, column in columns.items()):
+            return tuple(name for name in each if name in columns)
+    return tuple(columns)
+
+
+# What differs from record to record in nearly every batch.
+ENQUEUE_SHAPES = (("id", "payload"), ("id", "payload", "key"))
+DIFFERING = ("id", "seq", "epoch")
+
+
+def enqueue_statement(text: str, each: Sequence[str]) -> BatchStatement:
+    """The statement that enqueues: `text` names its values as parameters, and the batch as {given}."""
+    batch = _Batch(("id", *NewJob._fields, "ring"), each)
+    sql = _PARAMETER.sub(lambda match: f"g.{match[1]}" if match[1] in each else batch.places[match[1]], text)
+    return BatchStatement(sql.replace(GIVEN, f"{batch.arrays} AS g({', '.join(each)})"), batch.once, batch.each)
+
+
+def move_statement(
+    lifecycle: Lifecycle, move: Move, update: str, names: Sequence[str], each: Sequence[str]
+) -> BatchStatement:
+    """One statement for many moves of one kind; the events go in with the rows."""
+    batch, t = _Batch(names, each), lifecycle.table
+    facts = {name: f"m.{name}" if name in each else batch.places[name] for name in _LOGGED}
+    returned = [f"{t}.{name}" for name in ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")]
+    returned += [f"g.{name}" for name in _LOGGED if name in each]
+    moved = _PARAMETER.sub(r"g.\1", update).replace(GIVEN, batch.fenced)
+    sql = (
+        f"{CLOCK},\nmoved AS ({moved}\nRETURNING {', '.join(returned)}),\n"
+        f"logged AS (INSERT INTO events ({_EVENT_COLUMNS})\n"
+        f"SELECT {TX}, m.id, m.updated_at, {facts['tenant_id']}, m.seq, m.epoch, {literal(lifecycle.name)}, "
+        f"{literal(move.event)}, {literal(move.trigger)}, {facts['from_state']}, {literal(move.target.name)}, "
+        f"{facts['actor']}, m.correlation_id, m.trace_id, {facts['cause']}, {facts['reason']}, {facts['detail']} "
+        f"FROM moved AS m)\nSELECT id FROM moved"
+    )
+    return BatchStatement(sql, batch.once, batch.each)
+
+
+def birth_sql(insert: str, lifecycle: Lifecycle) -> str:
+    """An INSERT of one entity, with its first event."""
+    typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{TYPES[m[1]]}", insert)
+    creation = lifecycle.creation
+    return (
+        f"{CLOCK}, born AS ({typed} RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) "
+        f"SELECT {TX}, b.id, b.created_at, b.tenant_id, b.seq, b.epoch, {literal(lifecycle.name)}, "
+        f"{literal(creation.event)}, b.move, NULL, b.state, b.actor, b.correlation_id, b.trace_id, b.cause, b.reason, "
+        f"b.detail FROM born AS b"
+    )
+
+
+class _Batch:
+    """Where the values of a batch stand in a statement."""
+
+    def __init__(self, names: Sequence[str], each: Sequence[str]) -> None:
+        self.once = tuple(name for name in names if name not in each)
+        self.each = tuple(each)
+        order = enumerate((*self.once, *self.each), 1)
+        self.places = {name: f"${place}::{TYPES.get(name, 'text')}" for place, name in order}
+
+    @property
+    def arrays(self) -> str:
+        return f"unnest({', '.join(f'{self.places[name]}[]' for name in self.each)})"
+
+    @property
+    def fenced(self) -> str:
+        """The whole batch as rows, and the time. OFFSET 0 keeps the planner from looking inside: if it knew what all
+        have in common it would rather search the table for that than go by key."""
+        common = "".join(f", {self.places[name]} AS {name}" for name in self.once)
+        return f"(SELECT a.*{common}, {NOW} AS now FROM {self.arrays} AS a({', '.join(self.each)}) OFFSET 0) AS g"
