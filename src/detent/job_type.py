@@ -14,6 +14,7 @@ from detent.moments import Span, span_us
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
 LARGEST_PAYLOAD = 1 << 20
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -33,6 +34,8 @@ class JobType:
     on_exhausted: Literal["dead_letter", "fail"] = "dead_letter"
     is_async: bool = True
     signature: inspect.Signature = field(default_factory=inspect.Signature)
+    required: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class JobType:
         on_exhausted: Literal["dead_letter", "fail"] = "dead_letter",
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
+        signature = _without_context(function)
         kind = cls(
             name or function.__name__,
             function,
@@ -62,7 +66,8 @@ class JobType:
             span_us(backoff_cap),
             on_exhausted,
             inspect.iscoroutinefunction(function),
-            _without_context(function),
+            signature,
+            *_plain_names(signature),
         )
         kind._check()
         return kind
@@ -78,13 +83,27 @@ class JobType:
     def payload(self, arguments: Mapping[str, Any]) -> str:
         """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""
         try:
-            self.signature.bind(**arguments)
+            self.check(arguments)
             text = json.dumps(arguments, separators=(",", ":"), allow_nan=False) if arguments else "{}"
         except (TypeError, ValueError, RecursionError) as error:
             raise BadInput(what=f"job {self.name}: {error}") from None
         if len(text) > LARGEST_PAYLOAD:
             raise BadInput(what=f"job {self.name}: a payload of {len(text):,} bytes is over the limit of 1 MiB")
         return text
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raises what calling the function with these arguments would. Binding them is slow, so it is left to cases
+        that a look at their names does not settle."""
+        if not self.required <= arguments.keys() <= self.accepted:
+            self.signature.bind(**arguments)
+
+
+def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozenset[str]]:
+    """The parameters that must and may be named in a call; impossible ones where names alone cannot tell."""
+    if any(p.kind is p.POSITIONAL_ONLY for p in signature.parameters.values()):
+        return frozenset({""}), frozenset()
+    named = [p for p in signature.parameters.values() if p.kind in _NAMED]
+    return frozenset(p.name for p in named if p.default is p.empty), frozenset(p.name for p in named)
 
 
 def _without_context(function: Handler) -> inspect.Signature:

@@ -70,7 +70,9 @@ def _arguments(job: Job, kind: JobType) -> dict[str, Any]:
         return {}
     try:
         arguments = json.loads(job.payload)
-        kind.signature.bind(**arguments)
+        if not isinstance(arguments, dict):
+            raise TypeError("it is not an object of arguments")
+        kind.check(arguments)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValidationError(f"the payload does not fit {kind.name}{kind.signature}: {error}") from None
-    return dict(arguments)
+    return arguments
