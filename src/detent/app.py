@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from detent import ids
+from detent.bounds import check_name, check_priority
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
@@ -61,6 +62,11 @@ class DeclaredJob:
 
         The same `_key` a second time makes no second job: the first one's handle is returned.
         """
+        if _priority is not None:
+            check_priority(_priority)
+        for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
+            if text is not None:
+                check_name(what, text)
         store = _tx or await self._app.open()
         new = self._app.new_job(self.kind, arguments)._replace(
             key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id

@@ -7,7 +7,18 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, JobFilter, NewJob, QueueSummary, Seen
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Event,
+    EventFilter,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    QueueSummary,
+    Seen,
+    Tenant,
+)
 
 
 class Reader(Protocol):
@@ -19,6 +30,10 @@ class Reader(Protocol):
 
     async def tenant(self, name: str) -> int:
         """The key of the tenant of that name; an unknown name is `NotFound`."""
+        ...
+
+    async def tenants(self) -> list[Tenant]:
+        """Every tenant, in the order they were made."""
         ...
 
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
@@ -107,10 +122,12 @@ class Writer(Protocol):
         tenant_id: int | None = None,
         start: bool = False,
         again: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Job]:
         """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
         gets none. With `start` the jobs are running when they are returned: two moves and two events in one write. With
-        `again`, a claim whose answer was lost returns the jobs it took, and takes no more."""
+        `again`, a claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in
+        `without` are left to others."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -142,6 +159,10 @@ class Writer(Protocol):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def add_tenant(self, name: str) -> int | None:
+        """The key of a new tenant of that name; none if there is one already."""
         ...
 
     async def recall(
@@ -186,8 +207,9 @@ class Store(Reader, Writer, Protocol):
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back on this event loop soon after jobs were enqueued, by whatever process; returns how to stop. A ring
-        may get lost or come for nothing, so whoever listens looks by itself now and then."""
+        """Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process;
+        returns how to stop. A ring may get lost or come for nothing, so whoever listens looks by itself now and
+        then."""
         ...
 
     async def close(self) -> None:

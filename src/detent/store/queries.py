@@ -44,6 +44,14 @@ _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
+# What a claim adds when some kinds are to be left to others. Usually none are, and then it is not asked.
+KNOWN = "_known"
+_LEFT_TO_OTHERS = {
+    "sqlite": "AND kind NOT IN (SELECT value FROM json_each(:without))",
+    "postgres": "AND j.kind <> ALL(:without::text[])",
+}
+
+
 class Statement(NamedTuple):
     """SQL ready to run, and the names of its parameters in the order they are bound."""
 
@@ -73,10 +81,12 @@ class Catalogue:
     def __getitem__(self, name: str) -> Statement:
         if name not in self._statements:
             words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
-            if triggers := CLAIMS.get(name):
+            plain = name.removesuffix(KNOWN)
+            words["known"] = _LEFT_TO_OTHERS[self._dialect.name] if plain != name else ""
+            if triggers := CLAIMS.get(plain):
                 words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-            raw = self._raw["claim" if name in CLAIMS else name]
-            sql = fill(raw, lambda word: words.get(word) or self._word(word))
+            raw = self._raw["claim" if plain in CLAIMS else plain]
+            sql = fill(raw, lambda word: words[word] if word in words else self._word(word))
             self._statements[name] = self._numbered(sql, _names(sql))
         return self._statements[name]
 

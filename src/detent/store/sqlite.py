@@ -18,7 +18,7 @@ from detent.store.dialect import SQLITE
 from detent.store.follow import following
 from detent.store.migrations import newest
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter, NewJob
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
@@ -98,6 +98,11 @@ class SqliteStore(SqliteVerbs):
         self._bell.ring()
         return keys
 
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        await super().set_queue_paused(name, paused, tenant_id)
+        if not paused:
+            self._bell.ring()
+
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
 
@@ -146,7 +151,7 @@ class SqliteTransaction(SqliteVerbs):
     def __init__(self, writer: Writer, bell: Bell) -> None:
         self._writer = writer
         self._bell = bell
-        self._enqueued = False
+        self._rings = False
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 
@@ -162,12 +167,16 @@ class SqliteTransaction(SqliteVerbs):
         self._commits = kind is None
         self._calls.put(None)
         await self._served
-        if self._commits and self._enqueued:
+        if self._commits and self._rings:
             self._bell.ring()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        self._enqueued = True
+        self._rings = True
         return await super().enqueue(jobs)
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        self._rings |= not paused
+        await super().set_queue_paused(name, paused, tenant_id)
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         if self._served.done():

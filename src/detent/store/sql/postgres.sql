@@ -47,7 +47,7 @@ due AS MATERIALIZED (
         WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
             AND j.run_at <= (SELECT now FROM clock) AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
             AND NOT EXISTS (SELECT 1 FROM queues AS q
-                WHERE q.tenant_id = j.tenant_id AND q.name = j.queue AND q.paused_at IS NOT NULL)
+                WHERE q.tenant_id = j.tenant_id AND q.name = j.queue AND q.paused_at IS NOT NULL) {known}
         ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
         FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
@@ -94,6 +94,11 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- name: log_end
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
+
+-- name: resume_queue
+-- From the next claim on the queue is served again; rings, for what waits in it could be due.
+WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
+SELECT pg_notify('detent_jobs', '');
 
 -- name: held
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
