@@ -184,6 +184,21 @@ class Writer(Protocol):
 class Transaction(Reader, Writer, Protocol):
     """Several reads and writes that happen together or not at all."""
 
+    async def execute(self, sql: str, *values: Any) -> int:
+        """Runs a statement of the caller's own, written for that database, and returns how many rows it changed. The
+        guards hold for it as for any other; one that would end the transaction, or outlive it, is `BadInput`."""
+        ...
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows that such a statement returns, by the names of their columns."""
+        ...
+
+
+class Enqueues(Protocol):
+    """Somewhere to put jobs."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]: ...
+
 
 class Store(Reader, Writer, Protocol):
     """A database opened for use. Each call is a transaction of its own."""
@@ -196,6 +211,11 @@ class Store(Reader, Writer, Protocol):
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Transaction]:
         """A transaction over several calls: committed at the end of the block, undone by an exception. With a tenant,
         PostgreSQL lets it see and touch only that tenant's rows."""
+        ...
+
+    def within(self, transaction: Any) -> Enqueues:
+        """The queue from inside a transaction that is open already: one of this store, or on PostgreSQL that of an
+        asyncpg connection of the caller's own. Anything else is `BadInput`."""
         ...
 
     def snapshot(self) -> AbstractAsyncContextManager[Reader]:

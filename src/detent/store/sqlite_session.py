@@ -20,6 +20,7 @@ from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import SQLITE
 from detent.store.guards import both, mine
+from detent.store.own_sql import insist_harmless
 from detent.store.queries import Catalogue
 from detent.store.records import (
     Birth,
@@ -111,6 +112,21 @@ class Session:
 
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
+
+    # --- the caller's own statements
+
+    def own(self, sql: str, values: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
+        """The rows such a statement returns, and how many it changed. Each of several is looked at before it runs."""
+
+        def looked_at(_: apsw.Cursor, statement: str, __: object) -> bool:
+            insist_harmless(statement)
+            return True
+
+        insist_harmless(sql)
+        before, cursor = self._db.total_changes(), self._db.cursor()
+        cursor.exec_trace = looked_at
+        rows = _named(cursor.execute(sql, values))
+        return rows, self._db.changes() if self._db.total_changes() != before else 0
 
     # --- writes
 

@@ -95,6 +95,11 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 
+-- name: home
+-- The schema that holds the tables, quoted.
+SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
+WHERE c.oid = to_regclass('detent_migrations');
+
 -- name: resume_queue
 -- From the next claim on the queue is served again; rings, for what waits in it could be due.
 WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
