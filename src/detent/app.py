@@ -18,6 +18,7 @@ from detent.moments import Span, span_us
 from detent.store import NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
+from detent.sync import Sync
 from detent.worker.worker import Settings, Worker
 
 MEMORY = ":memory:"
@@ -98,6 +99,7 @@ class Detent:
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self.kinds: dict[str, JobType] = {}
+        self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
@@ -111,6 +113,18 @@ class Detent:
             return DeclaredJob(self, kind)
 
         return declare
+
+    def declared(self, job: DeclaredJob) -> DeclaredJob:
+        """The same kind of job, to be enqueued through this application's store."""
+        return DeclaredJob(self, job.kind)
+
+    def twin(self) -> Detent:
+        """The same application with a store of its own, for another event loop."""
+        if _in_memory(self.url):
+            raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
+        twin = Detent(_lasting(self.url), tenant=self._tenant)
+        twin.kinds = self.kinds
+        return twin
 
     async def open(self) -> Store:
         """The store, opened when it is first needed."""

@@ -1,8 +1,8 @@
 """Enqueueing over an asyncpg connection that is not ours, inside a transaction that its owner began.
 
 Its search path may point anywhere and its session may have any settings and codecs. So nothing is said but a call of
-the SQL function `detent_enqueue`, by its full name and with plain text: it finds the tables, checks what it is given, and
-leaves the event to the trigger.
+the SQL function `detent_enqueue`, by its full name and with plain text: it finds the tables, checks what it is given,
+and leaves the event to the trigger.
 """
 
 from __future__ import annotations
