@@ -15,9 +15,9 @@ import asyncpg
 import pytest
 
 from detent import Cancel, Detent, DetentError, Snooze
+from detent.bounds import LARGEST_PAYLOAD
 from detent.errors import BadInput
 from detent.ids import key_of
-from detent.job_type import LARGEST_PAYLOAD
 from detent.lifecycle import JOB
 from detent.service import audit
 from detent.worker.context import Context
@@ -259,7 +259,14 @@ def test_a_handler_without_a_context_is_refused(handler: Callable[..., None]) ->
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"max_attempts": 0}, "max_attempts is 0; it must be at least 1"),
+        ({"max_attempts": 0}, "job dig: max_attempts is 0; it must be at least 1"),
+        ({"max_attempts": 1 << 31}, "at most 2147483647"),
+        ({"priority": 1 << 31}, "job dig: 2147483648 is no priority; it is a whole number"),
+        ({"priority": "high"}, "'high' is no priority"),
+        ({"priority": True}, "True is no priority"),
+        ({"queue": ""}, "'' is no queue; it must be printable text"),
+        ({"queue": "q" * 201}, "a queue of 201 characters is over the limit of 200"),
+        ({"name": "n" * 201}, "a kind of 201 characters is over the limit of 200"),
         ({"on_exhausted": "shrug"}, "on_exhausted is 'shrug'; say 'dead_letter' or 'fail'"),
         ({"lease": 0}, "a lease of no time at all"),
         ({"lease": "soon"}, "'soon' is no duration"),
@@ -289,6 +296,29 @@ async def test_payloads_that_cannot_be_kept_are_refused_before_anything_is_store
         await takes.enqueue(other=1)
     await takes.enqueue(value="x" * fits)
     assert await memory.work(until_idle=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"_priority": -(1 << 31)}, "-2147483648 is no priority"),
+        ({"_priority": 1.5}, "1.5 is no priority"),
+        ({"_queue": "a\nb"}, "is no queue"),
+        ({"_key": "k" * 501}, "a key of 501 characters is over the limit of 500"),
+        ({"_key": 17}, "17 is no key"),
+        ({"_correlation_id": "\0"}, "is no correlation"),
+        ({"_run_in": "soon"}, "'soon' is no duration"),
+    ],
+)
+async def test_what_is_said_of_one_job_is_checked_before_anything_is_stored(
+    memory: Detent, given: dict[str, Any], message: str
+) -> None:
+    @memory.job()
+    async def plain(ctx: Context) -> None: ...
+
+    with pytest.raises(BadInput, match=message):
+        await plain.enqueue(**given)
+    assert await memory.work(until_idle=True) == 0
 
 
 async def test_a_worker_without_slots_and_a_tenant_without_a_row_are_refused(sqlite_url: str) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 from urllib.parse import quote
 
 from detent import ids
+from detent.bounds import check_name, check_priority
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
 from detent.store import NewJob, Store, Transaction, open_store
+from detent.store.protocol import Enqueues
 from detent.store.url import database_url
+from detent.sync import Sync
 from detent.worker.worker import Settings, Worker
 
 MEMORY = ":memory:"
@@ -54,20 +57,26 @@ class DeclaredJob:
         _queue: str | None = None,
         _correlation_id: str | None = None,
         _trace_id: str | None = None,
-        _tx: Transaction | None = None,
+        _tx: Any = None,
         **arguments: Any,
     ) -> Handle:
-        """Puts one job into the queue; with `_tx`, if and when that transaction commits.
+        """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
+        on PostgreSQL an asyncpg connection of your own.
 
         The same `_key` a second time makes no second job: the first one's handle is returned.
         """
-        store = _tx or await self._app.open()
+        if _priority is not None:
+            check_priority(_priority)
+        for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
+            if text is not None:
+                check_name(what, text)
+        queue = await self._app.queue(_tx)
         new = self._app.new_job(self.kind, arguments)._replace(
             key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id
         )
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
-        (key,) = await store.enqueue([new])
+        (key,) = await queue.enqueue([new])
         return Handle(key)
 
 
@@ -90,6 +99,7 @@ class Detent:
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self.kinds: dict[str, JobType] = {}
+        self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
@@ -103,6 +113,18 @@ class Detent:
             return DeclaredJob(self, kind)
 
         return declare
+
+    def declared(self, job: DeclaredJob) -> DeclaredJob:
+        """The same kind of job, to be enqueued through this application's store."""
+        return DeclaredJob(self, job.kind)
+
+    def twin(self) -> Detent:
+        """The same application with a store of its own, for another event loop."""
+        if _in_memory(self.url):
+            raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
+        twin = Detent(_lasting(self.url), tenant=self._tenant)
+        twin.kinds = self.kinds
+        return twin
 
     async def open(self) -> Store:
         """The store, opened when it is first needed."""
@@ -133,14 +155,22 @@ class Detent:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction of the store: what is enqueued with `_tx` is there if it commits, and was never if not."""
+        """A transaction of the store, for your rows and your jobs: what is done by its `execute` and `fetch`, and what
+        is enqueued with it as `_tx`, is there if it commits, and was never if not."""
         async with (await self.open()).transaction() as transaction:
             yield transaction
 
-    async def enqueue_many(self, job: DeclaredJob, many: Iterable[Mapping[str, Any]]) -> list[Handle]:
-        """Puts many jobs of one kind into the queue, all or none."""
+    async def queue(self, transaction: Any = None) -> Enqueues:
+        """Where jobs go: the store, or a transaction that is open already."""
         store = await self.open()
-        return [Handle(key) for key in await store.enqueue([self.new_job(job.kind, one) for one in many])]
+        return store if transaction is None else store.within(transaction)
+
+    async def enqueue_many(
+        self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None
+    ) -> list[Handle]:
+        """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
+        queue = await self.queue(_tx)
+        return [Handle(key) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
         """A job of this kind, ready to be enqueued."""

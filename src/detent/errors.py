@@ -196,6 +196,13 @@ class NotMigrated(StoreError):
     """{url} has schema {found}, this Detent needs {needed}; run: detent migrate"""
 
 
+class NotThere(StoreError):
+    """The connection given as _tx has no Detent tables in its schema {schema}; \
+give one to the database {url}, or run there: detent migrate"""
+
+    exit_code = 2
+
+
 class NewerDatabase(StoreError):
     """{url} has schema {found}, newer than the {needed} this Detent knows; \
 upgrade Detent. Nothing was changed"""

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
-LARGEST_PAYLOAD = 1 << 20
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -73,8 +73,13 @@ class JobType:
         return kind
 
     def _check(self) -> None:
-        if self.max_attempts < 1:
-            raise BadInput(what=f"job {self.name}: max_attempts is {self.max_attempts}; it must be at least 1")
+        try:
+            check_name("kind", self.name)
+            check_name("queue", self.queue)
+            check_priority(self.priority)
+            check_attempts(self.max_attempts)
+        except BadInput as refusal:
+            raise BadInput(what=f"job {self.name}: {refusal}") from None
         if self.on_exhausted not in ("dead_letter", "fail"):
             raise BadInput(what=f"job {self.name}: on_exhausted is {self.on_exhausted!r}; say 'dead_letter' or 'fail'")
         if not self.lease_us:

@@ -231,3 +231,14 @@ async def test_a_lost_claim_that_started_its_jobs_can_be_asked_for_again(store: 
     await queued(store, 3)
     taken = await claim(store, owner, claim_id=1005, start=True)
     assert await claim(store, owner, claim_id=1005, again=True) == taken
+
+
+@keeps(Writer.claim, "Jobs of the kinds in `without` are left to others")
+@pytest.mark.parametrize("start", [True, False])
+async def test_kinds_that_a_worker_does_not_know_are_left_to_others(store: Store, start: bool) -> None:
+    kinds = ["brew", "bake", "brew", "boil"]
+    ids = dict(zip(await store.enqueue([NewJob(kind) for kind in kinds]), kinds, strict=True))
+    one, other = await worker(store), await worker(store)
+    taken = await claim(store, one, start=start, without=["brew", "boil", "never seen"])
+    assert [ids[job.id] for job in taken] == ["bake"]
+    assert [ids[job.id] for job in await claim(store, other, start=start)] == ["brew", "brew", "boil"]

@@ -50,7 +50,10 @@ class Ear:
         await self.hears(within=1.0)
 
 
-@keeps(Promises.listen, "Calls back on this event loop soon after jobs were enqueued, by whatever process")
+@keeps(
+    Promises.listen,
+    "Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process",
+)
 async def test_another_processs_enqueue_is_heard(store: Store, database_url: str) -> None:
     ear = Ear(store)
     await ear.is_ready()
@@ -87,6 +90,24 @@ async def test_a_transaction_rings_when_it_commits_and_only_then(store: Store, c
     except AssertionError:
         assert not commits
     assert (await ear.hears(within=5.0 if commits else 0.2) is not None) == commits
+    ear.stop()
+
+
+@keeps(
+    Promises.listen,
+    "Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process",
+)
+@pytest.mark.parametrize("in_a_transaction", [True, False])
+async def test_a_resumed_queue_rings_and_a_paused_one_does_not(store: Store, in_a_transaction: bool) -> None:
+    ear = Ear(store)
+    await ear.is_ready()
+    for paused in (True, False):
+        if in_a_transaction:
+            async with store.transaction() as transaction:
+                await transaction.set_queue_paused("default", paused)
+        else:
+            await store.set_queue_paused("default", paused)
+        assert (await ear.hears(within=0.2 if paused else 5.0) is None) == paused
     ear.stop()
 
 

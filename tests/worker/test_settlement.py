@@ -128,6 +128,13 @@ def test_what_is_raised_decides_the_move(error: BaseException, job: Job, trigger
     assert change.values["error"].startswith(type(error).__name__)
 
 
+def test_what_cannot_be_done_here_waits_longer_each_time_but_not_for_ever() -> None:
+    said = Release("no handler", backs_off=True)
+    delays = [settled(said, replace(JOB, epoch=epoch), chance=1.0).values["delay_us"] for epoch in (0, 1, 2, 50)]
+    assert delays == [500_000, 1_000_000, 2_000_000, 60_000_000]
+    assert settled(said).move.trigger == "release"
+
+
 def test_the_stage_is_the_one_it_was_raised_at() -> None:
     assert json.loads(settled(Raised(PermanentError("no handler"), "fetch")).detail or "") == {"stage": "fetch"}
 

@@ -20,6 +20,7 @@ from tests.worker.scene import (
     eventually,
     last,
     only_worker,
+    reaches,
     row,
     state,
     story,
@@ -73,7 +74,7 @@ async def test_a_payload_that_does_not_fit_is_dead_lettered_before_the_handler_r
     assert (calls, await state(app, right)) == ([5], "succeeded")
 
 
-async def test_a_kind_nobody_declared_fails_and_says_what_is_known(app: Detent) -> None:
+async def test_a_kind_this_worker_does_not_know_goes_back_into_the_queue_and_says_why(app: Detent) -> None:
     @app.job()
     async def known(ctx: Context) -> None: ...
 
@@ -81,8 +82,31 @@ async def test_a_kind_nobody_declared_fails_and_says_what_is_known(app: Detent) 
     (id,) = await store.enqueue([NewJob("unknown")])
     await app.work(until_idle=True)
     found = await stage.entity(store, JOB, id)
-    assert found["state"] == "failed"
-    assert found["error"] == "PermanentError: this worker has no handler for 'unknown'; it has: known"
+    assert (found["state"], found["attempts"]) == ("queued", 0)
+    assert found["run_at"] > found["created_at"]
+    assert found["reason"] == "this worker has no handler for 'unknown'; it has: known"
+
+
+async def test_two_workers_that_know_different_kinds_share_a_queue_and_get_everything_done(
+    app: Detent, database_url: str
+) -> None:
+    done: list[str] = []
+    async with Detent(database_url) as other:
+
+        @app.job()
+        async def bake(ctx: Context) -> None:
+            done.append("bake")
+
+        @other.job()
+        async def brew(ctx: Context) -> None:
+            done.append("brew")
+
+        jobs = [*await app.enqueue_many(bake, [{}] * 10), *await other.enqueue_many(brew, [{}] * 10)]
+        async with working(app, concurrency=4), working(other, concurrency=4):
+            for job in jobs:
+                await reaches(app, job, "succeeded")
+    assert sorted(done) == ["bake"] * 10 + ["brew"] * 10
+    assert {(await row(app, job))["attempts"] for job in jobs} == {1}
 
 
 async def test_a_job_is_tried_until_it_succeeds_each_time_under_a_new_epoch(app: Detent) -> None:

@@ -7,8 +7,8 @@ import json
 from typing import Any, Literal, NamedTuple
 
 from detent import ids
+from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, StillUnfinished
-from detent.job_type import LARGEST_PAYLOAD
 from detent.lifecycle import JOB, Change, decide
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
@@ -18,7 +18,6 @@ from detent.store import Event, EventFilter, JobFilter, NewJob, Store
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
-LARGEST_INT = (1 << 31) - 1
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
 
 # What a list shows; payloads and results may be large, and are shown one at a time.
@@ -74,11 +73,10 @@ async def enqueue(
 ) -> int:
     """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
     for what, text in (("kind", kind), ("queue", queue), ("key", key), ("correlation", correlation_id)):
-        _check_name(what, text)
-    if not 1 <= max_attempts <= LARGEST_INT:
-        raise BadInput(what=f"a job of {max_attempts} attempts would never run; it must have at least 1")
-    if abs(priority) > LARGEST_INT:
-        raise BadInput(what=f"{priority} is no priority; the highest is {LARGEST_INT}, the lowest -{LARGEST_INT}")
+        if text is not None:
+            check_name(what, text)
+    check_attempts(max_attempts)
+    check_priority(priority)
     job = NewJob(
         kind,
         arguments(payload),
@@ -247,11 +245,6 @@ def _cancellation(row: Row, reason: str | None, actor: str | None) -> Change:
             allowed=decision.allowed,
         )
     return decision
-
-
-def _check_name(what: str, text: str | None) -> None:
-    if text is not None and (not text.strip() or not text.isprintable()):
-        raise BadInput(what=f"{text!r} is no {what}; it must be printable text")
 
 
 def _unknown(id: str) -> NotFound:

@@ -12,11 +12,14 @@ from detent.errors import NewerDatabase, NotMigrated, StoreError
 from detent.store.dialect import POSTGRES
 from detent.store.follow import following
 from detent.store.migrations import newest
+from detent.store.own_sql import insist_harmless
 from detent.store.postgres_bell import Bell
+from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
 from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained
 from detent.store.postgres_verbs import PostgresVerbs
+from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter
 from detent.store.url import DatabaseUrl
@@ -35,6 +38,7 @@ class PostgresStore(PostgresVerbs):
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
         self._bell = Bell(url)
+        self._home: str | None = None
 
     @classmethod
     async def open(cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True) -> PostgresStore:
@@ -57,6 +61,17 @@ class PostgresStore(PostgresVerbs):
             if tenant_id is not None:
                 await transaction.narrow_to(tenant_id)
             yield transaction
+
+    def within(self, transaction: Any) -> Enqueues:
+        if isinstance(transaction, PostgresTransaction):
+            return transaction
+        return Guest(transaction, self._url, self._schema)
+
+    async def _schema(self) -> str:
+        """Where the tables are, fit to be written into a statement."""
+        if self._home is None:
+            self._home = str((await self._fetch("home"))[0][0])
+        return self._home
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[PostgresTransaction]:
@@ -120,6 +135,21 @@ class PostgresTransaction(PostgresVerbs):
         if self._spoilt:
             raise StoreError(url=self._url.shown, detail="a call in this transaction failed, so all of it was undone")
 
+    async def execute(self, sql: str, *values: Any) -> int:
+        insist_harmless(sql)
+        async with self._connection() as connection:
+            if values:
+                return _changed(await connection.execute(sql, *values))
+            # Without values the driver would send it in a way that lets it be several statements.
+            prepared = await connection.prepare(sql)
+            await prepared.fetch()
+            return _changed(prepared.get_statusmsg())
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        insist_harmless(sql)
+        async with self._connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *values)]
+
     async def narrow_to(self, tenant_id: int) -> None:
         """From here on only this tenant's rows can be seen or touched."""
         async with self._connection() as connection:
@@ -138,6 +168,12 @@ class PostgresTransaction(PostgresVerbs):
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[PostgresVerbs]:
         yield self
+
+
+def _changed(status: str) -> int:
+    """How many rows, from what the server says of a statement that is done, such as INSERT 0 1."""
+    verb, *numbers = status.split()
+    return int(numbers[-1]) if verb in ("INSERT", "UPDATE", "DELETE", "MERGE") else 0
 
 
 async def _open_pool(url: DatabaseUrl) -> asyncpg.Pool:

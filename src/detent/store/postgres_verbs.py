@@ -32,6 +32,7 @@ from detent.store.records import (
     NewJob,
     QueueSummary,
     Seen,
+    Tenant,
     seen_before,
 )
 
@@ -56,6 +57,9 @@ class PostgresReads(ABC):
         if not rows:
             raise NotFound(what="tenant", id=name, listing="detent tenants list")
         return int(rows[0][0])
+
+    async def tenants(self) -> list[Tenant]:
+        return [Tenant(*row) for row in await self._fetch("tenants")]
 
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
         rows = [row for row in await self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
@@ -185,12 +189,15 @@ class PostgresVerbs(PostgresReads):
         tenant_id: int | None = None,
         start: bool = False,
         again: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Job]:
         values: dict[str, Any] = {"worker": worker, "claim_id": claim_id}
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
         values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
         claim = "claim_and_start" if start else "claim"
+        if without:
+            claim, values["without"] = f"{claim}_known", list(without)
         rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
         return [Job(*row) for row in rows]
 
@@ -256,6 +263,12 @@ class PostgresVerbs(PostgresReads):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    async def add_tenant(self, name: str) -> int | None:
+        while not (made := await self._fetch("add_tenant", name=name)):
+            if await self._fetch("tenant_by_name", name=name):
+                return None
+        return int(made[0][0])
 
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000

@@ -7,7 +7,18 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, JobFilter, NewJob, QueueSummary, Seen
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Event,
+    EventFilter,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    QueueSummary,
+    Seen,
+    Tenant,
+)
 
 
 class Reader(Protocol):
@@ -19,6 +30,10 @@ class Reader(Protocol):
 
     async def tenant(self, name: str) -> int:
         """The key of the tenant of that name; an unknown name is `NotFound`."""
+        ...
+
+    async def tenants(self) -> list[Tenant]:
+        """Every tenant, in the order they were made."""
         ...
 
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
@@ -107,10 +122,12 @@ class Writer(Protocol):
         tenant_id: int | None = None,
         start: bool = False,
         again: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Job]:
         """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
         gets none. With `start` the jobs are running when they are returned: two moves and two events in one write. With
-        `again`, a claim whose answer was lost returns the jobs it took, and takes no more."""
+        `again`, a claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in
+        `without` are left to others."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -144,6 +161,10 @@ class Writer(Protocol):
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
         ...
 
+    async def add_tenant(self, name: str) -> int | None:
+        """The key of a new tenant of that name; none if there is one already."""
+        ...
+
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
     ) -> Seen | None:
@@ -163,6 +184,21 @@ class Writer(Protocol):
 class Transaction(Reader, Writer, Protocol):
     """Several reads and writes that happen together or not at all."""
 
+    async def execute(self, sql: str, *values: Any) -> int:
+        """Runs a statement of the caller's own, written for that database, and returns how many rows it changed. The
+        guards hold for it as for any other; one that would end the transaction, or outlive it, is `BadInput`."""
+        ...
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows that such a statement returns, by the names of their columns."""
+        ...
+
+
+class Enqueues(Protocol):
+    """Somewhere to put jobs."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]: ...
+
 
 class Store(Reader, Writer, Protocol):
     """A database opened for use. Each call is a transaction of its own."""
@@ -177,6 +213,11 @@ class Store(Reader, Writer, Protocol):
         PostgreSQL lets it see and touch only that tenant's rows."""
         ...
 
+    def within(self, transaction: Any) -> Enqueues:
+        """The queue from inside a transaction that is open already: one of this store, or on PostgreSQL that of an
+        asyncpg connection of the caller's own. Anything else is `BadInput`."""
+        ...
+
     def snapshot(self) -> AbstractAsyncContextManager[Reader]:
         """Reads that all see the same moment."""
         ...
@@ -186,8 +227,9 @@ class Store(Reader, Writer, Protocol):
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back on this event loop soon after jobs were enqueued, by whatever process; returns how to stop. A ring
-        may get lost or come for nothing, so whoever listens looks by itself now and then."""
+        """Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process;
+        returns how to stop. A ring may get lost or come for nothing, so whoever listens looks by itself now and
+        then."""
         ...
 
     async def close(self) -> None:

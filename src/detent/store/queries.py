@@ -40,6 +40,14 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
+# What a claim adds when some kinds are to be left to others. Usually none are, and then it is not asked.
+KNOWN = "_known"
+_LEFT_TO_OTHERS = {
+    "sqlite": "AND kind NOT IN (SELECT value FROM json_each(:without))",
+    "postgres": "AND j.kind <> ALL(:without::text[])",
+}
+
+
 class Statement(NamedTuple):
     """SQL ready to run, and the names of its parameters in the order they are bound."""
 
@@ -177,12 +185,14 @@ class Catalogue:
         return ":now" if self._sqlite else NOW
 
     def _filled(self, name: str) -> str:
+        plain = name.removesuffix(KNOWN)
         words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
         words |= {"jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS), "given": GIVEN}
-        if triggers := CLAIMS.get(name):
+        words["known"] = _LEFT_TO_OTHERS[self.dialect.name] if plain != name else ""
+        if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-        raw = self._raw["claim" if name in CLAIMS else name]
-        return fill(raw, lambda word: words.get(word) or self._word(word))
+        raw = self._raw["claim" if plain in CLAIMS else plain]
+        return fill(raw, lambda word: words[word] if word in words else self._word(word))
 
     def _word(self, word: str) -> str | None:
         return self.dialect.words[word] if word in self.dialect.words else declared(word)

@@ -177,6 +177,14 @@ class QueueSummary(NamedTuple):
     paused_at: int | None
 
 
+class Tenant(NamedTuple):
+    """Whose work it is."""
+
+    id: int
+    name: str
+    created_at: int
+
+
 class Seen(NamedTuple):
     """A request whose idempotency key was used before, and what was answered then (none: nothing yet)."""
 

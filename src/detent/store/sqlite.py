@@ -8,17 +8,18 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from detent.clock import Clock, HostClock
-from detent.errors import NewerDatabase, NotMigrated, StoreError
+from detent.errors import BadInput, NewerDatabase, NotMigrated, StoreError
 from detent.store.dialect import SQLITE
 from detent.store.follow import following
 from detent.store.migrations import newest
+from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter, NewJob
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 READERS = 4
 IDLE_TRANSACTION_SECONDS = 60.0
+WHY_NOT_STDLIB = "closing a file through a second SQLite library drops the locks of the first"
 
 
 class SqliteStore(SqliteVerbs):
@@ -71,6 +73,15 @@ class SqliteStore(SqliteVerbs):
     def transaction(self, tenant_id: int | None = None) -> SqliteTransaction:
         return SqliteTransaction(self._writer, self._bell)
 
+    def within(self, transaction: Any) -> Enqueues:
+        if isinstance(transaction, SqliteTransaction):
+            return transaction
+        given = f"{type(transaction).__module__}.{type(transaction).__name__}"
+        why = WHY_NOT_STDLIB if given == "sqlite3.Connection" else "a SQLite file has one writer, and this is another"
+        raise BadInput(
+            what=f"a {given} cannot be _tx: {why}; use: async with app.transaction() as tx, and tx.execute(…)"
+        )
+
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[SqliteReads]:
         if self._path == MEMORY:
@@ -97,6 +108,11 @@ class SqliteStore(SqliteVerbs):
         keys = await super().enqueue(jobs)
         self._bell.ring()
         return keys
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        await super().set_queue_paused(name, paused, tenant_id)
+        if not paused:
+            self._bell.ring()
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
@@ -146,7 +162,7 @@ class SqliteTransaction(SqliteVerbs):
     def __init__(self, writer: Writer, bell: Bell) -> None:
         self._writer = writer
         self._bell = bell
-        self._enqueued = False
+        self._rings = False
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 
@@ -162,12 +178,22 @@ class SqliteTransaction(SqliteVerbs):
         self._commits = kind is None
         self._calls.put(None)
         await self._served
-        if self._commits and self._enqueued:
+        if self._commits and self._rings:
             self._bell.ring()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        self._enqueued = True
+        self._rings = True
         return await super().enqueue(jobs)
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        self._rings |= not paused
+        await super().set_queue_paused(name, paused, tenant_id)
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        return (await self._write(lambda session: session.own(sql, values)))[1]
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return (await self._write(lambda session: session.own(sql, values)))[0]
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         if self._served.done():

@@ -20,6 +20,7 @@ from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import SQLITE
 from detent.store.guards import both, mine
+from detent.store.own_sql import insist_harmless
 from detent.store.queries import Catalogue
 from detent.store.records import (
     Birth,
@@ -31,6 +32,7 @@ from detent.store.records import (
     NewJob,
     QueueSummary,
     Seen,
+    Tenant,
     seen_before,
 )
 from detent.store.sqlite_faults import sqlite_faults
@@ -59,6 +61,9 @@ class Session:
         if not rows:
             raise NotFound(what="tenant", id=name, listing="detent tenants list")
         return int(rows[0][0])
+
+    def tenants(self) -> list[Tenant]:
+        return [Tenant(*row) for row in self._run("tenants")]
 
     def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
         rows = [row for row in self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
@@ -108,6 +113,21 @@ class Session:
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
 
+    # --- the caller's own statements
+
+    def own(self, sql: str, values: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
+        """The rows such a statement returns, and how many it changed. Each of several is looked at before it runs."""
+
+        def looked_at(_: apsw.Cursor, statement: str, __: object) -> bool:
+            insist_harmless(statement)
+            return True
+
+        insist_harmless(sql)
+        before, cursor = self._db.total_changes(), self._db.cursor()
+        cursor.exec_trace = looked_at
+        rows = _named(cursor.execute(sql, values))
+        return rows, self._db.changes() if self._db.total_changes() != before else 0
+
     # --- writes
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
@@ -133,10 +153,15 @@ class Session:
         claim_id: int,
         tenant_id: int | None,
         start: bool,
+        without: Sequence[str] = (),
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        found = [self._run("due", queue=queue, tenant_id=tenant_id, limit=limit) for queue in dict.fromkeys(queues)]
+        due = "due"
+        wanted: dict[str, Any] = {"tenant_id": tenant_id, "limit": limit}
+        if without:
+            due, wanted["without"] = "due_known", json.dumps(list(without))
+        found = [self._run(due, queue=queue, **wanted) for queue in dict.fromkeys(queues)]
         rows = self._run(
             "claim_and_start" if start else "claim",
             ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
@@ -186,6 +211,10 @@ class Session:
 
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    def add_tenant(self, name: str) -> int | None:
+        made = self._run("add_tenant", name=name)
+        return int(made[0][0]) if made else None
 
     def recall(self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int) -> Seen | None:
         request = {"tenant_id": tenant_id, "endpoint": endpoint, "key": key}

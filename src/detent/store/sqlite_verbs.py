@@ -21,6 +21,7 @@ from detent.store.records import (
     NewJob,
     QueueSummary,
     Seen,
+    Tenant,
 )
 from detent.store.sqlite_session import Session
 
@@ -39,6 +40,9 @@ class SqliteReads(ABC):
 
     async def tenant(self, name: str) -> int:
         return await self._read(lambda session: session.tenant(name))
+
+    async def tenants(self) -> list[Tenant]:
+        return await self._read(lambda session: session.tenants())
 
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
         return await self._read(lambda session: session.get(lifecycle, id, tenant_id))
@@ -115,11 +119,12 @@ class SqliteVerbs(SqliteReads):
         tenant_id: int | None = None,
         start: bool = False,
         again: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
         return await self._write(
-            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start), limit
+            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start, without), limit
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -147,6 +152,9 @@ class SqliteVerbs(SqliteReads):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
+
+    async def add_tenant(self, name: str) -> int | None:
+        return await self._write(lambda session: session.add_tenant(name))
 
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000

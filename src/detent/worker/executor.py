@@ -9,25 +9,30 @@ from concurrent.futures import Executor as Pool
 from typing import Any
 
 from detent.job_type import JobType
-from detent.outcomes import PermanentError, ValidationError
+from detent.outcomes import ValidationError
 from detent.store import Job
 from detent.worker.context import Context
-from detent.worker.settlement import Raised
+from detent.worker.settlement import Raised, Release
+
+MOST_UNKNOWN = (
+    1000  # kinds to be left to others; with more of them than that a worker takes some in vain, ever less often
+)
 
 
 class Executor:
-    """Finds the handler of a job, gives it its arguments, and returns what it said."""
+    """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
+    without having a handler for them."""
 
     def __init__(self, kinds: Mapping[str, JobType], threads: Pool) -> None:
         self._kinds = kinds
         self._threads = threads
+        self.unknown: set[str] = set()
 
     async def run(self, job: Job, context: Context) -> Any:
         """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
         kind = self._kinds.get(job.kind)
         if kind is None:
-            known = ", ".join(sorted(self._kinds)) or "none"
-            return Raised(PermanentError(f"this worker has no handler for {job.kind!r}; it has: {known}"), "fetch")
+            return self._not_known(job)
         try:
             arguments = _arguments(job, kind)
         except ValidationError as error:
@@ -38,6 +43,13 @@ class Executor:
             return await self._call_in_time(kind, context, arguments, kind.timeout_us / 1_000_000)
         except (Exception, SystemExit) as error:
             return Raised(error)
+
+    def _not_known(self, job: Job) -> Release:
+        """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
+        if len(self.unknown) < MOST_UNKNOWN:
+            self.unknown.add(job.kind)
+        known = ", ".join(sorted(self._kinds)) or "none"
+        return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
 
     async def _call(self, kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
         if kind.is_async:

@@ -23,9 +23,11 @@ DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The worker gives the job back unfinished; the attempt is not spent."""
+    """The worker gives the job back unfinished; the attempt is not spent. It is due again at once, or, where it could
+    not be done here at all, after a backoff that gives others the time to take it."""
 
     reason: str = "worker drains"
+    backs_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str
         return _settle_error(job, kind, said, chance, actor)
     try:
         trigger, facts = _understood(said)
+        if isinstance(said, Release) and said.backs_off:
+            facts["values"]["delay_us"] = backoff_us(None, job.epoch + 1, chance)
     except (BadInput, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         wrong = PermanentError(f"the handler returned what cannot be kept: {error}")
         return _settle_error(job, kind, Raised(wrong, "output"), chance, actor)
@@ -59,7 +63,7 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(said, Snooze):
         return "snooze", {"values": {"delay_us": span_us(said.delay)}}
     if isinstance(said, Release):
-        return "release", {"reason": said.reason, "values": {"delay_us": 0}}
+        return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": _plain(str(said.reason)) or None}
     return "succeed", {"values": {"result": None if said is None else _json(said)}}

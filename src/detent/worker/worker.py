@@ -88,7 +88,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="detent-handler")
         self._keeper = LeaseKeeper(self._leases_store, self._registration.id, self._lose, self._ask_to_stop)
         self._keeper.start()
-        executor = Executor(self._kinds, self._threads)
+        executor = self._executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap())]
@@ -157,6 +157,7 @@ class Worker:
             tenant_id=self._settings.tenant_id,
             start=True,
             again=again,
+            without=tuple(self._executor.unknown),
         )
 
     def _room(self) -> int:

@@ -43,7 +43,7 @@ due AS MATERIALIZED (
         SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
         WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
             AND j.run_at <= (SELECT now FROM clock) AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
-            AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue)
+            AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue) {known}
         ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
         FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
@@ -90,6 +90,16 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- name: log_end
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
+
+-- name: home
+-- The schema that holds the tables, quoted.
+SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
+WHERE c.oid = to_regclass('detent_migrations');
+
+-- name: resume_queue
+-- From the next claim on the queue is served again; rings, for what waits in it could be due.
+WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
+SELECT pg_notify('detent_jobs', '');
 
 -- name: held
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.

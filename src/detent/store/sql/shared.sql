@@ -4,6 +4,15 @@
 -- The key of a tenant.
 SELECT id FROM tenants WHERE name = :name;
 
+-- name: tenants
+-- Every tenant, in the order they were made.
+SELECT id, name, created_at FROM tenants ORDER BY id;
+
+-- name: add_tenant
+-- A tenant under the next number; nothing if the name is taken, or if another was given the same number just now.
+INSERT INTO tenants (id, name, created_at) SELECT coalesce(max(id), 0) + 1, :name, {now} FROM tenants WHERE true
+ON CONFLICT DO NOTHING RETURNING id;
+
 -- name: request_seen
 -- What was answered to a request of this key, if it is still remembered.
 SELECT request_hash, response FROM idempotency_keys
@@ -33,10 +42,6 @@ DELETE FROM idempotency_keys WHERE expires_at <= {now} RETURNING key;
 -- From the next claim on nothing is taken from the queue.
 INSERT INTO queues (tenant_id, name, paused_at) VALUES (:tenant_id, :name, {now})
 ON CONFLICT (tenant_id, name) DO UPDATE SET paused_at = coalesce(queues.paused_at, excluded.paused_at);
-
--- name: resume_queue
--- From the next claim on the queue is served again.
-UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name;
 
 -- name: event_count
 -- How many events there are, of one tenant or of all.

@@ -26,7 +26,7 @@ SELECT -priority, run_at, id FROM jobs
 WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND run_at <= {now}
     AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM queues AS q
-        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL)
+        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL) {known}
 ORDER BY priority DESC, run_at, id LIMIT :limit;
 
 -- name: claim
@@ -58,6 +58,10 @@ SELECT ts FROM events ORDER BY id DESC LIMIT 1;
 -- name: log_end
 -- The newest event: what commits later comes after it.
 SELECT coalesce(max(id), 0) FROM events;
+
+-- name: resume_queue
+-- From the next claim on the queue is served again.
+UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name;
 
 -- name: held
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.

@@ -1,0 +1,54 @@
+"""`detent tenants`: whose work the database holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import Db, opened
+from detent.service import tenants as service
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from detent.store.records import Tenant
+
+app = typer.Typer()
+
+
+@app.command("list")
+def list_(db: Db = None, as_json: screen.Json = False) -> None:
+    """List the tenants. Everything belongs to one of them; who names none works for `default`."""
+
+    async def read() -> list[Tenant]:
+        async with opened(db) as store:
+            return await service.listing(store)
+
+    tenants = asyncio.run(read())
+    screen.emit({"tenants": [service.as_json(tenant) for tenant in tenants]}, lambda: _table(tenants), as_json)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Add a tenant. Its work is its own: nobody else's commands see it."""
+
+    async def write() -> Tenant:
+        async with opened(db) as store:
+            return await service.add(store, name)
+
+    tenant = asyncio.run(write())
+    screen.emit({"tenant": service.as_json(tenant)}, lambda: f"{tenant.name} is tenant {tenant.id}.", as_json)
+
+
+def _table(tenants: list[Tenant]) -> RenderableType:
+    table = screen.table("tenant", "name", "since")
+    for tenant in tenants:
+        table.add_row(str(tenant.id), tenant.name, screen.moment(tenant.created_at or None))
+    return table

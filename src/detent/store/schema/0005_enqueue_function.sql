@@ -1,0 +1,1 @@
+-- Nothing for both databases: only PostgreSQL has functions that other drivers can call.
