@@ -15,6 +15,8 @@ from importlib.resources import files
 from operator import itemgetter
 from typing import NamedTuple
 
+from detent.histogram import bucket_sql
+from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.dialect import SQLITE, Dialect, declared, fill
@@ -42,6 +44,14 @@ _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
+
+
+_WORDS = {
+    "job_columns": ", ".join(JOB_COLUMNS),
+    "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
+    "lasted_bucket": bucket_sql("lasted"),
+    "waited_bucket": bucket_sql("waited"),
+}
 
 
 class Statement(NamedTuple):
@@ -72,7 +82,7 @@ class Catalogue:
 
     def __getitem__(self, name: str) -> Statement:
         if name not in self._statements:
-            words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
+            words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
             if triggers := CLAIMS.get(name):
                 words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
             raw = self._raw["claim" if name in CLAIMS else name]
