@@ -55,7 +55,10 @@ TIME_IN_STATE = Metric(
     "histogram",
 )
 RUN_TIME = Metric(
-    "detent_job_run_seconds", "How long jobs ran, attempt by attempt, however it ended.", ("kind",), "histogram"
+    "detent_job_run_seconds",
+    "How long jobs ran, attempt by attempt, from when their worker took them and however it ended.",
+    ("kind",),
+    "histogram",
 )
 WAIT_TIME = Metric(
     "detent_job_wait_seconds",
