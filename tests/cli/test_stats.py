@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from detent.store import NewJob, open_store
 from tests.cli.queue_scene import answer, fill, said
 from tests.support.command import run
 
@@ -22,13 +24,17 @@ async def pay_the_invoice(ctx, number):
 
 
 def worked(folder: Path, url: str, jobs: int) -> None:
-    """Jobs enqueued by one process each (every second one twice), and done by another."""
+    """Jobs enqueued here, every second one twice under the same key, and done by another process."""
     (folder / "shop.py").write_text(PROGRAM)
-    for number in range(jobs):
-        for _ in range(1 + number % 2):
-            arguments = ("--payload", f'{{"number": {number}}}', "--key", f"k{number}", "--max-attempts", "1")
-            done = run("jobs", "enqueue", "pay_the_invoice", *arguments, "--db", url)
-            assert done.returncode == 0, done.stderr
+
+    async def enqueued() -> None:
+        store = await open_store(url)
+        for number in sorted([*range(jobs), *range(1, jobs, 2)]):
+            payload = f'{{"number": {number}}}'
+            await store.enqueue([NewJob("pay_the_invoice", payload, key=f"k{number}", max_attempts=1)])
+        await store.close()
+
+    asyncio.run(enqueued())
     assert run("work", "shop:app", "--until-idle", "--db", url, cwd=folder).returncode == 0
 
 
