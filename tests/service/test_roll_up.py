@@ -76,6 +76,15 @@ async def test_every_move_is_counted_once_however_it_was_made(store: Store, data
     assert await faults(store) == []
 
 
+async def test_no_more_pages_are_counted_than_asked_for(store: Store) -> None:
+    await queued(store, 25)
+    await settled(store)
+    told: list[int] = []
+    assert await stats.roll_up(store, page=10, most=20, told=told.append) == 20
+    assert await stats.roll_up(store, page=10, told=told.append) == 5
+    assert told == [10, 20, 5]
+
+
 async def test_run_time_and_failures_are_those_of_the_kind(store: Store) -> None:
     owner = await worker(store)
     await store.enqueue([NewJob("good"), NewJob("bad"), NewJob("bad")])

@@ -14,12 +14,16 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
 from detent.cli.queues import table as queue_table
 from detent.errors import BadInput
 from detent.service import stats as service
+from detent.service.roll_up import PAGE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from detent.service.stats import Stats
+
+Section = tuple["RenderableType", ...]
+"""A title and what stands under it."""
 
 Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print the text format that Prometheus reads.")]
 
@@ -45,9 +49,10 @@ def stats(
 async def _read(db: str | None, tenant: str) -> Stats:
     async with opened(db) as store:
         await store.tenant(tenant)  # an unknown one is refused before the work, not after it
-        with screen.progress("Counting", "events") as bar:
-            total = await store.event_count()
-            await service.roll_up(store, told=lambda counted: bar(counted, total))
+        if await service.roll_up(store, most=PAGE) == PAGE:
+            with screen.progress("Counting", "events") as bar:
+                total = await store.event_count()
+                await service.roll_up(store, told=lambda counted: bar(counted, total))
         return await service.read(store, tenant)
 
 
@@ -60,69 +65,63 @@ def _page(figures: Stats) -> RenderableType:
     if not figures.own.counts[metrics.TRANSITIONS]:
         return "Nothing was counted yet: no entity has made a move."
     parts = (_queues, _kinds, _moves, _states, _refusals, _engine)
-    first, *others = (piece for part in parts for piece in part(figures))
-    return Group(first, *others) if figures.queues else Group(*others)
+    first, *others = (section for part in parts for section in part(figures))
+    return Group(*first, *(piece for section in others for piece in ("", *section)))
 
 
-def _queues(figures: Stats) -> Iterator[RenderableType]:
+def _queues(figures: Stats) -> Iterator[Section]:
     if figures.queues:
-        yield _title("Queues")
-        yield queue_table(figures.queues, figures.now)
+        yield _title("Queues"), queue_table(figures.queues, figures.now)
     lately = figures.lately
     ended = sum(lately.get(trigger, 0) for trigger in service.ENDS)
     rate = ended / (service.LATELY_US / 1_000_000)
-    yield f"\nIn the last minute {lately.get('enqueue', 0):,} enqueued, {ended:,} ended: {rate:,.1f} a second."
+    yield (f"In the last minute {lately.get('enqueue', 0):,} enqueued, {ended:,} ended: {rate:,.1f} a second.",)
 
 
-def _kinds(figures: Stats) -> Iterator[RenderableType]:
+def _kinds(figures: Stats) -> Iterator[Section]:
     kinds = service.kinds(figures)
     if not kinds:
         return
-    yield _title("Kinds of jobs")
     table = _table("kind", 7, "ended", "succeeded", "retries", "run p50", "p95", "wait p50", "p95")
     for kind in kinds:
         times = (time.quantile(q) for time in (kind.run, kind.wait) for q in (0.5, 0.95))
         counts = f"{kind.ended:,}", _percent(kind.success_rate), f"{kind.moves['retry']:,}"
         table.add_row(kind.kind, *counts, *map(screen.took, times))
-    yield table
+    yield _title("Kinds of jobs"), table
     dead = figures.own.counts[metrics.DEAD_LETTERS]
     if dead:
-        yield _title("Dead letters")
-        yield _counts(("kind", "reason"), dead.items())
+        yield _title("Dead letters"), _counts(("kind", "reason"), dead.items())
 
 
-def _moves(figures: Stats) -> Iterator[RenderableType]:
-    yield _title("Moves")
+def _moves(figures: Stats) -> Iterator[Section]:
     moves = sorted(figures.own.counts[metrics.TRANSITIONS].items(), key=_by_entity)
-    yield _counts(("entity", "trigger", "from", "to"), (((e, t, a or "–", b), count) for (e, a, b, t), count in moves))
+    rows = (((e, t, a or "–", b), count) for (e, a, b, t), count in moves)
+    yield _title("Moves"), _counts(("entity", "trigger", "from", "to"), rows)
 
 
 def _by_entity(item: tuple[tuple[str, ...], int]) -> tuple[str, int]:
     return item[0][0], -item[1]
 
 
-def _states(figures: Stats) -> Iterator[RenderableType]:
+def _states(figures: Stats) -> Iterator[Section]:
     times = figures.own.times[metrics.TIME_IN_STATE]
     if times:
-        yield _title("Time in a state")
         table = _table("entity", 3, "state", "left", "p50", "p95")
         for (entity, state), time in sorted(times.items(), key=lambda item: item[0]):
             left = f"{time.count:,}"
             table.add_row(entity, state, left, screen.took(time.quantile(0.5)), screen.took(time.quantile(0.95)))
-        yield table
+        yield _title("Time in a state"), table
 
 
-def _refusals(figures: Stats) -> Iterator[RenderableType]:
+def _refusals(figures: Stats) -> Iterator[Section]:
     refused, late = figures.own.counts[metrics.REFUSED], figures.own.counts[metrics.CONFLICTS]
     if refused:
-        yield _title("Refused")
-        yield _counts(("entity", "in state", "asked to"), sorted(refused.items()))
+        yield _title("Refused"), _counts(("entity", "in state", "asked to"), sorted(refused.items()))
     if late:
-        yield _title("Too late")
-        yield _counts(("entity", "asked to"), sorted(late.items()))
+        yield _title("Too late"), _counts(("entity", "asked to"), sorted(late.items()))
 
 
-def _engine(figures: Stats) -> Iterator[RenderableType]:
+def _engine(figures: Stats) -> Iterator[Section]:
     """What the processes counted, a line each; a line about nothing is left out."""
     keys, calls = figures.total(metrics.IDEMPOTENCY), figures.total(metrics.CLAIM_CALLS)
     renewals, hits = figures.total(metrics.RENEWALS), figures.total(metrics.IDEMPOTENCY, outcome="hit")
@@ -136,8 +135,7 @@ def _engine(figures: Stats) -> Iterator[RenderableType]:
     )
     told = [line for counted, line in lines if counted]
     if told:
-        yield _title("Keys, claims and leases")
-        yield "\n".join(told)
+        yield _title("Keys, claims and leases"), "\n".join(told)
 
 
 def _share(figures: Stats, metric: metrics.Metric, outcome: str) -> str:
@@ -155,7 +153,7 @@ def _percent(part: float | None) -> str:
 def _title(text: str) -> RenderableType:
     from rich.text import Text
 
-    return Text(f"\n{text}", style="bold")
+    return Text(text, style="bold")
 
 
 def _table(first: str, figures: int, *rest: str) -> Table:

@@ -33,10 +33,13 @@ OTHER = "other"
 _NOTES = {(name, note.trigger) for name, lifecycle in LIFECYCLES.items() for note in lifecycle.notes}
 
 
-async def roll_up(store: Store, *, page: int = PAGE, told: Callable[[int], None] = lambda counted: None) -> int:
-    """Counts the events that were not counted yet; returns how many it was. `told` hears of it page by page."""
+async def roll_up(
+    store: Store, *, page: int = PAGE, most: int | None = None, told: Callable[[int], None] = lambda counted: None
+) -> int:
+    """Counts the events that were not counted yet, or the next pages up to that many at most; returns how many it was.
+    `told` hears of it page by page."""
     total, more = 0, True
-    while more:
+    while more and (most is None or total + page <= most):
         start = await store.log_position(READER)
         digest = await store.digest(start, page)
         more = digest.events == page
