@@ -228,7 +228,7 @@ class Detent:
         if _in_memory(self.url):
             yield await self.open()
             return
-        store = await open_store(self.url, create=False)
+        store = await open_store(self.url, create=False, tally=(await self.open()).tally)
         try:
             yield store
         finally:

@@ -42,6 +42,7 @@ class InvalidTransition(DetentError):
         self.from_state = from_state
         self.trigger = trigger
         self.allowed = allowed
+        self.because = because
         super().__init__(
             lifecycle=lifecycle,
             id=id,

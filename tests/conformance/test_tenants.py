@@ -13,6 +13,7 @@ from detent.store import NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
+from detent.store.records import Counter
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -80,6 +81,7 @@ async def peopled(postgres_store: Store) -> Store:
             await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
+        await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
     return postgres_store
 
 

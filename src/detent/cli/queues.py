@@ -34,7 +34,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
     queues, now = asyncio.run(read())
     screen.emit(
         {"queues": [service.as_json(queue) for queue in queues]},
-        lambda: _table(queues, now) if queues else "No queues: nothing was ever enqueued.",
+        lambda: table(queues, now) if queues else "No queues: nothing was ever enqueued.",
         as_json,
     )
 
@@ -63,7 +63,8 @@ async def _change(change: Any, name: str, tenant: str, db: str | None) -> QueueS
         return before
 
 
-def _table(queues: list[QueueSummary], now: int) -> RenderableType:
+def table(queues: list[QueueSummary], now: int) -> RenderableType:
+    """Queues as rows; also part of `detent stats`."""
     states = [state.name for state in JOB.states]
     if screen.stdout().width < WIDE_ENOUGH:
         return _narrow_table(queues, states, now)

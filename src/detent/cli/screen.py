@@ -114,6 +114,24 @@ def span(us: int) -> str:
     return next((f"{seconds // size} {unit}" for size, unit in _UNITS if seconds >= size), "under 1 s")
 
 
+def took(us: float | None) -> str:
+    """How long something took, to the digits people read.
+
+    >>> took(640), took(2_345), took(1_420_000), took(250_000_000), took(11_100_000_000), took(None)
+    ('640 µs', '2.3 ms', '1.4 s', '4m 10s', '3h 5m', '–')
+    """
+    if us is None:
+        return "–"
+    for size, unit in ((1, "µs"), (1_000, "ms"), (1_000_000, "s")):
+        if us < size * (60 if unit == "s" else 1_000):
+            return f"{us / size:.{1 if unit != 'µs' and us < size * 100 else 0}f} {unit}"
+    minutes, seconds = divmod(round(us / 1_000_000), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{n}{unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")) if n]
+    return " ".join(parts[:2])
+
+
 def survive_any_encoding() -> None:
     """A terminal that lacks a sign shows its code instead; printing never fails."""
     for stream in (sys.stdout, sys.stderr):

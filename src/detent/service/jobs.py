@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 from detent import ids
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
-from detent.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, StillUnfinished
-from detent.lifecycle import JOB, Change, decide
+from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
+from detent.lifecycle import JOB
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
+from detent.service.decisions import decided
 from detent.service.entities import actor_name, public_id
 from detent.service.redrive import run_again
 from detent.store import Event, EventFilter, JobFilter, NewJob, Store
@@ -137,7 +138,7 @@ async def cancel(
         if row["state"] == RUNNING.name and not hard:
             if await store.request_stop(row["id"], tenant_id):
                 return "asked to stop"
-        elif not await store.apply([_cancellation(row, reason, actor)]):
+        elif not await store.apply([decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
             return "cancelled"
     raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
 
@@ -232,19 +233,6 @@ def document(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _cancellation(row: Row, reason: str | None, actor: str | None) -> Change:
-    decision = decide(JOB, row, "cancel", actor=actor, reason=reason)
-    if isinstance(decision, InvalidTransition):
-        raise InvalidTransition(
-            lifecycle=JOB.name,
-            id=public_id(JOB.name, row["id"]),
-            from_state=decision.from_state,
-            trigger=decision.trigger,
-            allowed=decision.allowed,
-        )
-    return decision
 
 
 def _unknown(id: str) -> NotFound:

@@ -6,6 +6,7 @@ from detent.clock import Clock
 from detent.errors import MissingDriver
 from detent.store.protocol import Reader, Store, Transaction
 from detent.store.records import Event, EventFilter, Job, JobFilter, NewJob, QueueSummary
+from detent.store.tally import Tally
 from detent.store.url import database_url
 
 __all__ = [
@@ -23,20 +24,26 @@ __all__ = [
 
 
 async def open_store(
-    url: str | None = None, *, migrate: bool = True, create: bool = True, clock: Clock | None = None
+    url: str | None = None,
+    *,
+    migrate: bool = True,
+    create: bool = True,
+    clock: Clock | None = None,
+    tally: Tally | None = None,
 ) -> Store:
     """Open a database, bringing its schema up to date unless told not to.
 
     With `create=False` one that is not there yet is refused with `NoDatabase`, without `migrate` one that is behind
-    with `NotMigrated`; one that is ahead of this program is refused in any case.
+    with `NotMigrated`; one that is ahead of this program is refused in any case. Stores of one process may share a
+    `tally` of what they are asked.
     """
     target = database_url(url)
     if target.dialect == "sqlite":
         from detent.store.sqlite import SqliteStore
 
-        return await SqliteStore.open(target, migrate=migrate, create=create, clock=clock)
+        return await SqliteStore.open(target, migrate=migrate, create=create, clock=clock, tally=tally)
     try:
         from detent.store.postgres import PostgresStore
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=target.shown) from missing
-    return await PostgresStore.open(target, migrate=migrate, create=create)
+    return await PostgresStore.open(target, migrate=migrate, create=create, tally=tally)

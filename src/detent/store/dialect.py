@@ -30,6 +30,9 @@ SQLITE = Dialect(
         "pk_int": "INTEGER PRIMARY KEY",
         "event_position": "id INTEGER PRIMARY KEY AUTOINCREMENT",
         "event_key": "",
+        "tx": "0",
+        "commit_order": "id",
+        "after_cursor": "id > :id",
     },
 )
 
@@ -47,6 +50,9 @@ POSTGRES = Dialect(
             "tx bigint NOT NULL DEFAULT detent_tx(), id bigint NOT NULL DEFAULT nextval('detent_event_ids')"
         ),
         "event_key": ",\n    PRIMARY KEY (tx, id)",
+        "tx": "tx",
+        "commit_order": "tx, id",
+        "after_cursor": "(tx, id) > (:tx, :id) AND tx < detent_tx_horizon()",
     },
 )
 

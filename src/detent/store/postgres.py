@@ -22,6 +22,7 @@ from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter
+from detent.store.tally import Tally, flush
 from detent.store.url import DatabaseUrl
 
 MOST_CONNECTIONS = 10
@@ -31,17 +32,20 @@ STATEMENTS_KEPT = 400
 class PostgresStore(PostgresVerbs):
     """An open PostgreSQL database."""
 
-    def __init__(self, url: DatabaseUrl, pool: asyncpg.Pool) -> None:
+    def __init__(self, url: DatabaseUrl, pool: asyncpg.Pool, tally: Tally) -> None:
         self.url = url.shown
         self._url = url
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
+        self.tally = tally
         self._bell = Bell(url)
         self._home: str | None = None
 
     @classmethod
-    async def open(cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True) -> PostgresStore:
+    async def open(
+        cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True, tally: Tally | None = None
+    ) -> PostgresStore:
         """Connects, and prepares a database that is new; one of a newer program is refused untouched."""
         connection = await connect(url)
         try:
@@ -50,9 +54,10 @@ class PostgresStore(PostgresVerbs):
         finally:
             await connection.close()
         with explained(url):
-            return cls(url, await _open_pool(url))
+            return cls(url, await _open_pool(url), tally or Tally())
 
     async def close(self) -> None:
+        await flush(self)
         await self._pool.close()
 
     @asynccontextmanager
@@ -104,7 +109,7 @@ class PostgresStore(PostgresVerbs):
             with explained(self._url):
                 await transaction.start()
             try:
-                lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys)
+                lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
                 yield lent
                 lent.insist_unspoilt()
             except BaseException:
@@ -123,11 +128,14 @@ class PostgresStore(PostgresVerbs):
 class PostgresTransaction(PostgresVerbs):
     """Several calls on one connection, in one transaction."""
 
-    def __init__(self, connection: asyncpg.Connection, url: DatabaseUrl, catalogue: Catalogue, keys: KeyPages) -> None:
+    def __init__(
+        self, connection: asyncpg.Connection, url: DatabaseUrl, catalogue: Catalogue, keys: KeyPages, tally: Tally
+    ) -> None:
         self._own = connection
         self._url = url
         self._catalogue = catalogue
         self._keys = keys
+        self.tally = tally
         self._spoilt = False
 
     def insist_unspoilt(self) -> None:

@@ -16,6 +16,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import POSTGRES
+from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
 from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
@@ -24,17 +25,21 @@ from detent.store.queries import Catalogue
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
+    Counter,
     Event,
     EventFilter,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Progress,
     QueueSummary,
     Seen,
     Tenant,
+    added_up,
     seen_before,
 )
+from detent.store.tally import Tally
 
 LOCK_WAIT_MS = 2000
 
@@ -126,6 +131,16 @@ class PostgresReads(ABC):
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
 
+    async def log_position(self, reader: str) -> str | None:
+        rows = await self._fetch("log_position", reader=reader)
+        return str(rows[0][0]) if rows else None
+
+    async def counters(self, tenant_id: int) -> list[Counter]:
+        return [Counter(*row) for row in await self._fetch("counters", tenant_id=tenant_id)]
+
+    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
+        return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since))
+
     async def faults(self) -> list[str]:
         async with self._connection() as connection:
             return await postgres_faults(connection)
@@ -148,10 +163,19 @@ class PostgresVerbs(PostgresReads):
     """The reads and the writes."""
 
     _keys: KeyPages
+    tally: Tally
 
     @abstractmethod
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
+
+    async def digest(self, after: str | None, limit: int) -> Digest:
+        """In the order of the index, also where the planner knows too little of the log and would sort all of it."""
+        async with self._transaction() as transaction:
+            await transaction._set("enable_sort", "off")
+            rows = await transaction._fetch("digest", **start(POSTGRES, after), limit=limit)
+            await transaction._set("enable_sort", "on")
+            return digest(POSTGRES, rows)
 
     def _rings(self) -> bool:
         """Whether those who wait for work are to be told of this enqueue."""
@@ -168,9 +192,9 @@ class PostgresVerbs(PostgresReads):
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
         born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
-        if len(born) == len(jobs):
-            return keys
-        return await self._with_earlier(jobs, keys)
+        made = keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
+        self.tally.enqueued(jobs, keys, made)
+        return made
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
         keyed = [job for job in jobs if job.key is not None]
@@ -199,6 +223,7 @@ class PostgresVerbs(PostgresReads):
         if without:
             claim, values["without"] = f"{claim}_known", list(without)
         rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
+        self.tally.claimed(rows, tenant_id)
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -230,14 +255,18 @@ class PostgresVerbs(PostgresReads):
             entity=[change.lifecycle.name for change in late],
         )
         done = {row[0] for row in rows}
-        return [change for change in late if change.id not in done]
+        lost = [change for change in late if change.id not in done]
+        self.tally.late(lost)
+        return lost
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
         if not tokens:
             return []
         ids, epochs = [list(column) for column in zip(*sorted(tokens), strict=True)]
         held = {row[0] for row in await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
-        return [id for id, _ in tokens if id not in held]
+        lost = [id for id, _ in tokens if id not in held]
+        self.tally.renewed(len(tokens), len(lost))
+        return lost
 
     async def create(
         self,
@@ -285,15 +314,31 @@ class PostgresVerbs(PostgresReads):
                 raise RequestInFlight(key=key) from None
             await transaction._wait_for_locks(0)
             if first:
+                self.tally.recalled(tenant_id, None)
                 return None
-            return seen_before(key, request_hash, (await transaction._fetch("request_seen", **request))[0])
+            seen = seen_before(key, request_hash, (await transaction._fetch("request_seen", **request))[0])
+            self.tally.recalled(tenant_id, seen)
+            return seen
 
     async def _wait_for_locks(self, milliseconds: int) -> None:
+        await self._set("lock_timeout", str(milliseconds))
+
+    async def _set(self, name: str, value: str) -> None:
+        """A setting of this transaction."""
         async with self._connection() as connection:
-            await connection.execute("SELECT set_config('lock_timeout', $1, true)", str(milliseconds))
+            await connection.execute("SELECT set_config($1, $2, true)", name, value)
 
     async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         await self._fetch("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
+
+    async def count(self, counted: Sequence[Counter], *, progress: Progress | None = None) -> bool:
+        async with self._transaction() as transaction:
+            if progress is not None and not await transaction._fetch("move_on", **progress._asdict()):
+                return False
+            columns = [list(column) for column in zip(*added_up(counted), strict=True)]
+            if columns:
+                await transaction._fetch("count", **dict(zip(Counter._fields, columns, strict=True)))
+            return True
 
     async def forget_requests(self) -> int:
         return len(await self._fetch("forget_old_requests"))

@@ -7,18 +7,22 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
+    Counter,
     Event,
     EventFilter,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Progress,
     QueueSummary,
     Seen,
     Tenant,
 )
+from detent.store.tally import Tally
 
 
 class Reader(Protocol):
@@ -99,6 +103,23 @@ class Reader(Protocol):
         """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
         ...
 
+    async def digest(self, after: str | None, limit: int) -> Digest:
+        """The next events of the log in the order of commits, counted by what is alike in them, with how long the state
+        before each had lasted; read on from its cursor, every event is counted once."""
+        ...
+
+    async def log_position(self, reader: str) -> str | None:
+        """How far a reader of the log has come; none if it has not begun."""
+        ...
+
+    async def counters(self, tenant_id: int) -> list[Counter]:
+        """Everything that was counted for a tenant."""
+        ...
+
+    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
+        """How many moves a tenant's jobs have made since then, by trigger."""
+        ...
+
     async def faults(self) -> list[str]:
         """What is wrong with the database itself: damaged storage, guards that are missing or changed."""
         ...
@@ -176,6 +197,11 @@ class Writer(Protocol):
         """What a repeated request will be told; kept if and only if the transaction commits."""
         ...
 
+    async def count(self, counted: Sequence[Counter], *, progress: Progress | None = None) -> bool:
+        """Adds to the counters. With progress, only if that reader of the log still stands where it began, and then it
+        moves on in the same write; false means that another was first, and nothing was added."""
+        ...
+
     async def forget_requests(self) -> int:
         """Drops the idempotency keys whose time is over; returns how many."""
         ...
@@ -206,6 +232,11 @@ class Store(Reader, Writer, Protocol):
     @property
     def url(self) -> str:
         """Which database, fit to be shown."""
+        ...
+
+    @property
+    def tally(self) -> Tally:
+        """What was asked of this store and is not yet among the counters; closing it adds it there."""
         ...
 
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Transaction]:

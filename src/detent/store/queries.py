@@ -15,6 +15,8 @@ from importlib.resources import files
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from detent.histogram import bucket_sql
+from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.dialect import SQLITE, Dialect, declared, fill
@@ -45,6 +47,15 @@ KNOWN = "_known"
 _LEFT_TO_OTHERS = {
     "sqlite": "AND kind NOT IN (SELECT value FROM json_each(:without))",
     "postgres": "AND j.kind <> ALL(:without::text[])",
+}
+
+_WORDS = {
+    "given": GIVEN,
+    "job_columns": ", ".join(JOB_COLUMNS),
+    "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
+    "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
+    "lasted_bucket": bucket_sql("lasted"),
+    "waited_bucket": bucket_sql("waited"),
 }
 
 
@@ -186,8 +197,7 @@ class Catalogue:
 
     def _filled(self, name: str) -> str:
         plain = name.removesuffix(KNOWN)
-        words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
-        words |= {"jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS), "given": GIVEN}
+        words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
         words["known"] = _LEFT_TO_OTHERS[self.dialect.name] if plain != name else ""
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}

@@ -99,6 +99,31 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
 }
 
 
+class Counter(NamedTuple):
+    """How often something was seen for a tenant, or how long it took in µs; `labels` are JSON."""
+
+    tenant_id: int
+    name: str
+    labels: str
+    value: int
+
+
+class Progress(NamedTuple):
+    """How far a reader of the log got: from one cursor (none: the beginning) to another."""
+
+    reader: str
+    after: str | None
+    upto: str
+
+
+def added_up(counted: Sequence[Counter]) -> list[Counter]:
+    """Each counter once, in an order that everyone keeps to, so that no two writers wait for each other."""
+    sums: dict[tuple[int, str, str], int] = {}
+    for tenant_id, name, labels, value in counted:
+        sums[tenant_id, name, labels] = sums.get((tenant_id, name, labels), 0) + value
+    return [Counter(*key, value) for key, value in sorted(sums.items())]
+
+
 class Held(NamedTuple):
     """A job a worker is running: under which epoch, and whether it was asked to come to an end."""
 

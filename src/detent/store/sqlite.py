@@ -26,6 +26,7 @@ from detent.store.sqlite_migrate import applied, migrate_file
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteReads, SqliteVerbs
 from detent.store.sqlite_writer import Unit, Writer, tell
+from detent.store.tally import Tally, flush
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
@@ -38,12 +39,13 @@ WHY_NOT_STDLIB = "closing a file through a second SQLite library drops the locks
 class SqliteStore(SqliteVerbs):
     """An open SQLite file."""
 
-    def __init__(self, url: DatabaseUrl, db: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, url: DatabaseUrl, db: apsw.Connection, clock: Clock, tally: Tally) -> None:
         self.url = url.shown
         self._path = url.path
         self._clock = clock
         self._catalogue = Catalogue(SQLITE)
-        self._writer = Writer(db, url.path, self._catalogue, clock)
+        self.tally = tally
+        self._writer = Writer(db, url.path, self._catalogue, clock, tally)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="detent-sqlite-reader")
         self._of_thread = threading.local()
         self._connections: list[apsw.Connection] = []
@@ -52,15 +54,22 @@ class SqliteStore(SqliteVerbs):
 
     @classmethod
     async def open(
-        cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True, clock: Clock | None = None
+        cls,
+        url: DatabaseUrl,
+        *,
+        migrate: bool = True,
+        create: bool = True,
+        clock: Clock | None = None,
+        tally: Tally | None = None,
     ) -> SqliteStore:
         """Opens the file, or makes it; a file of a newer program is refused untouched."""
         db = await asyncio.to_thread(_open, url, migrate, create)
-        return cls(url, db, clock or HostClock())
+        return cls(url, db, clock or HostClock(), tally or Tally())
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            await flush(self)
             self._bell.close()
             await asyncio.to_thread(self._close)
 
@@ -136,7 +145,7 @@ class SqliteStore(SqliteVerbs):
         return connection
 
     def _session_on(self, connection: apsw.Connection) -> Session:
-        session = Session(connection, self._catalogue)
+        session = Session(connection, self._catalogue, self.tally)
         session.now = self._clock.now(session.last_time())
         return session
 
@@ -161,6 +170,7 @@ class SqliteTransaction(SqliteVerbs):
 
     def __init__(self, writer: Writer, bell: Bell) -> None:
         self._writer = writer
+        self.tally = writer.tally
         self._bell = bell
         self._rings = False
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()

@@ -19,23 +19,28 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.dialect import SQLITE
+from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
 from detent.store.own_sql import insist_harmless
 from detent.store.queries import Catalogue
 from detent.store.records import (
     Birth,
+    Counter,
     Event,
     EventFilter,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Progress,
     QueueSummary,
     Seen,
     Tenant,
+    added_up,
     seen_before,
 )
 from detent.store.sqlite_faults import sqlite_faults
+from detent.store.tally import Tally
 
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
@@ -44,9 +49,10 @@ _ENQUEUED = (*NewJob._fields, "id", "now")
 class Session:
     """A connection and the time of its transaction."""
 
-    def __init__(self, db: apsw.Connection, catalogue: Catalogue) -> None:
+    def __init__(self, db: apsw.Connection, catalogue: Catalogue, tally: Tally) -> None:
         self._db = db
         self._catalogue = catalogue
+        self._tally = tally
         self.now = 0
 
     # --- reads
@@ -110,6 +116,19 @@ class Session:
     def log_end(self) -> str:
         return str(self._run("log_end")[0][0])
 
+    def digest(self, after: str | None, limit: int) -> Digest:
+        return digest(SQLITE, self._run("digest", **start(SQLITE, after), limit=limit))
+
+    def log_position(self, reader: str) -> str | None:
+        rows = self._run("log_position", reader=reader)
+        return str(rows[0][0]) if rows else None
+
+    def counters(self, tenant_id: int) -> list[Counter]:
+        return [Counter(*row) for row in self._run("counters", tenant_id=tenant_id)]
+
+    def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
+        return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since))
+
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
 
@@ -134,7 +153,9 @@ class Session:
         keys = self._take_keys(len(jobs))
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
-        return [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
+        made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
+        self._tally.enqueued(jobs, keys, made)
+        return made
 
     def _enqueue_one(self, job: NewJob, id: int, sql: str, bindings: Callable[[tuple[Any, ...]], Any]) -> int:
         if job.key is not None:
@@ -225,6 +246,12 @@ class Session:
 
     def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         self._run("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
+
+    def count(self, counted: Sequence[Counter], progress: Progress | None) -> bool:
+        if progress is not None and not self._run("move_on", **progress._asdict()):
+            return False
+        self._run("count", counted=json.dumps(added_up(counted)))
+        return True
 
     def forget_requests(self) -> int:
         return len(self._run("forget_old_requests"))

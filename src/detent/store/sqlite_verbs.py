@@ -10,20 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
+    Counter,
     Event,
     EventFilter,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Progress,
     QueueSummary,
     Seen,
     Tenant,
 )
 from detent.store.sqlite_session import Session
+from detent.store.tally import Tally
 
 T = TypeVar("T")
 
@@ -94,12 +98,26 @@ class SqliteReads(ABC):
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
+    async def digest(self, after: str | None, limit: int) -> Digest:
+        return await self._read(lambda session: session.digest(after, limit))
+
+    async def log_position(self, reader: str) -> str | None:
+        return await self._read(lambda session: session.log_position(reader))
+
+    async def counters(self, tenant_id: int) -> list[Counter]:
+        return await self._read(lambda session: session.counters(tenant_id))
+
+    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
+        return await self._read(lambda session: session.job_moves_since(tenant_id, since))
+
     async def faults(self) -> list[str]:
         return await self._read(lambda session: session.faults())
 
 
 class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
+
+    tally: Tally
 
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
@@ -123,15 +141,21 @@ class SqliteVerbs(SqliteReads):
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
-        return await self._write(
+        jobs = await self._write(
             lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start, without), limit
         )
+        self.tally.claimed(jobs, tenant_id)
+        return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        return await self._write(lambda session: session.apply(changes), len(changes))
+        late = await self._write(lambda session: session.apply(changes), len(changes))
+        self.tally.late(late)
+        return late
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
-        return await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
+        lost = await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
+        self.tally.renewed(len(tokens), len(lost))
+        return lost
 
     async def create(
         self,
@@ -159,10 +183,15 @@ class SqliteVerbs(SqliteReads):
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
     ) -> Seen | None:
-        return await self._write(lambda session: session.recall(tenant_id, endpoint, key, request_hash, ttl_us))
+        seen = await self._write(lambda session: session.recall(tenant_id, endpoint, key, request_hash, ttl_us))
+        self.tally.recalled(tenant_id, seen)
+        return seen
 
     async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         await self._write(lambda session: session.answer(tenant_id, endpoint, key, response))
+
+    async def count(self, counted: Sequence[Counter], *, progress: Progress | None = None) -> bool:
+        return await self._write(lambda session: session.count(counted, progress), len(counted))
 
     async def forget_requests(self) -> int:
         return await self._write(lambda session: session.forget_requests())

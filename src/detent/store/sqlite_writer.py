@@ -30,6 +30,7 @@ from detent.errors import NotWritable, StoreError
 from detent.store.queries import Catalogue
 from detent.store.sqlite_file import FROM_SQLITE, MEMORY, explanation
 from detent.store.sqlite_session import Session
+from detent.store.tally import Tally
 
 T = TypeVar("T")
 
@@ -53,10 +54,11 @@ class Unit:
 class Writer:
     """Runs units of work, in order, on a thread of its own."""
 
-    def __init__(self, db: apsw.Connection, path: str, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, db: apsw.Connection, path: str, catalogue: Catalogue, clock: Clock, tally: Tally) -> None:
         self._db = db
         self._path = path
-        self._session = Session(db, catalogue)
+        self._session = Session(db, catalogue, tally)
+        self.tally = tally
         self._clock = clock
         self._turn = None if path == MEMORY else open_turn(path)
         self._waiting: deque[Unit] = deque()

@@ -21,10 +21,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from detent import metrics
 from detent.errors import StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change, Verb
 from detent.store import Job, Store
+from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.reaper import Reaper
@@ -91,8 +93,9 @@ class Worker:
         executor = self._executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
-        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap())]
-        stop_listening = self._store.listen(self._changed.set)
+        lasting = (self._work(until_idle), self._write(), self._reap(), flushing(self._store))
+        duties = [asyncio.create_task(duty) for duty in lasting]
+        stop_listening = self._store.listen(self._wake)
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in ended:
@@ -112,6 +115,11 @@ class Worker:
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""
         self._stopping.set()
+        self._changed.set()
+
+    def _wake(self) -> None:
+        """Called by the store's bell: there are new jobs."""
+        self._store.tally.add(metrics.WAKEUPS)
         self._changed.set()
 
     # --- claim
@@ -175,6 +183,7 @@ class Worker:
 
     async def _pause(self, seconds: float) -> float:
         """Waits a little longer each time the database is out of reach."""
+        self._store.tally.add(metrics.OUTAGES)
         await asyncio.sleep(seconds * (0.5 + self._chance() / 2))
         return min(seconds * 2, LONGEST_PAUSE)
 
@@ -263,6 +272,7 @@ class Worker:
         await asyncio.to_thread(self._keeper.stop)
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._registration.ended(self._store)
+        await flush(self._store)
 
 
 def _endings(changes: list[Change]) -> int:

@@ -105,3 +105,9 @@ SELECT pg_notify('detent_jobs', '');
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
+
+-- name: count
+-- Adds to the counters.
+INSERT INTO counters (tenant_id, name, labels, value)
+SELECT * FROM unnest(:tenant_id::int[], :name::text[], :labels::text[], :value::bigint[])
+ON CONFLICT (tenant_id, name, labels) DO UPDATE SET value = counters.value + excluded.value;

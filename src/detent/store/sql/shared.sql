@@ -59,3 +59,48 @@ SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.he
 FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GROUP BY j.queue, j.state
 UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;
+
+-- name: digest
+-- The next events of the log, counted by what is alike in them. An entity has been in the state it leaves since its last
+-- move; a job that is claimed has waited since it came into the queue, or since it was due if that was later, which only
+-- the row knows and only until the job is put back. Each look behind is one step in an index, whatever the planner
+-- believes of the tables.
+WITH page AS MATERIALIZED (
+    SELECT {tx} AS tx, id, tenant_id, entity, entity_id, seq, epoch, trigger, ts, from_state, to_state,
+        CASE trigger WHEN {job.dead_letter} THEN reason END AS reason
+    FROM events WHERE {after_cursor} ORDER BY {commit_order} LIMIT :limit),
+looked_up AS MATERIALIZED (
+    SELECT p.*,
+        (SELECT b.ts FROM events AS b WHERE b.entity_id = p.entity_id AND b.seq < p.seq AND b.entity = p.entity
+            AND b.trigger NOT IN ({notes}) ORDER BY b.seq DESC LIMIT 1) AS since,
+        CASE p.entity WHEN 'job' THEN (SELECT j.kind FROM jobs AS j WHERE j.id = p.entity_id) ELSE '' END AS kind,
+        CASE WHEN p.entity = 'job' AND p.trigger = {job.claim}
+            THEN (SELECT j.run_at FROM jobs AS j WHERE j.id = p.entity_id AND j.epoch = p.epoch) END AS due
+    FROM page AS p),
+measured AS MATERIALIZED (
+    SELECT l.*, ts - since AS lasted,
+        CASE WHEN due > ts THEN 0 WHEN due > since THEN ts - due WHEN due IS NOT NULL THEN ts - since END AS waited
+    FROM looked_up AS l)
+SELECT tenant_id, entity, kind, trigger, from_state, to_state, reason, {lasted_bucket}, {waited_bucket}, count(*),
+    CAST(coalesce(sum(lasted), 0) AS {key}), CAST(coalesce(sum(waited), 0) AS {key}),
+    (SELECT tx FROM page ORDER BY tx DESC, id DESC LIMIT 1), (SELECT id FROM page ORDER BY tx DESC, id DESC LIMIT 1)
+FROM measured GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9;
+
+-- name: log_position
+-- How far a reader of the log has come.
+SELECT cursor FROM log_positions WHERE reader = :reader;
+
+-- name: move_on
+-- A reader moves on, if it still stands where it began to read.
+INSERT INTO log_positions (reader, cursor) VALUES (:reader, :upto)
+ON CONFLICT (reader) DO UPDATE SET cursor = excluded.cursor WHERE log_positions.cursor = :after
+RETURNING reader;
+
+-- name: counters
+-- What was counted for a tenant.
+SELECT tenant_id, name, labels, value FROM counters WHERE tenant_id = :tenant_id ORDER BY name, labels;
+
+-- name: job_moves_since
+-- The moves of a tenant's jobs since a point in time, by trigger.
+SELECT trigger, count(*) FROM events
+WHERE ts >= :since AND tenant_id = :tenant_id AND entity = 'job' GROUP BY trigger;

@@ -67,3 +67,9 @@ UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :worker AND state = {job.running};
+
+-- name: count
+-- Adds to the counters.
+INSERT INTO counters (tenant_id, name, labels, value)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:counted) WHERE true
+ON CONFLICT (tenant_id, name, labels) DO UPDATE SET value = counters.value + excluded.value;
