@@ -7,7 +7,7 @@ import pytest
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB
-from detent.store import NewJob, Store
+from detent.store import Blob, NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader
 from detent.store.protocol import Store as Promises
@@ -62,7 +62,14 @@ async def peopled(postgres_store: Store) -> Store:
             await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
+    await _keep_something(postgres_store)
     return postgres_store
+
+
+async def _keep_something(store: Store) -> None:
+    for job in await claim(store, await worker(store, name="keeper"), start=True):
+        await store.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        await moved(store, JOB, job.id, "release", by="holder")
 
 
 def _url(store: Store) -> str:
@@ -95,7 +102,15 @@ async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_tab
         assert await transaction._own.fetchval("SELECT current_user") == "detent_app"
         seen = await tenants_seen(transaction._own)
         assert [row[0] for row in await transaction._own.fetch("SELECT id FROM tenants")] == [THEIRS]
-    assert set(seen) >= {"jobs", "events", "queues", "idempotency_keys", *(kind.table for kind in CREATED.values())}
+    assert set(seen) >= {
+        "jobs",
+        "events",
+        "queues",
+        "idempotency_keys",
+        "blobs",
+        "artifacts",
+        *(kind.table for kind in CREATED.values()),
+    }
     assert seen == {table: [THEIRS] for table in seen}
     async with peopled.transaction() as engine:
         assert isinstance(engine, PostgresTransaction)

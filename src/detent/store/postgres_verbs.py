@@ -11,10 +11,12 @@ from typing import Any
 
 import asyncpg
 
-from detent.errors import NotFound, RequestInFlight
+from detent.errors import LeaseLost, NotFound, RequestInFlight
+from detent.lifecycle import JOB
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
+from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.dialect import POSTGRES
 from detent.store.guards import both, mine
 from detent.store.postgres_faults import postgres_faults
@@ -118,6 +120,13 @@ class PostgresReads(ABC):
         async with self._connection() as connection:
             return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
 
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        rows = await self._fetch("blob", tenant_id=tenant_id, hash=hash)
+        return rows[0][0] if rows else None
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        return [Artifact(*row) for row in await self._fetch("artifacts", tenant_id=tenant_id, job_id=job)]
+
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
 
@@ -187,13 +196,18 @@ class PostgresVerbs(PostgresReads):
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        runs = batches(changes)
+        runs, large = batches(changes), with_blobs(changes)
         if not runs:
             return []
-        if len(runs) == 1:
+        if len(runs) == 1 and not large:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
-            return [lost for batch in runs for lost in await transaction._apply_batch(batch)]
+            lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
+            for change, blob in large:
+                if change not in lost:
+                    await transaction._keep_blob(change.tenant_id, blob)
+                    await transaction._fetch("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
+            return lost
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, extras = self._catalogue.move(batch[0])
@@ -224,6 +238,28 @@ class PostgresVerbs(PostgresReads):
         ids, epochs = [list(column) for column in zip(*sorted(tokens), strict=True)]
         held = {row[0] for row in await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
         return [id for id, _ in tokens if id not in held]
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        named = {"name": name, "media_type": media_type, "hash": blob.hash, "size": blob.size}
+        async with self._transaction() as transaction:
+            # The content first: while it travels, nothing keeps the lease from being renewed.
+            await transaction._keep_blob(job.tenant_id, blob)
+            rows = await transaction._fetch("keep_artifact", **job.claim, **named)
+            if not rows:
+                raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
+        return Artifact(name, media_type, blob.size, blob.hash, job.epoch, rows[0][0])
+
+    async def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        if not await self._fetch("blob_is_kept", tenant_id=tenant_id, hash=blob.hash):
+            await self._fetch("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)
+        if not found:
+            return 0
+        async with self._transaction() as transaction:
+            locked = await transaction._fetch("lock_blobs", **_columns(found))
+            return len(await transaction._fetch("drop_blobs", **_columns(locked)))
 
     async def create(
         self,
@@ -277,3 +313,7 @@ class PostgresVerbs(PostgresReads):
 
     async def forget_requests(self) -> int:
         return len(await self._fetch("forget_old_requests"))
+
+
+def _columns(rows: Sequence[asyncpg.Record]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in ("tenant_id", "hash")}

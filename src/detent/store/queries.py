@@ -40,6 +40,13 @@ _BATCH_TYPES = {
 _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
 
 
+# That neither an artifact nor a result refers to a blob.
+_UNUSED = (
+    "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash)"
+)
+
+
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
@@ -72,7 +79,8 @@ class Catalogue:
 
     def __getitem__(self, name: str) -> Statement:
         if name not in self._statements:
-            words = {"now": ":now" if self._sqlite else "detent_now()", "job_columns": ", ".join(JOB_COLUMNS)}
+            now = ":now" if self._sqlite else "detent_now()"
+            words = {"now": now, "job_columns": ", ".join(JOB_COLUMNS), "unused": _UNUSED}
             if triggers := CLAIMS.get(name):
                 words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
             raw = self._raw["claim" if name in CLAIMS else name]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -87,6 +88,12 @@ class SqliteReads(ABC):
     async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         return await self._read(lambda session: session.history(after, limit))
 
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        return await self._read(lambda session: session.blob(tenant_id, hash))
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        return await self._read(lambda session: session.artifacts(tenant_id, job))
+
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
@@ -123,10 +130,19 @@ class SqliteVerbs(SqliteReads):
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        return await self._write(lambda session: session.apply(changes), len(changes))
+        weight = len(changes) + sum(blob.weight for _, blob in with_blobs(changes))
+        return await self._write(lambda session: session.apply(changes), weight)
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
         return await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        return await self._write(lambda session: session.keep_artifact(job, name, blob, media_type), blob.weight)
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.
+        found = await self._read(lambda session: session.unused_blobs(older_than, limit))
+        return await self._write(lambda session: session.drop_blobs(found), len(found)) if found else 0
 
     async def create(
         self,

@@ -99,3 +99,23 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
+
+-- name: blob_is_kept
+-- Whether the content is there, and if so that it stays until this transaction has ended: it need not be sent again.
+SELECT 1 FROM blobs WHERE tenant_id = :tenant_id AND hash = :hash FOR KEY SHARE;
+
+-- name: keep_blob
+-- Content is kept once. What somebody else has just kept is locked like our own, so that it stays.
+INSERT INTO blobs (tenant_id, size, created_at, hash, content) VALUES (:tenant_id, :size, {now}, :hash, :content)
+ON CONFLICT (tenant_id, hash) DO UPDATE SET size = excluded.size;
+
+-- name: lock_blobs
+-- Of what seemed unused, what nobody is about to use: whoever refers to a blob holds a lock on it until that commits.
+SELECT b.tenant_id, b.hash FROM blobs AS b
+JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
+FOR UPDATE OF b SKIP LOCKED;
+
+-- name: drop_blobs
+-- Those of them that nothing refers to now. They are locked, so this sees every reference there is.
+DELETE FROM blobs USING unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash)
+WHERE blobs.tenant_id = g.tenant_id AND blobs.hash = g.hash AND {unused} RETURNING blobs.hash;

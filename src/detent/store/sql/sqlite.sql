@@ -63,3 +63,13 @@ SELECT coalesce(max(id), 0) FROM events;
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :worker AND state = {job.running};
+
+-- name: keep_blob
+-- Content is kept once; there is only one writer, so nobody can drop what is found here.
+INSERT INTO blobs (tenant_id, size, created_at, hash, content) VALUES (:tenant_id, :size, {now}, :hash, :content)
+ON CONFLICT DO NOTHING;
+
+-- name: drop_blobs
+-- Those of them that nothing refers to now.
+DELETE FROM blobs WHERE (tenant_id, hash) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:found)) AND {unused}
+RETURNING hash;
