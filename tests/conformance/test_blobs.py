@@ -286,7 +286,7 @@ async def test_content_that_an_open_transaction_refers_to_is_not_dropped(store: 
 async def test_the_check_above_catches_a_reference_that_locks_nothing(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_out(monkeypatch, "blob_is_kept", "FOR KEY SHARE")
+    leave_out(monkeypatch, "blobs_kept", "FOR KEY SHARE OF b")
     store = await open_store(emptied_database)
     try:
         assert await _dropped_while_being_referred_to(store) == 1

@@ -11,10 +11,9 @@ from typing import Any
 
 import asyncpg
 
-from detent.errors import LeaseLost, NotFound, RequestInFlight
-from detent.lifecycle import JOB
+from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list
+from detent.store import event_log, job_list, postgres_blobs
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.dialect import POSTGRES
@@ -203,10 +202,7 @@ class PostgresVerbs(PostgresReads):
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
             lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
-            for change, blob in large:
-                if change not in lost:
-                    await transaction._keep_blob(change.tenant_id, blob)
-                    await transaction._fetch("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
+            await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
             return lost
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
@@ -240,26 +236,15 @@ class PostgresVerbs(PostgresReads):
         return [id for id, _ in tokens if id not in held]
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
-        named = {"name": name, "media_type": media_type, "hash": blob.hash, "size": blob.size}
         async with self._transaction() as transaction:
-            # The content first: while it travels, nothing keeps the lease from being renewed.
-            await transaction._keep_blob(job.tenant_id, blob)
-            rows = await transaction._fetch("keep_artifact", **job.claim, **named)
-            if not rows:
-                raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
-        return Artifact(name, media_type, blob.size, blob.hash, job.epoch, rows[0][0])
-
-    async def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
-        if not await self._fetch("blob_is_kept", tenant_id=tenant_id, hash=blob.hash):
-            await self._fetch("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
+            return await postgres_blobs.keep_artifact(transaction._fetch, job, name, blob, media_type)
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)
         if not found:
             return 0
         async with self._transaction() as transaction:
-            locked = await transaction._fetch("lock_blobs", **_columns(found))
-            return len(await transaction._fetch("drop_blobs", **_columns(locked)))
+            return await postgres_blobs.drop(transaction._fetch, found)
 
     async def create(
         self,
@@ -313,7 +298,3 @@ class PostgresVerbs(PostgresReads):
 
     async def forget_requests(self) -> int:
         return len(await self._fetch("forget_old_requests"))
-
-
-def _columns(rows: Sequence[asyncpg.Record]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in ("tenant_id", "hash")}

@@ -100,14 +100,23 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
 
--- name: blob_is_kept
--- Whether the content is there, and if so that it stays until this transaction has ended: it need not be sent again.
-SELECT 1 FROM blobs WHERE tenant_id = :tenant_id AND hash = :hash FOR KEY SHARE;
+-- name: blobs_kept
+-- Which content is there already. It stays until this transaction has ended, and need not be sent again.
+SELECT b.tenant_id, b.hash FROM blobs AS b
+JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
+ORDER BY b.tenant_id, b.hash FOR KEY SHARE OF b;
 
--- name: keep_blob
+-- name: keep_blobs
 -- Content is kept once. What somebody else has just kept is locked like our own, so that it stays.
-INSERT INTO blobs (tenant_id, size, created_at, hash, content) VALUES (:tenant_id, :size, {now}, :hash, :content)
+INSERT INTO blobs (tenant_id, size, created_at, hash, content)
+SELECT g.tenant_id, g.size, {now}, g.hash, g.content
+FROM unnest(:tenant_id::int[], :hash::text[], :size::int[], :content::bytea[]) AS g(tenant_id, hash, size, content)
 ON CONFLICT (tenant_id, hash) DO UPDATE SET size = excluded.size;
+
+-- name: refer_to_blobs
+-- Jobs whose results are blobs; the moves themselves were written just before, in the same transaction.
+UPDATE jobs SET result_hash = g.hash FROM unnest(:id::bigint[], :tenant_id::int[], :hash::text[]) AS g(id, tenant_id, hash)
+WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id;
 
 -- name: lock_blobs
 -- Of what seemed unused, what nobody is about to use: whoever refers to a blob holds a lock on it until that commits.

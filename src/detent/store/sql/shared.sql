@@ -59,10 +59,6 @@ SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :
 -- Content by its hash.
 SELECT content FROM blobs WHERE tenant_id = :tenant_id AND hash = :hash;
 
--- name: refer_to_blob
--- A job whose result is a blob; the move itself was written just before, in the same transaction.
-UPDATE jobs SET result_hash = :hash WHERE tenant_id = :tenant_id AND id = :id;
-
 -- name: artifacts
 -- What a job keeps beside its result.
 SELECT name, media_type, size, hash, epoch, created_at FROM artifacts
