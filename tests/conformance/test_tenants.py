@@ -36,8 +36,12 @@ async def test_a_tenants_transaction_does_that_tenants_work(store: Store, other_
     async with store.transaction(tenant_id=other_tenant) as transaction:
         owner = await worker(transaction, tenant_id=other_tenant)
         (id,) = await transaction.enqueue([NewJob("kind", tenant_id=other_tenant, key="k")])
-        assert [job.id for job in await claim(transaction, owner, tenant_id=other_tenant)] == [id]
+        (job,) = await claim(transaction, owner, tenant_id=other_tenant)
+        assert job.id == id
         await moved(transaction, JOB, id, "start", by="holder")
+        kept = await transaction.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        assert await transaction.artifacts(other_tenant, id) == [kept]
+        assert await transaction.drop_unused_blobs(await transaction.now(), 10) == 0
         await transaction.set_queue_paused("default", True, tenant_id=other_tenant)
         assert await transaction.recall(other_tenant, "POST /jobs", "k", "h") is None
         await transaction.answer(other_tenant, "POST /jobs", "k", "1")

@@ -25,9 +25,7 @@ async def test_everyone_is_told_of_their_own_job_and_those_who_left_are_not_miss
     assert not waits[second].done()
     await moved(store, JOB, second, "cancel")
     await asyncio.wait_for(waits[second], 10)
-    assert endings._watch is not None
-    await asyncio.wait({endings._watch}, timeout=10)
-    assert (endings._watch.done(), endings._waiting) == (True, {})
+    assert (endings._watch, endings._waiting) == (None, {})
 
 
 async def test_a_job_that_is_no_longer_there_is_not_waited_for(store: Store) -> None:
@@ -53,3 +51,13 @@ async def test_waiting_goes_on_after_everybody_had_left(store: Store) -> None:
         await asyncio.wait_for(endings.reached(key), 0.02)
     await moved(store, JOB, key, "cancel")
     await asyncio.wait_for(endings.reached(key), 10)
+
+
+async def test_who_comes_in_the_moment_the_last_one_leaves_is_told_too(store: Store) -> None:
+    first, second = await queued(store, 2)
+    await moved(store, JOB, first, "cancel")
+    endings = Endings(store)
+    await asyncio.wait_for(endings.reached(first), 10)
+    waiting = asyncio.create_task(endings.reached(second))
+    await moved(store, JOB, second, "cancel")
+    await asyncio.wait_for(waiting, 10)

@@ -39,6 +39,7 @@ class Endings:
             del self._waiting[key]
         if not self._waiting and self._watch is not None:
             self._watch.cancel()
+            self._watch = None  # whoever comes next, even before it has ended, needs another
 
     async def _look_around(self) -> None:
         look = SHORTEST_LOOK

@@ -10,8 +10,8 @@ CREATE TABLE blobs (
     PRIMARY KEY (tenant_id, hash)
 ) {strict};
 
--- What is dropped when nothing refers to it any longer is looked for oldest first.
-CREATE INDEX blobs_by_age ON blobs (created_at);
+-- What is dropped when nothing refers to it any longer is looked for oldest first, without reading any content.
+CREATE INDEX blobs_by_age ON blobs (created_at, tenant_id, hash);
 
 -- What a job keeps beside its result, under which name, and by which claim of it.
 CREATE TABLE artifacts (
