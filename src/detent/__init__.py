@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from detent.errors import DetentError, InvalidTransition, LeaseLost
+from detent.errors import DetentError, InvalidTransition, JobFailed, LeaseLost
 from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "Detent",
     "DetentError",
     "InvalidTransition",
+    "JobFailed",
     "LeaseLost",
     "PermanentError",
     "Snooze",

@@ -15,7 +15,9 @@ from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.store import NewJob, Store, Transaction, open_store
+from detent.service import artifacts, results
+from detent.service.endings import Endings
+from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
 from detent.sync import Sync
@@ -27,15 +29,29 @@ MEMORY = ":memory:"
 class Handle:
     """An enqueued job."""
 
-    __slots__ = ("key",)
+    __slots__ = ("_app", "key")
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int, app: Detent) -> None:
         self.key = key
+        self._app = app
 
     @property
     def id(self) -> str:
         """Its public id."""
         return ids.public(JOB.prefix, self.key)
+
+    async def result(self, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - a span, with an error that tells more
+        """What its handler returned, once it has ended. A job that ended without success raises `JobFailed`, one that
+        has not ended in time `StillUnfinished`."""
+        return await self._app.result(self.id, timeout)
+
+    async def artifacts(self) -> list[Artifact]:
+        """What it keeps beside its result."""
+        return await self._app.artifacts(self.id)
+
+    async def artifact(self, name: str) -> bytes:
+        """What is in one of its artifacts."""
+        return await self._app.artifact(self.id, name)
 
 
 class DeclaredJob:
@@ -77,7 +93,7 @@ class DeclaredJob:
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
         (key,) = await queue.enqueue([new])
-        return Handle(key)
+        return Handle(key, self._app)
 
 
 class Detent:
@@ -137,7 +153,7 @@ class Detent:
                 except BaseException:
                     await store.close()
                     raise
-                self._store = store
+                self._store, self._endings = store, Endings(store)
         return self._store
 
     async def close(self) -> None:
@@ -170,7 +186,21 @@ class Detent:
     ) -> list[Handle]:
         """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
         queue = await self.queue(_tx)
-        return [Handle(key) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
+        return [Handle(key, self) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
+
+    async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
+        """What the handler of a job returned, once it has ended; see `Handle.result`."""
+        store = await self.open()
+        return await results.result(store, self._tenant_id, job_id, timeout, self._endings)
+
+    async def artifacts(self, job_id: str) -> list[Artifact]:
+        """What a job keeps beside its result: name, media type, size and hash of each."""
+        return await artifacts.listed(await self.open(), self._tenant_id, job_id)
+
+    async def artifact(self, job_id: str, name: str) -> bytes:
+        """What is in an artifact of a job; one that is not there is `NotFound`."""
+        _, content = await artifacts.content(await self.open(), self._tenant_id, job_id, name)
+        return content
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
         """A job of this kind, ready to be enqueued."""

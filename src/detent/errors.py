@@ -91,6 +91,18 @@ class StillUnfinished(DetentError):
     exit_code = 124  # as timeout(1) has it
 
 
+class JobFailed(DetentError):
+    """{id} ended {state}: {why}; see: detent jobs show {id}"""
+
+    status = 409
+
+    def __init__(self, *, id: str, state: str, reason: str | None, error: str | None, why: str) -> None:
+        self.state = state
+        self.reason = reason
+        self.error = error
+        super().__init__(id=id, state=state, why=why)
+
+
 class KeyReused(DetentError):
     """The idempotency key {key!r} was used before with a different request; \
 use a new key for a new request"""

@@ -9,7 +9,7 @@ import pytest
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB
-from detent.store import NewJob, Store
+from detent.store import Blob, NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
@@ -39,8 +39,12 @@ async def test_a_tenants_transaction_does_that_tenants_work(store: Store, other_
     async with store.transaction(tenant_id=other_tenant) as transaction:
         owner = await worker(transaction, tenant_id=other_tenant)
         (id,) = await transaction.enqueue([NewJob("kind", tenant_id=other_tenant, key="k")])
-        assert [job.id for job in await claim(transaction, owner, tenant_id=other_tenant)] == [id]
+        (job,) = await claim(transaction, owner, tenant_id=other_tenant)
+        assert job.id == id
         await moved(transaction, JOB, id, "start", by="holder")
+        kept = await transaction.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        assert await transaction.artifacts(other_tenant, id) == [kept]
+        assert await transaction.drop_unused_blobs(await transaction.now(), 10) == 0
         await transaction.set_queue_paused("default", True, tenant_id=other_tenant)
         assert await transaction.recall(other_tenant, "POST /jobs", "k", "h") is None
         await transaction.answer(other_tenant, "POST /jobs", "k", "1")
@@ -82,7 +86,14 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
+    await _keep_something(postgres_store)
     return postgres_store
+
+
+async def _keep_something(store: Store) -> None:
+    for job in await claim(store, await worker(store, name="keeper"), start=True):
+        await store.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        await moved(store, JOB, job.id, "release", by="holder")
 
 
 def _url(store: Store) -> str:
@@ -115,7 +126,15 @@ async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_tab
         assert await transaction._own.fetchval("SELECT current_user") == "detent_app"
         seen = await tenants_seen(transaction._own)
         assert [row[0] for row in await transaction._own.fetch("SELECT id FROM tenants")] == [THEIRS]
-    assert set(seen) >= {"jobs", "events", "queues", "idempotency_keys", *(kind.table for kind in CREATED.values())}
+    assert set(seen) >= {
+        "jobs",
+        "events",
+        "queues",
+        "idempotency_keys",
+        "blobs",
+        "artifacts",
+        *(kind.table for kind in CREATED.values()),
+    }
     assert seen == {table: [THEIRS] for table in seen}
     async with peopled.transaction() as engine:
         assert isinstance(engine, PostgresTransaction)

@@ -38,14 +38,19 @@ def keep_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def renew_ended_leases(patch: pytest.MonkeyPatch) -> None:
     """A renewal that does not ask whether the lease is over."""
+    leave_out(patch, "renew", r"AND (jobs\.)?lease_until > \S+")
+
+
+def leave_out(patch: pytest.MonkeyPatch, name: str, pattern: str, instead: str = "") -> None:
+    """A named statement without what the pattern matches."""
     shipped = queries._read
 
-    def fewer(name: str) -> dict[str, str]:
-        statements = dict(shipped(name))
-        if "renew" in statements:
-            sql = re.sub(r"AND (jobs\.)?lease_until > \S+", "", statements["renew"])
-            _differs(statements["renew"], sql)
-            statements["renew"] = sql
+    def fewer(file: str) -> dict[str, str]:
+        statements = dict(shipped(file))
+        if name in statements:
+            sql = re.sub(pattern, instead, statements[name])
+            _differs(statements[name], sql)
+            statements[name] = sql
         return statements
 
     patch.setattr(queries, "_read", fewer)

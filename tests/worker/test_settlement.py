@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from detent.job_type import JobType
 from detent.lifecycle import Change, Right
 from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
-from detent.store import Job
-from detent.worker.settlement import LARGEST_RESULT, LONGEST_TEXT, Raised, Release, backoff_us, settle
+from detent.store import Blob, Job
+from detent.store.blobs import RESULT_BLOB
+from detent.worker.settlement import LARGEST_IN_ROW, LARGEST_RESULT, LONGEST_TEXT, Raised, Release, backoff_us, settle
 
 JOB = Job(
     id=7,
@@ -53,6 +54,13 @@ KIND = JobType.of(dig, backoff="1s", backoff_cap="8s")
 
 def settled(said: Any, job: Job = JOB, chance: float = 0.5) -> Change:
     return settle(job, KIND, said, lambda: chance, "w:5")
+
+
+def test_a_result_is_kept_in_its_row_up_to_the_limit_and_apart_from_there_on() -> None:
+    fits, large = "x" * (LARGEST_IN_ROW - 2), "x" * (LARGEST_IN_ROW - 1)
+    assert settled(fits).values == {"result": json.dumps(fits)}
+    blob = Blob.of(json.dumps(large).encode())
+    assert settled(large).values == {"result": blob.note, RESULT_BLOB: blob}
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def test_a_payload_that_does_not_fit_is_dead_lettered_before_the_handler_r
         calls.append(a)
 
     payloads = ['{"b":1}', '{"a":1,"c":2}', "[1]", "null", '"a"', "{}"]
-    wrong = [Handle(key) for key in await (await app.open()).enqueue([NewJob("takes", text) for text in payloads])]
+    wrong = [Handle(key, app) for key in await (await app.open()).enqueue([NewJob("takes", text) for text in payloads])]
     right = await takes.enqueue(a=5)
     await app.work(until_idle=True)
     assert [await last(app, job) for job in wrong] == [("dead_letter", "validation_failed", "input")] * len(payloads)

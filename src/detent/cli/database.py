@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ Db = Annotated[
 
 Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose.")]
 """The option of every command that works for one tenant."""
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, by its public id.")]
+"""The argument of every command that is about one job."""
 
 DEFAULT_TENANT_NAME = "default"
 
@@ -42,3 +45,9 @@ async def opened(url: str | None) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+async def with_tenant(url: str | None, tenant: str, use: Any) -> Any:
+    """What the use of an open database as this tenant comes to."""
+    async with opened(url) as store:
+        return await use(store, await store.tenant(tenant))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.cli import screen
-from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened, operator
+from detent.cli import job_output, screen
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operator, with_tenant
 from detent.lifecycle import JOB
 from detent.lifecycle.job import FAILED, QUEUED, RUNNING, SUCCEEDED
+from detent.service import artifacts as artifact_service
 from detent.service import events as event_service
 from detent.service import jobs as service
+from detent.service.blobs import whole
 from detent.service.entities import actor_name, public_id
 from detent.store.records import JobFilter
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from detent.store.protocol import Store
 
 app = typer.Typer()
+app.command()(job_output.result)
+app.command()(job_output.artifacts)
+app.command()(job_output.artifact)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The job, by its public id.")]
 Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="The arguments as a JSON object; - reads stdin.")]
 Edited = Annotated[
     str | None, typer.Option("--payload", metavar="JSON", help="Other arguments instead; - reads stdin.")
@@ -80,7 +84,7 @@ def enqueue(
         )
         return await service.find(store, tenant_id, public_id(JOB.name, made)), before
 
-    row, before = asyncio.run(_with(db, tenant, put))
+    row, before = asyncio.run(with_tenant(db, tenant, put))
     made = row["created_at"] >= before
     screen.emit({"job": service.as_json(row), "created": made}, lambda: _enqueued(row, made, before), as_json)
 
@@ -106,7 +110,7 @@ def list_(
         found = await service.page(store, wanted, after=after, limit=limit, newest_first=not oldest_first)
         return found, await store.now()
 
-    page, now = asyncio.run(_with(db, tenant, read))
+    page, now = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(
         {"jobs": [service.as_json(row) for row in page.jobs], "next": page.next},
         lambda: _table(page.jobs, now) if page.jobs else "No jobs.",
@@ -117,15 +121,16 @@ def list_(
 
 
 @app.command()
-def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+def show(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Show everything about one job, and what happened to it."""
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Story, int]:
         return await service.show(store, tenant_id, id), await store.now()
 
-    story, now = asyncio.run(_with(db, tenant, read))
+    story, now = asyncio.run(with_tenant(db, tenant, read))
     shown = {
         **service.as_json(story.job),
+        "artifacts": [artifact_service.as_json(kept) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [event_service.as_json(event) for event in story.events],
     }
@@ -134,7 +139,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
 
 @app.command()
 def cancel(
-    id: Id,
+    id: JobId,
     hard: Annotated[bool, typer.Option("--hard", help="Do not wait for a running job to end by itself.")] = False,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
@@ -147,7 +152,7 @@ def cancel(
         done = await service.cancel(store, tenant_id, id, hard=hard, reason=reason, actor=operator())
         return done, await service.find(store, tenant_id, id)
 
-    done, row = asyncio.run(_with(db, tenant, stop))
+    done, row = asyncio.run(with_tenant(db, tenant, stop))
     said = f"{public_id(JOB.name, row['id'])} is {done}."
     if done == "asked to stop":
         said = f"{said[:-1]}; see it end with: detent jobs wait {public_id(JOB.name, row['id'])}"
@@ -156,7 +161,7 @@ def cancel(
 
 @app.command()
 def retry(
-    id: Id,
+    id: JobId,
     payload: Edited = None,
     again: Again = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
@@ -170,13 +175,13 @@ def retry(
         new = await service.retry(store, tenant_id, id, payload=edited, again=again, actor=operator())
         return public_id(JOB.name, service.key_of(id)), public_id(JOB.name, new)
 
-    old, new = asyncio.run(_with(db, tenant, run))
+    old, new = asyncio.run(with_tenant(db, tenant, run))
     screen.emit({"old": old, "new": new}, lambda: f"{old} runs again as\n{new}", as_json)
 
 
 @app.command()
 def wait(
-    id: Id,
+    id: JobId,
     timeout: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Give up after this long, with exit code 124.")
     ] = None,
@@ -187,18 +192,12 @@ def wait(
     """Wait until a job has ended. Exit code 0 if it succeeded, 1 if it ended otherwise, 124 if the time was over."""
 
     async def read(store: Store, tenant_id: int) -> dict[str, Any]:
-        return await service.wait(store, tenant_id, id, timeout)
+        return await whole(store, await service.wait(store, tenant_id, id, timeout))
 
-    row = asyncio.run(_with(db, tenant, read))
+    row = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(service.as_json(row), lambda: _ending(row), as_json)
     if not service.succeeded(row):
         raise typer.Exit(1)
-
-
-async def _with(db: str | None, tenant: str, use: Any) -> Any:
-    """What the use of an open database as this tenant comes to."""
-    async with opened(db) as store:
-        return await use(store, await store.tenant(tenant))
 
 
 def _given(payload: str) -> str:
@@ -269,7 +268,7 @@ def _ending(row: dict[str, Any]) -> str:
     took = screen.span(row["completed_at"] - row["created_at"])
     said = f"{public_id(JOB.name, row['id'])} {_ended(row['state'])} {took} after it was made."
     if service.succeeded(row):
-        return said if row["result"] is None else f"{said}\nresult  {row['result']}"
+        return said if row["result"] is None else f"{said}\nresult  {job_output.head(row, row['result'])}"
     return "\n".join([said, *(f"{name:<8}{row[name]}" for name in ("reason", "error") if row[name])])
 
 
@@ -308,5 +307,6 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "run again from", shown["redriven_from"]
     yield "run again as", ", ".join(shown["redriven_as"])
     yield "payload", json.dumps(shown["payload"], ensure_ascii=False)
-    yield "result", row["result"] and json.dumps(shown["result"], ensure_ascii=False)
+    yield "result", row["result"] and job_output.head(row, json.dumps(shown["result"], ensure_ascii=False))
+    yield "artifacts", ", ".join(f"{kept.name} ({screen.size(kept.size)})" for kept in story.artifacts)
     yield "error", row["error"]

@@ -132,6 +132,17 @@ def took(us: float | None) -> str:
     return " ".join(parts[:2])
 
 
+def size(count: int) -> str:
+    """How much something holds, as people say it.
+
+    >>> size(0), size(1023), size(2048), size(5_000_000)
+    ('0 bytes', '1,023 bytes', '2.0 KiB', '4.8 MiB')
+    """
+    if count < 1 << 10:
+        return f"{count:,} bytes"
+    return f"{count / (1 << 20):,.1f} MiB" if count >= 1 << 20 else f"{count / (1 << 10):.1f} KiB"
+
+
 def survive_any_encoding() -> None:
     """A terminal that lacks a sign shows its code instead; printing never fails."""
     for stream in (sys.stdout, sys.stderr):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any, Literal, NamedTuple
 
@@ -12,14 +13,15 @@ from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfin
 from detent.lifecycle import JOB
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
+from detent.service.blobs import whole
 from detent.service.decisions import decided
+from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
 from detent.service.redrive import run_again
-from detent.store import Event, EventFilter, JobFilter, NewJob, Store
+from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
-SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
 
 # What a list shows; payloads and results may be large, and are shown one at a time.
 LISTED = (
@@ -43,11 +45,12 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, and the jobs that run it again."""
+    """A job, everything that happened to it, the jobs that run it again, and what it keeps beside its result."""
 
     job: Row
     events: list[Event]
     redriven_as: list[int]
+    artifacts: list[Artifact]
 
 
 def key_of(id: str) -> int:
@@ -120,7 +123,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     # Newest first sees all that is committed; oldest first would wait for transactions that have nothing to do with it.
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
-    return Story(row, events[::-1], [job["id"] for job in later])
+    kept = await store.artifacts(tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept)
 
 
 async def cancel(
@@ -154,26 +158,22 @@ async def retry(
     return await run_again(store, row, payload=edited, again=again, actor=actor)
 
 
-async def wait(store: Store, tenant_id: int, id: str, at_most: Span | None = None) -> Row:
-    """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`."""
+async def wait(
+    store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
+) -> Row:
+    """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`. Many who wait
+    share their `endings`."""
     limit = None if at_most is None else span_us(at_most) / 1_000_000
-    row, look = await find(store, tenant_id, id), SHORTEST_LOOK
-    try:
+    row = await find(store, tenant_id, id)
+    if JOB.state(row["state"]).final:
+        return row
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
-            while not JOB.state(row["state"]).final:
-                await asyncio.sleep(look)
-                look = min(look * 2, LONGEST_LOOK)
-                if await _moved_since(store, row):
-                    row = await find(store, tenant_id, id)
-    except TimeoutError:
-        raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most) from None
+            await (endings or Endings(store)).reached(row["id"])
+    row = await find(store, tenant_id, id)
+    if not JOB.state(row["state"]).final:
+        raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most)
     return row
-
-
-async def _moved_since(store: Store, row: Row) -> bool:
-    """Asks for one number only: the row may hold a megabyte."""
-    found = await store.rows(JOB, [row["id"]], ("seq",))
-    return not found or found[0]["seq"] != row["seq"]
 
 
 def succeeded(row: Row) -> bool:

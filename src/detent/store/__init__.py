@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from detent.clock import Clock
 from detent.errors import MissingDriver
+from detent.store.blobs import Artifact, Blob
 from detent.store.protocol import Reader, Store, Transaction
 from detent.store.records import Event, EventFilter, Job, JobFilter, NewJob, QueueSummary
 from detent.store.tally import Tally
 from detent.store.url import database_url
 
 __all__ = [
+    "Artifact",
+    "Blob",
     "Event",
     "EventFilter",
     "Job",

@@ -13,8 +13,9 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list
+from detent.store import event_log, job_list, postgres_blobs
 from detent.store.batches import batches
+from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -128,6 +129,13 @@ class PostgresReads(ABC):
         async with self._connection() as connection:
             return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
 
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        rows = await self._fetch("blob", tenant_id=tenant_id, hash=hash)
+        return rows[0][0] if rows else None
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        return [Artifact(*row) for row in await self._fetch("artifacts", tenant_id=tenant_id, job_id=job)]
+
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
 
@@ -227,13 +235,15 @@ class PostgresVerbs(PostgresReads):
         return [Job(*row) for row in rows]
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        runs = batches(changes)
+        runs, large = batches(changes), with_blobs(changes)
         if not runs:
             return []
-        if len(runs) == 1:
+        if len(runs) == 1 and not large:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
-            return [lost for batch in runs for lost in await transaction._apply_batch(batch)]
+            lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
+            await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
+            return lost
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         _, fields, names, extras = self._catalogue.move(batch[0])
@@ -267,6 +277,17 @@ class PostgresVerbs(PostgresReads):
         lost = [id for id, _ in tokens if id not in held]
         self.tally.renewed(len(tokens), len(lost))
         return lost
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        async with self._transaction() as transaction:
+            return await postgres_blobs.keep_artifact(transaction._fetch, job, name, blob, media_type)
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)
+        if not found:
+            return 0
+        async with self._transaction() as transaction:
+            return await postgres_blobs.drop(transaction._fetch, found)
 
     async def create(
         self,

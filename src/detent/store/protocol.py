@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.blobs import Artifact, Blob
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -99,6 +100,14 @@ class Reader(Protocol):
         """One page of the log entity by entity, beginning after (entity id, seq, entity)."""
         ...
 
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        """The content of that hash, as it was kept; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        """What a job keeps beside its result, by name; that of another tenant's job is not shown."""
+        ...
+
     async def log_end(self) -> str:
         """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
         ...
@@ -153,11 +162,22 @@ class Writer(Protocol):
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         """Each change is written with its event if its record is still as it was decided on; those that came too late
-        are returned and have changed nothing. The same change by the same actor a second time counts as written."""
+        are returned and have changed nothing. The same change by the same actor a second time counts as written. A
+        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
         """The leases of these (job, epoch) run on from now; the jobs that are no longer held are returned."""
+        ...
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        """Keeps content with a claimed job that is running; the same name again replaces it. The same content is stored
+        once for a tenant. One that no longer holds the job gets `LeaseLost`: nothing was kept."""
+        ...
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        """Drops blobs that were first kept before that time and that no result and no artifact refers to, the oldest
+        first, at most so many; returns how many. One that somebody is about to refer to stays."""
         ...
 
     async def create(

@@ -38,6 +38,12 @@ from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
+# That neither an artifact nor a result refers to a blob.
+_UNUSED = (
+    "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash)"
+)
+
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
@@ -51,6 +57,7 @@ _LEFT_TO_OTHERS = {
 
 _WORDS = {
     "given": GIVEN,
+    "unused": _UNUSED,
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),

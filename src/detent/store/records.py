@@ -78,6 +78,11 @@ class Job:
         return ids.public(JOB.prefix, self.id)
 
     @property
+    def claim(self) -> dict[str, Any]:
+        """What a statement compares to see that the job is still held as it was claimed."""
+        return {"id": self.id, "tenant_id": self.tenant_id, "epoch": self.epoch, "owner": self.owner}
+
+    @property
     def token(self) -> Token:
         """The fencing token of the claim this job was returned by."""
         return Token(self.owner or 0, self.epoch)

@@ -14,10 +14,12 @@ from typing import Any
 import apsw
 
 from detent import ids
-from detent.errors import NotFound
+from detent.errors import LeaseLost, NotFound
+from detent.lifecycle import JOB
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
+from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.dialect import SQLITE
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -113,6 +115,16 @@ class Session:
         sql, values = event_log.history(SQLITE, after, limit)
         return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
 
+    def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        rows = self._run("blob", tenant_id=tenant_id, hash=hash)
+        return rows[0][0] if rows else None
+
+    def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        return [Artifact(*row) for row in self._run("artifacts", tenant_id=tenant_id, job_id=job)]
+
+    def unused_blobs(self, older_than: int, limit: int) -> list[tuple[Any, ...]]:
+        return self._run("unused_blobs", older_than=older_than, limit=limit)
+
     def log_end(self) -> str:
         return str(self._run("log_end")[0][0])
 
@@ -197,7 +209,12 @@ class Session:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
 
     def apply(self, changes: Sequence[Change]) -> list[Change]:
-        return [lost for batch in batches(changes) for lost in self._apply_batch(batch)]
+        lost = [late for batch in batches(changes) for late in self._apply_batch(batch)]
+        for change, blob in with_blobs(changes):
+            if change not in lost:
+                self._keep_blob(change.tenant_id, blob)
+                self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
+        return lost
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, _, extras = self._catalogue.move(batch[0])
@@ -219,6 +236,19 @@ class Session:
             if not self._db.changes():
                 lost.append(id)
         return lost
+
+    def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        rows = self._run("keep_artifact", **job.claim, name=name, media_type=media_type, hash=blob.hash, size=blob.size)
+        if not rows:
+            raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
+        self._keep_blob(job.tenant_id, blob)
+        return Artifact(name, media_type, blob.size, blob.hash, job.epoch, rows[0][0])
+
+    def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        self._run("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
+
+    def drop_blobs(self, found: Sequence[tuple[Any, ...]]) -> int:
+        return len(self._run("drop_blobs", found=json.dumps(found)))
 
     def create(self, lifecycle: Lifecycle, birth: Birth, columns: dict[str, Any]) -> int:
         (id,) = self._take_keys(1)

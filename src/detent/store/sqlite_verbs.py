@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -95,6 +96,12 @@ class SqliteReads(ABC):
     async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         return await self._read(lambda session: session.history(after, limit))
 
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        return await self._read(lambda session: session.blob(tenant_id, hash))
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        return await self._read(lambda session: session.artifacts(tenant_id, job))
+
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
@@ -148,7 +155,8 @@ class SqliteVerbs(SqliteReads):
         return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        late = await self._write(lambda session: session.apply(changes), len(changes))
+        weight = len(changes) + sum(blob.weight for _, blob in with_blobs(changes))
+        late = await self._write(lambda session: session.apply(changes), weight)
         self.tally.late(late)
         return late
 
@@ -156,6 +164,14 @@ class SqliteVerbs(SqliteReads):
         lost = await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
         self.tally.renewed(len(tokens), len(lost))
         return lost
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        return await self._write(lambda session: session.keep_artifact(job, name, blob, media_type), blob.weight)
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.
+        found = await self._read(lambda session: session.unused_blobs(older_than, limit))
+        return await self._write(lambda session: session.drop_blobs(found), len(found)) if found else 0
 
     async def create(
         self,

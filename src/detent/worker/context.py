@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from detent import ids
 from detent.lifecycle import JOB
-from detent.store import Job
+from detent.store import Artifact, Job
+from detent.worker.shelf import Content, Shelf
 
 
 class Context:
@@ -13,10 +16,11 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_job", "_stopping")
+    __slots__ = ("_job", "_shelf", "_stopping")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, shelf: Shelf) -> None:
         self._job = job
+        self._shelf = shelf
         self._stopping = False
 
     @property
@@ -51,6 +55,15 @@ class Context:
     def idempotency_key(self, step: str) -> str:
         """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""
         return f"{self.job_id}:{step}"
+
+    def keep(self, name: str, data: Content, media_type: str | None = None) -> Awaitable[Artifact]:
+        """Keeps bytes, text or a file (a Path) with the job under a name, at most 64 MiB. The same name again, in a
+        later attempt too, replaces it; the same content is stored once.
+
+        `await` it in an async function; an ordinary one only calls it, and it is kept when the call returns. A worker
+        that has lost the job's lease keeps nothing: `LeaseLost`.
+        """
+        return self._shelf.keep(self._job, name, data, media_type)
 
     def request_stop(self) -> None:
         """Called by the worker."""

@@ -12,12 +12,14 @@ from detent.job_type import JobType
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.moments import span_us
 from detent.outcomes import Cancel, PermanentError, Snooze, ValidationError
-from detent.store import Job
+from detent.store import Blob, Job
+from detent.store.blobs import RESULT_BLOB
 
 Chance = Callable[[], float]
 
 LONGEST_TEXT = 4000
 LARGEST_RESULT = 16 << 20
+LARGEST_IN_ROW = 8 << 10
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
 
@@ -66,7 +68,15 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
         return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": _plain(str(said.reason)) or None}
-    return "succeed", {"values": {"result": None if said is None else _json(said)}}
+    return "succeed", {"values": {"result": None} if said is None else _result(_json(said))}
+
+
+def _result(text: str) -> dict[str, Any]:
+    """What is small goes into the row. What is large is kept by its hash, and the row tells people where."""
+    if len(text) <= LARGEST_IN_ROW:
+        return {"result": text}
+    blob = Blob.of(text.encode())
+    return {"result": blob.note, RESULT_BLOB: blob}
 
 
 def _json(result: Any) -> str:

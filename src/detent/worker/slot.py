@@ -10,6 +10,7 @@ from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
 from detent.worker.settlement import Raised, Release
+from detent.worker.shelf import Shelf
 
 
 class Slot:
@@ -20,11 +21,13 @@ class Slot:
         inbox: asyncio.Queue[Job],
         executor: Executor,
         holds: Callable[[Job], bool],
+        shelf: Shelf,
         finish: Callable[[Job, Any], None],
     ) -> None:
         self._inbox = inbox
         self._executor = executor
         self._holds = holds
+        self._shelf = shelf
         self._finish = finish
         self._context: Context | None = None
         self._stopped = False
@@ -47,7 +50,7 @@ class Slot:
     async def _run(self) -> None:
         while not self._closing:
             job = await self._inbox.get()
-            self.job, self._context = job, Context(job)
+            self.job, self._context = job, Context(job, self._shelf)
             said = await self._said(job, self._context)
             self.job = self._context = None
             self._finish(job, said)

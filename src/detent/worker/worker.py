@@ -32,6 +32,7 @@ from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.settlement import Release, settle
+from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
 
 POLL_SECONDS = 1.0
@@ -92,7 +93,8 @@ class Worker:
         self._keeper.start()
         executor = self._executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
-        self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
+        shelf = Shelf(self._store, self._keeper.holds, self._pause)
+        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, self._finish) for _ in places]
         lasting = (self._work(until_idle), self._write(), self._reap(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in lasting]
         stop_listening = self._store.listen(self._wake)

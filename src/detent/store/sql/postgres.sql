@@ -111,3 +111,32 @@ WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
 INSERT INTO counters (tenant_id, name, labels, value)
 SELECT * FROM unnest(:tenant_id::int[], :name::text[], :labels::text[], :value::bigint[])
 ON CONFLICT (tenant_id, name, labels) DO UPDATE SET value = counters.value + excluded.value;
+
+-- name: blobs_kept
+-- Which content is there already. It stays until this transaction has ended, and need not be sent again.
+SELECT b.tenant_id, b.hash FROM blobs AS b
+JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
+ORDER BY b.tenant_id, b.hash FOR KEY SHARE OF b;
+
+-- name: keep_blobs
+-- Content is kept once. What somebody else has just kept is locked like our own, so that it stays.
+INSERT INTO blobs (tenant_id, size, created_at, hash, content)
+SELECT g.tenant_id, g.size, {now}, g.hash, g.content
+FROM unnest(:tenant_id::int[], :hash::text[], :size::int[], :content::bytea[]) AS g(tenant_id, hash, size, content)
+ON CONFLICT (tenant_id, hash) DO UPDATE SET size = excluded.size;
+
+-- name: refer_to_blobs
+-- Jobs whose results are blobs; the moves themselves were written just before, in the same transaction.
+UPDATE jobs SET result_hash = g.hash FROM unnest(:id::bigint[], :tenant_id::int[], :hash::text[]) AS g(id, tenant_id, hash)
+WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id;
+
+-- name: lock_blobs
+-- Of what seemed unused, what nobody is about to use: whoever refers to a blob holds a lock on it until that commits.
+SELECT b.tenant_id, b.hash FROM blobs AS b
+JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
+FOR UPDATE OF b SKIP LOCKED;
+
+-- name: drop_blobs
+-- Those of them that nothing refers to now. They are locked, so this sees every reference there is.
+DELETE FROM blobs USING unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash)
+WHERE blobs.tenant_id = g.tenant_id AND blobs.hash = g.hash AND {unused} RETURNING blobs.hash;

@@ -104,3 +104,27 @@ SELECT tenant_id, name, labels, value FROM counters WHERE tenant_id = :tenant_id
 -- The moves of a tenant's jobs since a point in time, by trigger.
 SELECT trigger, count(*) FROM events
 WHERE ts >= :since AND tenant_id = :tenant_id AND entity = 'job' GROUP BY trigger;
+
+-- name: blob
+-- Content by its hash.
+SELECT content FROM blobs WHERE tenant_id = :tenant_id AND hash = :hash;
+
+-- name: artifacts
+-- What a job keeps beside its result.
+SELECT name, media_type, size, hash, epoch, created_at FROM artifacts
+WHERE tenant_id = :tenant_id AND job_id = :job_id ORDER BY name;
+
+-- name: keep_artifact
+-- Only for whoever holds the job; PostgreSQL lets nobody take it away before this is committed.
+INSERT INTO artifacts (tenant_id, job_id, epoch, size, created_at, name, hash, media_type)
+SELECT tenant_id, id, epoch, CAST(:size AS {int}), {now}, CAST(:name AS text), CAST(:hash AS text),
+    CAST(:media_type AS text)
+FROM jobs WHERE id = :id AND tenant_id = :tenant_id AND epoch = :epoch AND owner = :owner AND state = {job.running}
+    AND lease_until > {now} {for_share}
+ON CONFLICT (tenant_id, job_id, name) DO UPDATE SET epoch = excluded.epoch, size = excluded.size,
+    created_at = excluded.created_at, hash = excluded.hash, media_type = excluded.media_type
+RETURNING created_at;
+
+-- name: unused_blobs
+-- Blobs that nothing refers to, the oldest first.
+SELECT tenant_id, hash FROM blobs WHERE created_at < :older_than AND {unused} ORDER BY created_at LIMIT :limit;

@@ -73,3 +73,17 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :worker AND state = 
 INSERT INTO counters (tenant_id, name, labels, value)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:counted) WHERE true
 ON CONFLICT (tenant_id, name, labels) DO UPDATE SET value = counters.value + excluded.value;
+
+-- name: keep_blob
+-- Content is kept once; there is only one writer, so nobody can drop what is found here.
+INSERT INTO blobs (tenant_id, size, created_at, hash, content) VALUES (:tenant_id, :size, {now}, :hash, :content)
+ON CONFLICT DO NOTHING;
+
+-- name: refer_to_blob
+-- A job whose result is a blob; the move itself was written just before, in the same transaction.
+UPDATE jobs SET result_hash = :hash WHERE tenant_id = :tenant_id AND id = :id;
+
+-- name: drop_blobs
+-- Those of them that nothing refers to now.
+DELETE FROM blobs WHERE (tenant_id, hash) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:found)) AND {unused}
+RETURNING hash;

@@ -1,0 +1,74 @@
+"""Waiting for jobs to end: one question to the database for all who wait, asked more and more rarely."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from detent.lifecycle import JOB
+from detent.store import Reader
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
+
+
+class Endings:
+    """Those who wait for jobs of one database."""
+
+    def __init__(self, store: Reader) -> None:
+        self._store = store
+        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self._joined = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def reached(self, key: int) -> None:
+        """Returns when the job has ended, or is no longer there."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(told)
+        self._joined.set()
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look_around())
+        try:
+            await told
+        finally:
+            self._leave(key, told)
+
+    def _leave(self, key: int, told: asyncio.Future[None]) -> None:
+        self._waiting[key].remove(told)
+        if not self._waiting[key]:
+            del self._waiting[key]
+        if not self._waiting and self._watch is not None:
+            self._watch.cancel()
+            self._watch = None  # whoever comes next, even before it has ended, needs another
+
+    async def _look_around(self) -> None:
+        look = SHORTEST_LOOK
+        try:
+            while self._waiting:
+                look = SHORTEST_LOOK if await self._somebody_joins(look) else min(look * 2, LONGEST_LOOK)
+                self._tell(await self._ended(list(self._waiting)))
+        except Exception as error:  # whatever it was, everyone who waits must hear of it
+            self._tell(self._waiting, error)
+
+    async def _somebody_joins(self, seconds: float) -> bool:
+        """Whether somebody has, by then: who has just come wants to know soon."""
+        joined = self._joined.is_set()
+        self._joined.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._joined.wait()
+        return joined
+
+    async def _ended(self, keys: list[int]) -> set[int]:
+        """Asks for the state only: the rows may hold megabytes."""
+        rows = await self._store.rows(JOB, keys, ("id", "state"))
+        return set(keys) - {row["id"] for row in rows if not JOB.state(row["state"]).final}
+
+    def _tell(self, keys: Iterable[int], error: Exception | None = None) -> None:
+        for told in [told for key in keys for told in self._waiting.get(key, ())]:
+            if told.done():
+                continue
+            if error is None:
+                told.set_result(None)
+            else:
+                told.set_exception(error)
