@@ -96,6 +96,20 @@ async def test_a_worker_on_a_full_disk_says_so_once_and_goes_on_when_there_is_ro
         assert BACK.fullmatch(back)
 
 
+async def test_a_claim_that_failed_is_no_sign_that_nothing_is_due(sqlite_url: str) -> None:
+    async with Detent(sqlite_url) as app:
+
+        @app.job()
+        async def waits_in_the_queue(ctx: Context) -> None: ...
+
+        await app.enqueue_many(waits_in_the_queue, [{}] * 100)
+        async with full_disk(app):
+            work = asyncio.create_task(app.work(until_idle=True))
+            await asyncio.wait({work}, timeout=0.5)
+            assert not work.done()
+        assert await asyncio.wait_for(work, 10) == 100
+
+
 async def test_detent_work_says_on_stderr_when_the_server_goes_and_when_it_is_back(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     errors = tmp_path / "stderr"

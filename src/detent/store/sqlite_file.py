@@ -122,7 +122,8 @@ def _contents(db: apsw.Connection) -> tuple[object, object]:
     try:
         return db.pragma("application_id"), db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     finally:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # an error of the disk has ended it, and is what should be told
+            db.execute("ROLLBACK")
 
 
 def _enter_wal(db: apsw.Connection) -> None:

@@ -144,9 +144,11 @@ class Worker:
                 if jobs:
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
                     await self._registration.started(self._store)
-                if jobs or not again:  # a repeated claim that finds nothing has only read
+                if jobs or not again:
                     self._outage.over("claim")
-                return jobs
+                    return jobs
+                # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
+                number, sent, again = secrets.randbits(62), time.monotonic(), False
             except StoreError as error:
                 if self._stopping.is_set():
                     return []
