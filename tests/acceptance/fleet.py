@@ -56,7 +56,9 @@ class Fleet:
         name = f"member-{self._started}"
         command = [sys.executable, "-m", *program, self.url, self._port, name, *self._settings]
         # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
-        return Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+        return Member(
+            name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=environment_of_tests())
+        )
 
     def kill(self, member: Member) -> None:
         self.killed_at[member.name] = time.time()
@@ -82,5 +84,6 @@ class Fleet:
             self._bury(member)
 
 
-def _environment() -> dict[str, str]:
+def environment_of_tests() -> dict[str, str]:
+    """For programs of the tests themselves."""
     return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

@@ -21,7 +21,7 @@ import pytest
 from detent.lifecycle import JOB
 from detent.service import audit
 from detent.store import open_store
-from tests.support.command import environment
+from tests.acceptance.fleet import environment_of_tests
 
 CALLS = "pwrite64,write,fsync,fdatasync,ftruncate"
 FAILURES_IN_A_ROW = 3
@@ -100,7 +100,7 @@ def run(folder: Path, prepared: Path, k: int, error: str, *twin: str) -> Run:
         capture_output=True,
         text=True,
         timeout=60,
-        env=environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
+        env=environment_of_tests(),
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     found = Run(k, error, done.returncode, done.stderr, log.read_text().count("(INJECTED)"), told)
