@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from itertools import count
 
 from detent import Detent
 from detent.errors import StoreError
 from detent.lifecycle import JOB
 from detent.store import NewJob, Store
-from tests.acceptance.chaos import Stage
+from tests.acceptance.chaos import Stage, until
 from tests.acceptance.worker_program import declare
 
 PORTION = 25
@@ -22,7 +24,7 @@ class Feeder:
     """A thread that keeps a stage's queue filled; what was acknowledged, and only that, goes into the stage's ids."""
 
     def __init__(self, on: Stage, at_least: int, longest: float) -> None:
-        self.refused = 0
+        self.refusals: Counter[str] = Counter()
         self._on = on
         self._at_least = at_least
         self._longest = longest
@@ -60,8 +62,8 @@ class Feeder:
         while True:
             try:
                 return await store.enqueue(jobs)
-            except StoreError:
-                self.refused += 1
+            except StoreError as refusal:
+                self.refusals[type(refusal).__name__] += 1
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _there_is_room(self, store: Store) -> None:
@@ -70,6 +72,22 @@ class Feeder:
                 rows = await store.rows(JOB, self._on.ids[-LONGEST_QUEUE:], ("state",))
                 if sum(row["state"] == "queued" for row in rows) < LONGEST_QUEUE:
                     return
-            except StoreError:
-                self.refused += 1
+            except StoreError as refusal:
+                self.refusals[type(refusal).__name__] += 1
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def back_at_work(on: Stage, patience: float = 30.0) -> list[float]:
+    """How long, from now, each worker takes to begin a job that was not there before; jobs must be fed meanwhile."""
+    now, first_new = time.time(), len(on.ids)
+    began: dict[int, float] = {}
+    pids = {member.pid for member in on.fleet.members}
+
+    def all_work_again() -> bool:
+        for delivery in list(on.sink.deliveries):
+            if delivery.job >= first_new and delivery.pid in pids:
+                began.setdefault(delivery.pid, delivery.at - now)
+        return began.keys() == pids
+
+    assert until(all_work_again, patience), f"of {pids} only {began.keys()} work again"
+    return list(began.values())

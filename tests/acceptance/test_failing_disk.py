@@ -159,3 +159,33 @@ def test_a_writer_that_acknowledges_what_failed_is_caught_by_the_same_check(tmp_
     found = run(tmp_path / "run", prepared, 4, "EIO", "swallow-errors")
     assert found.injected > 0
     assert found.wrong
+
+
+def may_mount() -> bool:
+    """As real root only: PostgreSQL does not run as root, not even as the root of a namespace."""
+    if os.geteuid():
+        return False
+    try:
+        return subprocess.run([*SMALL_DISK, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+# A disk of its own at /mnt, which nobody else sees and which goes with the program.
+SMALL_DISK = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=160m tmpfs /mnt && exec "$0" "$@"']
+
+
+@pytest.mark.skipif(not may_mount(), reason="only root may mount a small disk for a PostgreSQL server")
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_postgres_server_whose_disk_runs_full_loses_nothing_and_workers_resume() -> None:
+    program = [sys.executable, "-m", "tests.acceptance.full_server", "4", "5"]
+    environment = {**environment_of_tests(), "TMPDIR": "/mnt"}
+    done = subprocess.run([*SMALL_DISK, *program], stdout=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    print(f"\n4 workers, 5 times a full disk, {told}")
+    assert told["wrong"] == []
+    assert told["died"] == 0
+    assert told["refusals"]
+    assert told["longest"] <= 10

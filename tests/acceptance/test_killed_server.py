@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.chaos import Stage, stage, until
-from tests.acceptance.feeder import Feeder
+from tests.acceptance.feeder import Feeder, back_at_work
 from tests.support import postgres_server
 from tests.support.postgres_server import PostgresServer
 
@@ -41,18 +41,7 @@ def crash(on: Stage, server: PostgresServer) -> list[float]:
     kill_everyone(server)
     time.sleep(on.chance.uniform(0, 1))
     server.restart()
-    ready, first_new = time.time(), len(on.ids)
-    began: dict[int, float] = {}
-    pids = {member.pid for member in on.fleet.members}
-
-    def all_work_again() -> bool:
-        for delivery in list(on.sink.deliveries):
-            if delivery.job >= first_new and delivery.pid in pids:
-                began.setdefault(delivery.pid, delivery.at - ready)
-        return began.keys() == pids
-
-    assert until(all_work_again, patience=3 * RECONNECT_SECONDS), f"of {pids} only {began.keys()} work again"
-    return list(began.values())
+    return back_at_work(on)
 
 
 def check(on: Stage, server: PostgresServer, workers: int, kills: int, jobs: int, longest_peace: float) -> None:
@@ -67,12 +56,12 @@ def check(on: Stage, server: PostgresServer, workers: int, kills: int, jobs: int
     died = on.fleet.bury_dead()
     found = on.examine()
     print(
-        f"\n{workers} workers, {kills} kills of the server, {feeder.refused} calls of the client refused, workers back "
-        f"at work after {sorted(took)[int(len(took) * 0.99)]:.2f} s (p99; longest {max(took):.2f} s), {found}"
+        f"\n{workers} workers, {kills} kills of the server, {feeder.refusals.total()} calls of the client refused, "
+        f"workers back at work after {sorted(took)[int(len(took) * 0.99)]:.2f} s (p99; longest {max(took):.2f} s), {found}"
     )
     assert found.wrong == []
     assert died == []
-    assert feeder.refused > 0, "no kill came while jobs were being enqueued"
+    assert feeder.refusals, "no kill came while jobs were being enqueued"
     assert max(took) <= RECONNECT_SECONDS
 
 
