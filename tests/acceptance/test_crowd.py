@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from detent.errors import Busy
 from detent.lifecycle import JOB
 from detent.service import audit
-from detent.store import NewJob, open_store
+from detent.store import NewJob, open_store, sqlite_writer
 from tests.acceptance.fleet import environment_of_tests
 
 
@@ -86,7 +87,7 @@ def check(url: str, processes: int, seconds: float) -> None:
 
 HOLDS_THE_FILE = """
 import asyncio, sys
-from detent.store import NewJob, open_store
+from detent.store import NewJob, open_store, sqlite_writer
 async def hold():
     store = await open_store(sys.argv[1])
     async with store.transaction() as transaction:
@@ -128,6 +129,24 @@ async def test_a_process_stopped_in_a_write_holds_writers_up_but_not_readers_and
         assert not waiting.done()
     (later,) = await asyncio.wait_for(waiting, 10)
     assert {row["id"] for row in await store.rows(JOB, [key, later])} == {key, later}
+    assert (await audit.verify(store)).clean
+    await store.close()
+
+
+async def test_who_waits_too_long_for_a_stopped_process_is_told_so_and_may_ask_again(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "BUSY_SECONDS", 0.5)
+    store, closes = await open_store(sqlite_url), await open_store(sqlite_url)
+    with holder(sqlite_url) as (_, key):
+        waits, transaction = store.enqueue([NewJob("in vain")]), closes.transaction()
+        for write in (waits, transaction.__aenter__(), store.enqueue([NewJob("in vain too")])):
+            with pytest.raises(Busy, match=r"stayed locked by another program for 0\.5 s"):
+                await asyncio.wait_for(write, 10)
+        await asyncio.wait_for(closes.close(), 10)
+        assert await store.rows(JOB, [key]) == []
+    (later,) = await asyncio.wait_for(store.enqueue([NewJob("after")]), 10)
+    assert [row["id"] for row in await store.jobs(newest_first=False)] == [key, later]
     assert (await audit.verify(store)).clean
     await store.close()
 

@@ -57,7 +57,8 @@ def check(on: Stage, server: PostgresServer, workers: int, kills: int, jobs: int
     found = on.examine()
     print(
         f"\n{workers} workers, {kills} kills of the server, {feeder.refusals.total()} calls of the client refused, "
-        f"workers back at work after {sorted(took)[int(len(took) * 0.99)]:.2f} s (p99; longest {max(took):.2f} s), {found}"
+        f"workers back at work after {sorted(took)[int(len(took) * 0.99)]:.2f} s (p99; longest {max(took):.2f} s), "
+        f"{found}"
     )
     assert found.wrong == []
     assert died == []
