@@ -134,24 +134,29 @@ class StoreError(DetentError):
     """The database {url} failed: {detail}"""
 
     status = 503
+    lasting: ClassVar[bool] = False
+    """Whether asking again is of no use until somebody has changed something. What is not lasting, workers outwait."""
 
 
 class UnknownScheme(StoreError):
     """Unknown database scheme {scheme!r} in {url}; use sqlite:///path/to/file.db or postgresql://user@host/database"""
 
     exit_code = 2
+    lasting = True
 
 
 class BadDatabaseUrl(StoreError):
     """{url} does not name a database: {detail}; use sqlite:///path/to/file.db or postgresql://user@host/database"""
 
     exit_code = 2
+    lasting = True
 
 
 class MissingDriver(StoreError):
     """{url} needs the PostgreSQL driver; install it with: pip install 'detent[postgres]'"""
 
     exit_code = 2
+    lasting = True
 
 
 class Unreachable(StoreError):
@@ -162,17 +167,39 @@ check that it runs and that host and port are right"""
 class WrongPassword(StoreError):
     """The PostgreSQL server refused the login of {url}: {detail}; check user and password"""
 
+    lasting = True
+
 
 class NoSuchDatabase(StoreError):
     """{url} does not exist on that server; create it with: createdb {database}"""
+
+    lasting = True
 
 
 class NoDatabase(StoreError):
     """There is no database {url}; create it with: detent migrate --db {url}"""
 
+    lasting = True
+
 
 class NotWritable(StoreError):
     """Cannot write {path}: {detail}; choose a folder you may write to with --db or DETENT_DB"""
+
+    lasting = True
+
+
+class NotPermitted(StoreError):
+    """The PostgreSQL server of {url} does not let this user work: {detail}; \
+grant it what it lacks, or log in as another"""
+
+    lasting = True
+
+
+class SchemaDamaged(StoreError):
+    """{url} lacks something this Detent made there ({detail}); \
+restore your last backup, or begin anew with an empty database and: detent migrate"""
+
+    lasting = True
 
 
 class DiskFull(StoreError):
@@ -182,14 +209,20 @@ class DiskFull(StoreError):
 class NotADatabase(StoreError):
     """{path} is not a SQLite database; it was left untouched. Choose another file with --db or DETENT_DB"""
 
+    lasting = True
+
 
 class NotOurDatabase(StoreError):
     """{path} is a database of another program; it was left untouched. \
 Choose another with --db or DETENT_DB"""
 
+    lasting = True
+
 
 class Damaged(StoreError):
     """{path} is damaged ({detail}); it was not written to. Keep a copy of it and restore your last backup"""
+
+    lasting = True
 
 
 class StorageFailed(StoreError):
@@ -200,13 +233,19 @@ class SqliteTooOld(StoreError):
     """SQLite {found} is too old: from 3.7.0 to 3.51.2 it can damage a database several processes write to. \
 Detent needs {needed} or newer; reinstall with: pip install --force-reinstall apsw"""
 
+    lasting = True
+
 
 class PostgresTooOld(StoreError):
     """The PostgreSQL server of {url} is version {found}; Detent needs {needed} or newer"""
 
+    lasting = True
+
 
 class NotMigrated(StoreError):
     """{url} has schema {found}, this Detent needs {needed}; run: detent migrate"""
+
+    lasting = True
 
 
 class NotThere(StoreError):
@@ -219,6 +258,8 @@ give one to the database {url}, or run there: detent migrate"""
 class NewerDatabase(StoreError):
     """{url} has schema {found}, newer than the {needed} this Detent knows; \
 upgrade Detent. Nothing was changed"""
+
+    lasting = True
 
 
 class Busy(StoreError):

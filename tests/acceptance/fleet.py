@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tests.support.command import environment
 
+WORKER_PROGRAM = ("tests.acceptance.worker_program",)
+
 
 @dataclass(slots=True)
 class Member:
@@ -36,22 +38,27 @@ class Fleet:
     """Workers of one database and one sink."""
 
     def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "") -> None:
-        self._arguments = (url, str(port)), (lease, *([twin] if twin else []))
+        self.url = url
+        self._port = str(port)
+        self._settings = (lease, *([twin] if twin else []))
         self.members: list[Member] = []
         self.killed_at: dict[str, float] = {}
         self._started = 0
 
-    def start(self, count: int) -> list[Member]:
-        new = [self._start_one() for _ in range(count)]
+    def start(self, count: int, *program: str) -> list[Member]:
+        """Members that run the worker program, or another one that takes the same arguments after its own."""
+        new = [self._start_one(program or WORKER_PROGRAM) for _ in range(count)]
         self.members += new
         return new
 
-    def _start_one(self) -> Member:
+    def _start_one(self, program: tuple[str, ...]) -> Member:
         self._started += 1
-        name, (before, after) = f"member-{self._started}", self._arguments
-        command = [sys.executable, "-m", "tests.acceptance.worker_program", *before, name, *after]
+        name = f"member-{self._started}"
+        command = [sys.executable, "-m", *program, self.url, self._port, name, *self._settings]
         # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
-        return Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+        return Member(
+            name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=environment_of_tests())
+        )
 
     def kill(self, member: Member) -> None:
         self.killed_at[member.name] = time.time()
@@ -77,5 +84,6 @@ class Fleet:
             self._bury(member)
 
 
-def _environment() -> dict[str, str]:
+def environment_of_tests() -> dict[str, str]:
+    """For programs of the tests themselves."""
     return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

@@ -37,7 +37,7 @@ CREATE TRIGGER observe_change AFTER UPDATE ON jobs FOR EACH ROW WHEN ({_MOVED}) 
 
 async def observe(url: str) -> None:
     """From now on every move of a job is counted."""
-    await _type(url, _SQLITE if _is_sqlite(url) else _POSTGRES)
+    await type_in(url, _SQLITE if _is_sqlite(url) else _POSTGRES)
 
 
 async def observed(url: str) -> int:
@@ -65,14 +65,15 @@ def write_locked(url: str) -> bool:
 
 async def drop_guard(url: str) -> None:
     """With its guard the database refuses most of it by itself; a twin must show what the fence is for."""
-    await _type(url, f"DROP TRIGGER detent_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
+    await type_in(url, f"DROP TRIGGER detent_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
 
 
 def _is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
 
 
-async def _type(url: str, sql: str) -> None:
+async def type_in(url: str, sql: str) -> None:
+    """As an operator would, into sqlite3 or psql."""
     if _is_sqlite(url):
         with closing(_file(url)) as db:
             db.execute(sql)

@@ -82,6 +82,7 @@ async def test_no_connection_is_left_on_postgres(postgres_copy: str) -> None:
         return not await watcher.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {others}")
 
     store = await open_store(postgres_copy)
+    await store.now()
     assert not await nobody_connected()
     await store.close()
     await busy(postgres_copy)

@@ -187,7 +187,7 @@ def _changed(status: str) -> int:
 async def _open_pool(url: DatabaseUrl) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         url.text,
-        min_size=1,
+        min_size=0,  # a floor would be restored in the background, with a traceback in the log whenever that fails
         max_size=MOST_CONNECTIONS,
         timeout=connect_seconds(),
         server_settings=SESSION_SETTINGS,

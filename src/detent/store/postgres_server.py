@@ -9,7 +9,17 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from detent.errors import BadInput, DiskFull, NoSuchDatabase, PostgresTooOld, StoreError, Unreachable, WrongPassword
+from detent.errors import (
+    BadInput,
+    DiskFull,
+    NoSuchDatabase,
+    NotPermitted,
+    PostgresTooOld,
+    SchemaDamaged,
+    StoreError,
+    Unreachable,
+    WrongPassword,
+)
 from detent.store.url import DatabaseUrl
 
 OLDEST_POSTGRES = 14
@@ -76,6 +86,10 @@ def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
             return WrongPassword(url=url.shown, detail=detail)
         case asyncpg.InvalidCatalogNameError():
             return NoSuchDatabase(url=url.shown, database=urlsplit(url.text).path.lstrip("/") or "NAME")
+        case asyncpg.InsufficientPrivilegeError():
+            return NotPermitted(url=url.shown, detail=detail)
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedFunctionError():
+            return SchemaDamaged(url=url.shown, detail=detail)
         case asyncpg.DiskFullError():
             return DiskFull(path=url.shown)
         case TimeoutError():

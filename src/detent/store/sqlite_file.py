@@ -20,6 +20,7 @@ from detent.errors import (
     NotADatabase,
     NotOurDatabase,
     NotWritable,
+    SchemaDamaged,
     SqliteTooOld,
     StorageFailed,
     StoreError,
@@ -31,6 +32,7 @@ OLDEST_SQLITE = (3, 51, 3)
 APPLICATION_ID = 0x0DE7E17
 BUSY_SECONDS = 60
 MEMORY = ":memory:"
+LACKS = ("no such table", "no such column")  # SQLite has no code of its own for these
 
 # What reading or writing a file may raise. Text is decoded when it is read, and damaged text cannot be.
 FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
@@ -95,6 +97,8 @@ def explanation(error: Exception, path: str) -> StoreError:
             return NotWritable(path=path, detail=_why_not_writable(path) or detail)
         case apsw.BusyError() | apsw.LockedError():
             return Busy(url=path, seconds=BUSY_SECONDS)
+        case apsw.SQLError() if detail.startswith(LACKS):
+            return SchemaDamaged(url=path, detail=detail)
     return StoreError(url=path, detail=detail)
 
 
@@ -118,7 +122,8 @@ def _contents(db: apsw.Connection) -> tuple[object, object]:
     try:
         return db.pragma("application_id"), db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     finally:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # an error of the disk has ended it, and is what should be told
+            db.execute("ROLLBACK")
 
 
 def _enter_wal(db: apsw.Connection) -> None:

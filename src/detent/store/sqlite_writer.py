@@ -8,7 +8,9 @@ A short piece of work that nobody else waits beside is committed where it was as
 takes less time than two changes of thread. On a disk that syncs slowly nothing is done there.
 
 Processes take turns by a lock on a file beside the database, where the kernel wakes the next in line; SQLite's own way
-to wait is to sleep and try again, which starves the unlucky.
+to wait is to sleep and try again, which starves the unlucky. That lock cannot be waited for with a limit, so a second
+thread watches the wait: when another process keeps the turn for too long (it was stopped in the middle of a write),
+everybody who waits here is told so.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from typing import Any, TypeVar
 import apsw
 
 from detent.clock import Clock
-from detent.errors import NotWritable, StoreError
+from detent.errors import Busy, NotWritable, StoreError
 from detent.store.queries import Catalogue
-from detent.store.sqlite_file import FROM_SQLITE, MEMORY, explanation
+from detent.store.sqlite_file import BUSY_SECONDS, FROM_SQLITE, MEMORY, explanation
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
 
@@ -37,6 +39,7 @@ T = TypeVar("T")
 MOST_IN_A_GROUP = 512
 FEW_ROWS = 16
 BRIEF_SECONDS = 0.001
+TICKS = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +65,11 @@ class Writer:
         self._clock = clock
         self._turn = None if path == MEMORY else open_turn(path)
         self._waiting: deque[Unit] = deque()
+        self._group: list[Unit] = []
+        self._waits_since: float | None = None
+        self._waits_too_long = False
+        self._watcher: threading.Thread | None = None
+        self._ended = threading.Event()
         self._changed = threading.Condition()
         self._closing = False
         self._busy = False
@@ -110,11 +118,17 @@ class Writer:
         self._busy = False
 
     def close(self) -> None:
-        """Finishes what is waiting and ends the thread."""
+        """Finishes what is waiting and ends the threads; one that waits in vain for its turn is left behind."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+        while self._thread.is_alive() and not self._waits_too_long:
+            self._thread.join(BUSY_SECONDS / TICKS)
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._thread.is_alive():
+            return
         self._db.close()
         if self._turn is not None:
             os.close(self._turn)
@@ -144,10 +158,41 @@ class Writer:
         if self._turn is None:
             return True
         try:
-            fcntl.flock(self._turn, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            if wait:
+                self._wait_for_turn(self._turn)
+            return wait
         return True
+
+    def _wait_for_turn(self, turn: int) -> None:
+        with self._changed:
+            self._waits_since = time.monotonic()
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="detent-sqlite-watcher", daemon=True)
+                self._watcher.start()
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        with self._changed:
+            too_long, self._waits_since, self._waits_too_long = self._waits_too_long, None, False
+        if too_long:  # those who waited have been told, and may have asked again
+            fcntl.flock(turn, fcntl.LOCK_UN)
+            raise self._locked()
+
+    def _watch(self) -> None:
+        """On a thread of its own, from the first time the turn has to be waited for."""
+        while not self._ended.wait(BUSY_SECONDS / TICKS):
+            with self._changed:
+                if self._waits_since is None or time.monotonic() - self._waits_since < BUSY_SECONDS:
+                    continue
+                self._waits_too_long = True
+                held_up = [*self._group, *self._waiting]
+                self._waiting.clear()
+            for unit in held_up:
+                unit.error = self._locked()
+            tell(held_up)
+
+    def _locked(self) -> Busy:
+        return Busy(url=self._path, seconds=BUSY_SECONDS)
 
     def _run(self) -> None:
         while group := self._gather():
@@ -165,9 +210,10 @@ class Writer:
         with self._changed:
             self._changed.wait_for(lambda: (self._waiting or self._closing) and not self._busy)
             self._busy = True
+            self._group = group = []
             if self._waiting and self._waiting[0].alone:
-                return [self._waiting.popleft()]
-            group: list[Unit] = []
+                group.append(self._waiting.popleft())
+                return group
             while self._waiting and not self._waiting[0].alone and len(group) < MOST_IN_A_GROUP:
                 group.append(self._waiting.popleft())
             return group

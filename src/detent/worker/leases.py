@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from detent.store import Job, Store
+from detent.worker.outage import Outage
 
 T = TypeVar("T")
 
@@ -61,11 +62,13 @@ class LeaseKeeper:
         worker: int,
         lost: Callable[[set[Token]], None],
         asked_to_stop: Callable[[set[Token]], None],
+        outage: Outage | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._lost = lost
         self._asked_to_stop = asked_to_stop
+        self._outage = outage or Outage()
         self._leases: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -116,7 +119,10 @@ class LeaseKeeper:
             store: Store | None = None
             while not self._stopping:
                 self._nap()
-                if any(lease.due_at <= time.monotonic() for lease in self._leases_now().values()):
+                leases = self._leases_now()
+                if not leases:
+                    self._outage.over("leases")  # there is nothing left to keep
+                elif any(lease.due_at <= time.monotonic() for lease in leases.values()):
                     store = store or await self._opened(opened)
                     if store is not None:
                         await self._unless_too_late(self._beat(store))
@@ -148,7 +154,13 @@ class LeaseKeeper:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=END_SECONDS)
-        return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
+        if not task.done() or task.cancelled():
+            return None
+        if error := task.exception():
+            self._outage.note("leases", error)
+            return None
+        self._outage.over("leases")
+        return task.result()
 
     def _patience(self) -> float:
         now = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from detent.errors import StoreError
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.store import Job, Store
+from detent.worker.outage import Outage
 
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 500
@@ -19,16 +19,20 @@ MOST_AT_ONCE = 500
 class Reaper:
     """Looks for leases that are over, and tells when it found some; every process may have one."""
 
-    def __init__(self, store: Store, found: Callable[[], None]) -> None:
+    def __init__(self, store: Store, found: Callable[[], None], outage: Outage) -> None:
         self._store = store
         self._found = found
+        self._outage = outage
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            with contextlib.suppress(StoreError):  # out of reach: the next beat tries again
+            try:
                 while await self.run_once() == MOST_AT_ONCE:
                     continue
+                self._outage.over("reap")
+            except StoreError as error:
+                self._outage.endure("reap", error)
 
     async def run_once(self) -> int:
         """Decides on what it read; what was renewed or finished meanwhile stays as it is."""

@@ -5,7 +5,7 @@
 
 Slots are tasks that live as long as the worker; a job costs no task of its own. While one batch of results is being
 written the next one gathers, and while handlers run the next claim is under way. No transaction is open while a handler
-runs. Where the database is out of reach, claims wait and results are kept until it is back.
+runs. Where the database is out of reach, claims wait and results are kept until it is back (outage.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
 from detent.worker.leases import LeaseKeeper, Token
+from detent.worker.outage import Outage
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.settlement import Release, settle
@@ -72,6 +73,7 @@ class Worker:
         self._settings = settings
         self._leases_store = leases_store
         self._chance = chance
+        self._outage = Outage()
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
@@ -89,7 +91,9 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._registration = await Registration.register(self._store, self._settings.name)
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="detent-handler")
-        self._keeper = LeaseKeeper(self._leases_store, self._registration.id, self._lose, self._ask_to_stop)
+        self._keeper = LeaseKeeper(
+            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage
+        )
         self._keeper.start()
         executor = self._executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
@@ -112,7 +116,7 @@ class Worker:
         await self._drain()
 
     async def _reap(self) -> None:
-        await Reaper(self._store, self._changed.set).run()
+        await Reaper(self._store, self._changed.set, self._outage).run()
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""
@@ -151,10 +155,15 @@ class Worker:
                 if jobs:
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
                     await self._registration.started(self._store)
-                return jobs
-            except StoreError:
+                if jobs or not again:
+                    self._outage.over("claim")
+                    return jobs
+                # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
+                number, sent, again = secrets.randbits(62), time.monotonic(), False
+            except StoreError as error:
                 if self._stopping.is_set():
                     return []
+                self._outage.endure("claim", error)
                 again, pause = True, await self._pause(pause)
 
     async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
@@ -235,8 +244,11 @@ class Worker:
         pause = SHORTEST_PAUSE
         while True:
             try:
-                return await self._store.apply(changes)
-            except StoreError:
+                late = await self._store.apply(changes)
+                self._outage.over("write")
+                return late
+            except StoreError as error:
+                self._outage.endure("write", error)
                 pause = await self._pause(pause)
 
     def _measure(self, count: int) -> None:
