@@ -42,13 +42,14 @@ class Stage:
         many = [{"number": first + n, "seconds": self.chance.uniform(0, longest)} for n in range(count)]
         self.ids += asyncio.run(enqueue(self.url, "two_steps", many))
 
-    def wait_for_room(self, longest_queue: int) -> None:
-        """So that a recovered job, which goes to the end of the queue, does not wait for all the others first."""
-        until(lambda: asyncio.run(waiting(self.url)) <= longest_queue)
+    @property
+    def backlog(self) -> int:
+        """How many jobs wait to be claimed."""
+        return asyncio.run(waiting(self.url))
 
-    def wait_until_done(self) -> None:
+    def wait_until_done(self, patience: float = PATIENCE) -> None:
         """All jobs have ended, or patience has."""
-        until(lambda: not asyncio.run(unfinished(self.url, self.ids)))
+        until(lambda: not asyncio.run(unfinished(self.url, self.ids)), patience)
 
     def examine(self) -> Findings:
         """After the last worker is gone, so that nothing moves any more."""
@@ -93,7 +94,7 @@ async def _prepare(url: str) -> None:
 async def _examine(stage: Stage) -> Findings:
     store: Store = await open_store(stage.url)
     try:
-        found = await examine(store, stage.ids, stage.sink, stage.fleet.killed_at)
+        found = await examine(store, stage.ids, stage.sink, stage.fleet.absences)
         found.observed = await observed(stage.url)
         return found
     finally:

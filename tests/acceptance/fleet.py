@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from tests.support.command import environment
 
@@ -38,25 +41,32 @@ class Fleet:
     def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "") -> None:
         self._arguments = (url, str(port)), (lease, *([twin] if twin else []))
         self.members: list[Member] = []
-        self.killed_at: dict[str, float] = {}
+        self.absences: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self._started = 0
 
     def start(self, count: int) -> list[Member]:
-        new = [self._start_one() for _ in range(count)]
-        self.members += new
-        return new
+        first = self._started + 1
+        self._started += count
+        return [self.start_as(f"member-{number}") for number in range(first, first + count)]
 
-    def _start_one(self) -> Member:
-        self._started += 1
-        name, (before, after) = f"member-{self._started}", self._arguments
+    def start_as(self, name: str) -> Member:
+        """A new process under a name that others may have had before."""
+        before, after = self._arguments
         command = [sys.executable, "-m", "tests.acceptance.worker_program", *before, name, *after]
         # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
-        return Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+        new = Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+        self.members.append(new)
+        return new
 
     def kill(self, member: Member) -> None:
-        self.killed_at[member.name] = time.time()
+        self.note_absence([member.pid], time.time(), inf)
         member.send(signal.SIGKILL)
         self._bury(member)
+
+    def note_absence(self, pids: Iterable[int], begins: float, ends: float) -> None:
+        """When which processes were struck: what they held must be somebody else's soon after."""
+        for pid in pids:
+            self.absences[pid].append((begins, ends))
 
     def bury_dead(self) -> list[Member]:
         """Those that died without being asked to."""
