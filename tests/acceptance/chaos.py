@@ -47,6 +47,10 @@ class Stage:
         """How many jobs wait to be claimed."""
         return asyncio.run(waiting(self.url))
 
+    def wait_for_backlog(self, at_most: int) -> None:
+        """Until no more than so many wait, or patience ends."""
+        until(lambda: self.backlog <= at_most)
+
     def wait_until_done(self, patience: float = PATIENCE) -> None:
         """All jobs have ended, or patience has."""
         until(lambda: not asyncio.run(unfinished(self.url, self.ids)), patience)

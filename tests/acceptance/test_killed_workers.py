@@ -27,7 +27,7 @@ def kill_at_random(on: Stage, workers: int, kills: int, jobs: int) -> None:
     on.fleet.start(workers)
     until(lambda: _all_registered(on, workers))
     for number in range(1, kills + 1):
-        until(lambda left=jobs - jobs * 9 * number // (10 * kills): on.backlog <= left)
+        on.wait_for_backlog(jobs - jobs * 9 * number // (10 * kills))
         time.sleep(on.chance.uniform(0, 0.1))
         on.fleet.kill(on.chance.choice(on.fleet.members))
         on.fleet.start(1)

@@ -44,7 +44,7 @@ def _claims_without_lock() -> None:
 
         return await self._write(take, limit)
 
-    SqliteVerbs.claim = claim  # type: ignore[assignment,method-assign]
+    SqliteVerbs.claim = claim  # type: ignore[method-assign]
 
 
 def _nobody_reaps() -> None:
