@@ -51,6 +51,10 @@ class Stage:
         """Until no more than so many wait, or patience ends."""
         until(lambda: self.backlog <= at_most)
 
+    def wait_for_delivery_by(self, pid: int) -> None:
+        """Until that process is at work, or patience ends."""
+        until(lambda: any(delivery.pid == pid for delivery in list(self.sink.deliveries)))
+
     def wait_until_done(self, patience: float = PATIENCE) -> None:
         """All jobs have ended, or patience has."""
         until(lambda: not asyncio.run(unfinished(self.url, self.ids)), patience)

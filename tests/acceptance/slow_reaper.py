@@ -34,8 +34,8 @@ class Outcome:
     def __str__(self) -> str:
         return (
             f"{self.pauses} pauses, {self.read} jobs read, {self.moved_meanwhile} of them moved meanwhile, "
-            f"{self.finished_meanwhile} finished meanwhile, {self.late_writes} late writes, changed {len(self.changed)}, "
-            f"left behind {len(self.not_reaped)}"
+            f"{self.finished_meanwhile} finished meanwhile, {self.late_writes} late writes, "
+            f"changed {len(self.changed)}, left behind {len(self.not_reaped)}"
         )
 
 

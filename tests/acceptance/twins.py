@@ -77,10 +77,10 @@ def _same_name_same_owner() -> None:
 
 
 async def _beat_for_all(store: Store, worker: int) -> None:
-    """A heartbeat of the worker instead of its leases."""
+    """A heartbeat of the worker instead of its leases; long enough for a process to start between two of them."""
     while True:
         rows = await store.jobs(JobFilter(states=("running",)), limit=1000, columns=("id", "owner", "epoch"))
-        await store.renew(worker, [(row["id"], row["epoch"]) for row in rows if row["owner"] == worker], 2_000_000)
+        await store.renew(worker, [(row["id"], row["epoch"]) for row in rows if row["owner"] == worker], 4_000_000)
         await asyncio.sleep(0.2)
 
 
