@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -33,6 +34,8 @@ from detent.store.records import (
     Seen,
     seen_before,
 )
+
+T = TypeVar("T")
 
 LOCK_WAIT_MS = 2000
 
@@ -143,6 +146,11 @@ class PostgresVerbs(PostgresReads):
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
 
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A call that changes nothing when it is made twice; the store makes it again if its answer was lost. In a
+        transaction there is no again: it is gone with its connection."""
+        return await call()
+
     def _rings(self) -> bool:
         """Whether those who wait for work are to be told of this enqueue."""
         return True
@@ -153,7 +161,11 @@ class PostgresVerbs(PostgresReads):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         if not jobs:
             return []
-        keys = await self._keys.take(len(jobs), self._reserve_pages)
+        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        return await self._surely(partial(self._enqueue_as, keys, jobs))
+
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob]) -> list[int]:
+        """What is there under its key already is not made again."""
         columns = dict(zip(NewJob._fields, map(list, zip(*jobs, strict=True)), strict=True))
         born = await self._fetch("enqueue", **columns, id=keys, ring=self._rings())
         if len(born) == len(jobs):
@@ -236,13 +248,16 @@ class PostgresVerbs(PostgresReads):
         trace_id: str | None = None,
         **columns: Any,
     ) -> int:
-        (id,) = await self._keys.take(1, self._reserve_pages)
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}
-        async with self._connection() as connection:
-            await connection.execute(statement.sql, *[values[name] for name in statement.parameters])
+        await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
         return id
+
+    async def _execute(self, sql: str, values: Sequence[Any]) -> None:
+        async with self._connection() as connection:
+            await connection.execute(sql, *values)
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))

@@ -161,9 +161,9 @@ class Catalogue:
         typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{_BATCH_TYPES[m[1]]}", insert)
         return (
             f"WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx), born AS ({typed} FROM clock "
-            f"RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) SELECT clock.tx, b.id, b.created_at, b.tenant_id, "
-            f"b.seq, b.epoch, {literal(lifecycle.name)}, {literal(creation.event)}, b.move, NULL, b.state, b.actor, "
-            f"b.correlation_id, b.trace_id, b.cause, b.reason, b.detail FROM born AS b, clock"
+            f"ON CONFLICT (id) DO NOTHING RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) SELECT clock.tx, b.id, "
+            f"b.created_at, b.tenant_id, b.seq, b.epoch, {literal(lifecycle.name)}, {literal(creation.event)}, b.move, "
+            f"NULL, b.state, b.actor, b.correlation_id, b.trace_id, b.cause, b.reason, b.detail FROM born AS b, clock"
         )
 
     # --- words
