@@ -47,9 +47,9 @@ class Stage:
         """How many jobs wait to be claimed."""
         return asyncio.run(waiting(self.url))
 
-    def wait_for_backlog(self, at_most: int) -> None:
+    def wait_for_backlog(self, at_most: int, patience: float = 300.0) -> None:
         """Until no more than so many wait, or patience ends."""
-        until(lambda: self.backlog <= at_most)
+        until(lambda: self.backlog <= at_most, patience)
 
     def wait_for_delivery_by(self, pid: int) -> None:
         """Until that process is at work, or patience ends."""
@@ -66,9 +66,12 @@ class Stage:
 
 
 @contextmanager
-def stage(url: str, seed: int, lease: str = "2s", twin: str = "") -> Iterator[Stage]:
+def stage(
+    url: str, seed: int, lease: str = "2s", twin: str = "", through: str = "", **environment: str
+) -> Iterator[Stage]:
+    """A prepared database; its workers reach it `through` another address, if one is given."""
     asyncio.run(_prepare(url))
-    with closing(Sink()) as sink, closing(Fleet(url, sink.port, lease, twin)) as fleet:
+    with closing(Sink()) as sink, closing(Fleet(through or url, sink.port, lease, twin, **environment)) as fleet:
         yield Stage(url, fleet, sink, seed)
 
 

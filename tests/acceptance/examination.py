@@ -119,12 +119,12 @@ def _overwritten(number: int, row: Row, workers: dict[int, Row], effects: Effect
 
 
 async def _workers(store: Store) -> list[Row]:
-    log = await _read_log(store, EventFilter(entity=WORKER.name))
+    log = await read_log(store, EventFilter(entity=WORKER.name))
     return await store.rows(WORKER, sorted({event.entity_id for event in log}))
 
 
 async def _examine_log(store: Store, found: Findings, workers: dict[int, Row], absences: Absences) -> None:
-    log = await _read_log(store, EventFilter())
+    log = await read_log(store, EventFilter())
     found.events, found.job_events = len(log), sum(event.entity == JOB.name for event in log)
     for name, ids in groupby(sorted({(event.entity, event.entity_id) for event in log}), key=lambda one: one[0]):
         rows = await store.rows(LIFECYCLES[name], [id for _, id in ids], ("seq",))
@@ -150,7 +150,7 @@ def _examine_job(events: list[Event], absent: Mapping[str, Sequence[tuple[float,
             found.recoveries.append(later[0].ts / 1_000_000 - since[-1])
 
 
-async def _read_log(store: Store, wanted: EventFilter) -> list[Event]:
+async def read_log(store: Store, wanted: EventFilter) -> list[Event]:
     log = page = await store.events(wanted, limit=PAGE)
     while page:
         page = await store.events(wanted, after=page[-1].cursor, limit=PAGE)

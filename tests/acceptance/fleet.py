@@ -38,7 +38,8 @@ class Member:
 class Fleet:
     """Workers of one database and one sink."""
 
-    def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "") -> None:
+    def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "", **environment: str) -> None:
+        self._environment = environment
         self._arguments = (url, str(port)), (lease, *([twin] if twin else []))
         self.members: list[Member] = []
         self.absences: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -54,9 +55,12 @@ class Fleet:
         before, after = self._arguments
         command = [sys.executable, "-m", "tests.acceptance.worker_program", *before, name, *after]
         # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
-        new = Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=_environment()))
+        new = Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=self._settings()))
         self.members.append(new)
         return new
+
+    def _settings(self) -> dict[str, str]:
+        return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path), **self._environment)
 
     def kill(self, member: Member) -> None:
         self.note_absence([member.pid], time.time(), inf)
@@ -85,7 +89,3 @@ class Fleet:
         for member in list(self.members):
             member.send(signal.SIGKILL)
             self._bury(member)
-
-
-def _environment() -> dict[str, str]:
-    return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

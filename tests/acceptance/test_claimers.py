@@ -75,7 +75,7 @@ def test_64_processes_claim_10000_jobs_once_each_and_none_starves(database_url: 
 
 
 def test_claims_that_do_not_lock_are_caught_by_the_same_check(database_url: str) -> None:
-    asyncio.run(fill(database_url, 2000))
+    asyncio.run(fill(database_url, 1000))
     asyncio.run(drop_claim_guards(database_url))
-    got, _ = run_claimers(database_url, 16, twin="no-lock")
+    got, _ = run_claimers(database_url, 8, twin="no-lock")
     assert max(Counter(job for jobs in got for job in jobs).values()) > 1

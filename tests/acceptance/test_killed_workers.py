@@ -60,8 +60,8 @@ def test_killing_8_workers_200_times_loses_and_doubles_none_of_20000_jobs(databa
         check(on, workers=8, kills=200, jobs=20_000)
 
 
-def test_jobs_of_killed_workers_that_nobody_reaps_are_lost_to_the_same_check(database_url: str) -> None:
-    with stage(database_url, seed=1, twin="no-reaper") as on:
+def test_jobs_of_killed_workers_that_nobody_reaps_are_lost_to_the_same_check(sqlite_url: str) -> None:
+    with stage(sqlite_url, seed=1, twin="no-reaper") as on:
         kill_at_random(on, workers=2, kills=3, jobs=60)
         on.wait_until_done(RECOVERY_SECONDS)
         assert on.examine().lost

@@ -56,9 +56,9 @@ async def incarnations(url: str) -> list[tuple[str, str]]:
     return [(row["name"], row["incarnation"]) for row in rows]
 
 
-def test_workers_restarted_5_times_under_their_names_leave_no_orphans(database_url: str) -> None:
+def test_workers_restarted_4_times_under_their_names_leave_no_orphans(database_url: str) -> None:
     with stage(database_url, seed=10) as on:
-        check(on, restarts=5)
+        check(on, restarts=4)
 
 
 @pytest.mark.chaos
@@ -69,7 +69,16 @@ def test_workers_restarted_100_times_under_their_names_leave_no_orphans(database
     assert found.recovery_p99 <= RECOVERY_SECONDS
 
 
-def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check(database_url: str) -> None:
-    with stage(database_url, seed=12, twin="same-name") as on:
+def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check(sqlite_url: str) -> None:
+    check_twin(sqlite_url)
+
+
+@pytest.mark.chaos
+def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check_on_postgres(postgres_url: str) -> None:
+    check_twin(postgres_url)
+
+
+def check_twin(url: str) -> None:
+    with stage(url, seed=12, twin="same-name") as on:
         restart_again_and_again(on, NAMES[:1], 1, patience=9)
         assert on.examine().lost

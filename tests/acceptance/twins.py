@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
+from detent.worker.worker import Worker
 
 
 def break_store(twin: str) -> None:
@@ -25,6 +27,7 @@ def break_store(twin: str) -> None:
         "no-reaper": _nobody_reaps,
         "loses-place": _recovered_jobs_go_last,
         "same-name": _same_name_same_owner,
+        "no-again": _claims_are_never_repeated,
     }[twin]()
 
 
@@ -74,6 +77,16 @@ def _same_name_same_owner() -> None:
         return place
 
     Registration.register = classmethod(register)  # type: ignore[assignment,method-assign]
+
+
+def _claims_are_never_repeated() -> None:
+    """Workers that claim anew when the answer of a claim was lost."""
+    shipped = Worker._claim_under
+
+    async def claim_under(self: Worker, number: int, limit: int, again: bool) -> list[Job]:
+        return await shipped(self, secrets.randbits(62), limit, False)
+
+    Worker._claim_under = claim_under  # type: ignore[method-assign]
 
 
 async def _beat_for_all(store: Store, worker: int) -> None:
