@@ -34,7 +34,7 @@ check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated d
 	@echo "· docs"     && $(BIN)/python -m detent.docs --check
 
 chaos: $(STAMP)/dev ## long runs of injected faults
-	@$(BIN)/pytest tests -m chaos -n 0 -s $(ARGS)
+	@$(BIN)/pytest -m chaos -n 0 -s $(ARGS)
 
 bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)

@@ -42,13 +42,22 @@ class Stage:
         many = [{"number": first + n, "seconds": self.chance.uniform(0, longest)} for n in range(count)]
         self.ids += asyncio.run(enqueue(self.url, "two_steps", many))
 
-    def wait_for_room(self, longest_queue: int) -> None:
-        """So that a recovered job, which goes to the end of the queue, does not wait for all the others first."""
-        until(lambda: asyncio.run(waiting(self.url)) <= longest_queue)
+    @property
+    def backlog(self) -> int:
+        """How many jobs wait to be claimed."""
+        return asyncio.run(waiting(self.url))
 
-    def wait_until_done(self) -> None:
+    def wait_for_backlog(self, at_most: int, patience: float = 300.0) -> None:
+        """Until no more than so many wait, or patience ends."""
+        until(lambda: self.backlog <= at_most, patience)
+
+    def wait_for_delivery_by(self, pid: int) -> None:
+        """Until that process is at work, or patience ends."""
+        until(lambda: any(delivery.pid == pid for delivery in list(self.sink.deliveries)))
+
+    def wait_until_done(self, patience: float = PATIENCE) -> None:
         """All jobs have ended, or patience has."""
-        until(lambda: not asyncio.run(unfinished(self.url, self.ids)))
+        until(lambda: not asyncio.run(unfinished(self.url, self.ids)), patience)
 
     def examine(self) -> Findings:
         """After the last worker is gone, so that nothing moves any more."""
@@ -57,9 +66,12 @@ class Stage:
 
 
 @contextmanager
-def stage(url: str, seed: int, lease: str = "2s", twin: str = "") -> Iterator[Stage]:
+def stage(
+    url: str, seed: int, lease: str = "2s", twin: str = "", through: str = "", **environment: str
+) -> Iterator[Stage]:
+    """A prepared database; its workers reach it `through` another address, if one is given."""
     asyncio.run(_prepare(url))
-    with closing(Sink()) as sink, closing(Fleet(url, sink.port, lease, twin)) as fleet:
+    with closing(Sink()) as sink, closing(Fleet(through or url, sink.port, lease, twin, **environment)) as fleet:
         yield Stage(url, fleet, sink, seed)
 
 
@@ -93,7 +105,7 @@ async def _prepare(url: str) -> None:
 async def _examine(stage: Stage) -> Findings:
     store: Store = await open_store(stage.url)
     try:
-        found = await examine(store, stage.ids, stage.sink, stage.fleet.killed_at)
+        found = await examine(store, stage.ids, stage.sink, stage.fleet.absences)
         found.observed = await observed(stage.url)
         return found
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
@@ -21,6 +21,8 @@ STEPS = ("first", "second")
 
 Row = dict[str, Any]
 Effects = dict[tuple[int, str], Delivery]
+Absences = Mapping[int, Sequence[tuple[float, float]]]
+"""When processes were dead or stopped, by their pid."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class Findings:
         )
 
 
-async def examine(store: Store, ids: list[int], sink: Sink, killed_at: dict[str, float]) -> Findings:
+async def examine(store: Store, ids: list[int], sink: Sink, absences: Absences) -> Findings:
     """Every job that was enqueued, in the order of its number, against everything that was recorded."""
     found = Findings(len(ids), deliveries=len(sink.deliveries), refused=len(sink.refused))
     rows = {row["id"]: row for row in await store.rows(JOB, ids)}
@@ -80,7 +82,7 @@ async def examine(store: Store, ids: list[int], sink: Sink, killed_at: dict[str,
     for number, id in enumerate(ids):
         if _done(rows.get(id)):
             found.overwritten += _overwritten(number, rows[id], workers, effects)
-    await _examine_log(store, found, workers, killed_at)
+    await _examine_log(store, found, workers, absences)
     verdict = await verify(store)
     found.unexplained += [" ".join(problem) for problem in verdict.problems]
     return found
@@ -117,34 +119,38 @@ def _overwritten(number: int, row: Row, workers: dict[int, Row], effects: Effect
 
 
 async def _workers(store: Store) -> list[Row]:
-    log = await _read_log(store, EventFilter(entity=WORKER.name))
+    log = await read_log(store, EventFilter(entity=WORKER.name))
     return await store.rows(WORKER, sorted({event.entity_id for event in log}))
 
 
-async def _examine_log(store: Store, found: Findings, workers: dict[int, Row], killed_at: dict[str, float]) -> None:
-    log = await _read_log(store, EventFilter())
+async def _examine_log(store: Store, found: Findings, workers: dict[int, Row], absences: Absences) -> None:
+    log = await read_log(store, EventFilter())
     found.events, found.job_events = len(log), sum(event.entity == JOB.name for event in log)
     for name, ids in groupby(sorted({(event.entity, event.entity_id) for event in log}), key=lambda one: one[0]):
         rows = await store.rows(LIFECYCLES[name], [id for _, id in ids], ("seq",))
         found.transitions += sum(row["seq"] for row in rows)
-    killed = {f"w:{id}": killed_at[row["name"]] for id, row in workers.items() if row["name"] in killed_at}
+    absent = {f"w:{id}": absences.get(row["pid"], ()) for id, row in workers.items()}
     jobs = sorted((event for event in log if event.entity == JOB.name), key=lambda event: (event.entity_id, event.seq))
     for _, events in groupby(jobs, key=lambda event: event.entity_id):
-        _examine_job(list(events), killed, found)
+        _examine_job(list(events), absent, found)
 
 
-def _examine_job(events: list[Event], killed: dict[str, float], found: Findings) -> None:
+def _examine_job(events: list[Event], absent: Mapping[str, Sequence[tuple[float, float]]], found: Findings) -> None:
     for before, after in pairwise(events):
         if (after.epoch, RANK[after.to_state]) <= (before.epoch, RANK[before.to_state]):
             found.backward.append(f"{after.entity_public_id} went from {before.to_state} to {after.to_state}")
     for held, expired, *later in (events[at : at + 3] for at in range(len(events) - 1)):
-        if expired.trigger == "expire" and held.actor not in killed:
+        if expired.trigger != "expire":
+            continue
+        at = expired.ts / 1_000_000
+        since = [begins for begins, ends in absent.get(str(held.actor), ()) if begins <= at <= ends]
+        if not since:
             found.expired_under_the_living += 1
-        elif expired.trigger == "expire" and later:
-            found.recoveries.append(later[0].ts / 1_000_000 - killed[str(held.actor)])
+        elif later:
+            found.recoveries.append(later[0].ts / 1_000_000 - since[-1])
 
 
-async def _read_log(store: Store, wanted: EventFilter) -> list[Event]:
+async def read_log(store: Store, wanted: EventFilter) -> list[Event]:
     log = page = await store.events(wanted, limit=PAGE)
     while page:
         page = await store.events(wanted, after=page[-1].cursor, limit=PAGE)

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from tests.support.command import environment
 
@@ -37,33 +40,38 @@ class Member:
 class Fleet:
     """Workers of one database and one sink."""
 
-    def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "") -> None:
+    def __init__(self, url: str, port: int, lease: str = "2s", twin: str = "", **settings: str) -> None:
         self.url = url
         self._port = str(port)
+        self._environment = environment_of_tests(**settings)
         self._settings = (lease, *([twin] if twin else []))
         self.members: list[Member] = []
-        self.killed_at: dict[str, float] = {}
+        self.absences: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self._started = 0
 
     def start(self, count: int, *program: str) -> list[Member]:
         """Members that run the worker program, or another one that takes the same arguments after its own."""
-        new = [self._start_one(program or WORKER_PROGRAM) for _ in range(count)]
-        self.members += new
+        first = self._started + 1
+        self._started += count
+        return [self.start_as(f"member-{number}", *program) for number in range(first, first + count)]
+
+    def start_as(self, name: str, *program: str) -> Member:
+        """A new process under a name that others may have had before."""
+        command = [sys.executable, "-m", *(program or WORKER_PROGRAM), self.url, self._port, name, *self._settings]
+        # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
+        new = Member(name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=self._environment))
+        self.members.append(new)
         return new
 
-    def _start_one(self, program: tuple[str, ...]) -> Member:
-        self._started += 1
-        name = f"member-{self._started}"
-        command = [sys.executable, "-m", *program, self.url, self._port, name, *self._settings]
-        # A group of its own in the test's session: should the test die, the kernel wakes stopped members to end.
-        return Member(
-            name, subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=environment_of_tests())
-        )
-
     def kill(self, member: Member) -> None:
-        self.killed_at[member.name] = time.time()
+        self.note_absence([member.pid], time.time(), inf)
         member.send(signal.SIGKILL)
         self._bury(member)
+
+    def note_absence(self, pids: Iterable[int], begins: float, ends: float) -> None:
+        """When which processes were struck: what they held must be somebody else's soon after."""
+        for pid in pids:
+            self.absences[pid].append((begins, ends))
 
     def bury_dead(self) -> list[Member]:
         """Those that died without being asked to."""
@@ -84,6 +92,6 @@ class Fleet:
             self._bury(member)
 
 
-def environment_of_tests() -> dict[str, str]:
+def environment_of_tests(**settings: str) -> dict[str, str]:
     """For programs of the tests themselves."""
-    return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    return environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path), **settings)

@@ -68,6 +68,14 @@ async def drop_guard(url: str) -> None:
     await type_in(url, f"DROP TRIGGER detent_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
 
 
+async def drop_claim_guards(url: str) -> None:
+    """The database itself refuses a second claim: by its guard, and PostgreSQL by the unique key of the log as well,
+    since both claimers saw the same seq."""
+    await drop_guard(url)
+    if not _is_sqlite(url):
+        await type_in(url, "DROP INDEX events_of_entity")
+
+
 def _is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
 

@@ -1,19 +1,102 @@
 """Broken twins: the shipped store with one guard taken out, to show that a check would notice."""
 
-from detent.store import sqlite_file
-from detent.store.dialect import Dialect
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from detent.lifecycle import WORKER
+from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
+from detent.store.dialect import POSTGRES, Dialect
 from detent.store.queries import Catalogue
+from detent.store.sqlite_session import Session
+from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
+from detent.worker.reaper import Reaper
+from detent.worker.registration import Registration
+from detent.worker.worker import Worker
 
 
 def break_store(twin: str) -> None:
-    """Takes a guard out of this process's statements."""
-    {"no-lock": _claims_without_lock, "no-fence": _moves_without_fence, "impatient": _writes_out_of_turn}[twin]()
+    """Takes a guard out of this process's store or worker."""
+    {
+        "no-lock": _claims_without_lock,
+        "no-fence": _moves_without_fence,
+        "no-reaper": _nobody_reaps,
+        "loses-place": _recovered_jobs_go_last,
+        "same-name": _same_name_same_owner,
+        "impatient": _writes_out_of_turn,
+        "no-again": _claims_are_never_repeated,
+    }[twin]()
 
 
 def _claims_without_lock() -> None:
-    """PostgreSQL claims that neither lock nor skip what they are about to take."""
-    _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "")
+    """Claims that neither lock nor skip what they are about to take: on SQLite it is found before the lock is taken."""
+    _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "", POSTGRES)
+
+    async def claim(
+        self: SqliteVerbs, worker: int, queues: Sequence[str], limit: int, lease_us: int, *, claim_id: int, **_: Any
+    ) -> list[Job]:
+        found = await self._read(lambda session: session._run("due", queue=queues[0], tenant_id=None, limit=limit))
+        given = {"ids": json.dumps([id for _, _, id in found]), "worker": worker, "actor": f"w:{worker}"}
+        given |= {"claim_id": claim_id, "lease_us": lease_us}
+
+        def take(session: Session) -> list[Job]:
+            return [Job(*row) for row in session._run("claim", **given)]
+
+        return await self._write(take, limit)
+
+    SqliteVerbs.claim = claim  # type: ignore[method-assign]
+
+
+def _nobody_reaps() -> None:
+    """Workers that leave what the dead held where it is."""
+
+    async def run_once(self: Reaper) -> int:
+        return 0
+
+    Reaper.run_once = run_once  # type: ignore[method-assign]
+
+
+def _recovered_jobs_go_last() -> None:
+    """What is recovered waits behind all that is queued."""
+    _patch_move("job.expire", "owner = NULL", "run_at = {now}, owner = NULL")
+
+
+def _same_name_same_owner() -> None:
+    """A worker that takes the place of the last one of its name, and keeps alive whatever that place holds."""
+    shipped = Registration.register
+
+    async def register(cls: type[Registration], store: Store, name: str) -> Registration:
+        log = await store.events(EventFilter(entity=WORKER.name), limit=10_000, newest_first=True)
+        rows = await store.rows(WORKER, [event.entity_id for event in log], ("id", "name"))
+        mine = [row["id"] for row in rows if row["name"] == name]
+        place = cls(mine[0]) if mine else await shipped(store, name)
+        place.heart = asyncio.create_task(_beat_for_all(store, place.id))  # type: ignore[attr-defined]
+        return place
+
+    Registration.register = classmethod(register)  # type: ignore[assignment,method-assign]
+
+
+def _claims_are_never_repeated() -> None:
+    """Workers that claim anew when the answer of a claim was lost."""
+    shipped = Worker._claim_under
+
+    async def claim_under(self: Worker, number: int, limit: int, again: bool) -> list[Job]:
+        return await shipped(self, secrets.randbits(62), limit, False)
+
+    Worker._claim_under = claim_under  # type: ignore[method-assign]
+
+
+async def _beat_for_all(store: Store, worker: int) -> None:
+    """A heartbeat of the worker instead of its leases; long enough for a process to start between two of them."""
+    while True:
+        rows = await store.jobs(JobFilter(states=("running",)), limit=1000, columns=("id", "owner", "epoch"))
+        await store.renew(worker, [(row["id"], row["epoch"]) for row in rows if row["owner"] == worker], 4_000_000)
+        await asyncio.sleep(0.2)
 
 
 def _moves_without_fence() -> None:
@@ -35,12 +118,27 @@ def _writes_out_of_turn() -> None:
     Writer._take_turn = at_once  # type: ignore[method-assign]  # that is what a twin is
 
 
-def _patch(name: str, old: str, new: str) -> None:
+def _patch(name: str, old: str, new: str, where: Dialect) -> None:
     original = Catalogue.__init__
 
     def patched(self: Catalogue, dialect: Dialect) -> None:
         original(self, dialect)
-        assert old in self._raw[name], "the guard to be taken out is not there"
-        self._raw = {**self._raw, name: self._raw[name].replace(old, new)}
+        if dialect is where:
+            self._raw = _replaced(self._raw, name, old, new)
 
     Catalogue.__init__ = patched  # type: ignore[method-assign]  # that is what a twin is
+
+
+def _patch_move(name: str, old: str, new: str) -> None:
+    original = Catalogue.__init__
+
+    def patched(self: Catalogue, dialect: Dialect) -> None:
+        original(self, dialect)
+        self._raw_moves = _replaced(self._raw_moves, name, old, new)
+
+    Catalogue.__init__ = patched  # type: ignore[method-assign]  # that is what a twin is
+
+
+def _replaced(statements: dict[str, str], name: str, old: str, new: str) -> dict[str, str]:
+    assert old in statements[name], "what is to be taken out is not there"
+    return {**statements, name: statements[name].replace(old, new)}

@@ -1,21 +1,26 @@
 """A worker as a user would write it, to be killed and stopped by tests.
 
 Usage: python -m tests.acceptance.worker_program URL SINK_PORT NAME LEASE [TWIN]. It ends when its standard input does,
-so that it never outlives the test that started it.
+so that it never outlives the test that started it. With WITNESS=FOLDER in its environment it writes down there what it
+asks its store for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from detent import Detent
+from detent import Cancel, Detent, PermanentError, Snooze, TransientError
+from detent.store import Store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.twins import break_store
+from tests.acceptance.witness import Witness
 
 SLOTS = 4
 # No test dead-letters an innocent job, however often its worker is killed.
@@ -39,6 +44,16 @@ def declare(app: Detent, outlet: Outlet | None) -> None:
         deliver(ctx, number, "second")
         return {"token": token(ctx), "pid": os.getpid()}
 
+    @app.job(backoff="20ms")
+    async def moody(ctx: Context, number: int) -> Any:
+        """Ends in every way there is, as chance will have it."""
+        dice = random.Random(f"{number} {token(ctx)}")
+        await asyncio.sleep(dice.uniform(0, 0.1))
+        (said,) = dice.choices((None, Snooze(0.02), Cancel("moody"), TransientError, PermanentError), (10, 2, 1, 4, 1))
+        if isinstance(said, type):
+            raise said("moody")
+        return said
+
     @app.job(max_attempts=2, name="poison")
     async def poison(ctx: Context, number: int) -> None:
         """Kills whoever runs it."""
@@ -59,6 +74,8 @@ def die_with_the_test() -> None:
 async def work(url: str, port: int, name: str, lease: str) -> None:
     app = Detent(url)
     declare(app, Outlet(port))
+    if folder := os.environ.get("WITNESS"):
+        app._store = cast(Store, Witness(await app.open(), Path(folder)))
     await app.work(name=name, lease=lease, concurrency=SLOTS)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import asyncpg
 
-from detent.errors import NewerDatabase, NotMigrated, StoreError
+from detent.errors import NewerDatabase, NotMigrated, StoreError, Unreachable
 from detent.store.dialect import POSTGRES
 from detent.store.follow import following
 from detent.store.migrations import newest
@@ -17,7 +19,7 @@ from detent.store.postgres_bell import Bell
 from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
-from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained
+from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained, lost_answer
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
@@ -25,7 +27,10 @@ from detent.store.records import Event, EventFilter
 from detent.store.tally import Tally, flush
 from detent.store.url import DatabaseUrl
 
+T = TypeVar("T")
+
 MOST_CONNECTIONS = 10
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 STATEMENTS_KEPT = 400
 
 
@@ -93,6 +98,20 @@ class PostgresStore(PostgresVerbs):
     def _rings(self) -> bool:
         return self._bell.due()
 
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""
+        give_up_at, pause = 0.0, SHORTEST_PAUSE
+        while True:
+            try:
+                return await call()
+            except Unreachable as error:
+                if not give_up_at and lost_answer(error):
+                    give_up_at = time.monotonic() + connect_seconds()
+                if time.monotonic() >= give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         with explained(self._url):
@@ -113,7 +132,8 @@ class PostgresStore(PostgresVerbs):
                 yield lent
                 lent.insist_unspoilt()
             except BaseException:
-                with explained(self._url):
+                # The driver refuses to roll back on a connection that was lost: that has undone it already.
+                with explained(self._url), suppress(asyncpg.InterfaceError):
                     await transaction.rollback()
                 raise
             with explained(self._url):

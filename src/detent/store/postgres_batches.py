@@ -104,7 +104,7 @@ def birth_sql(insert: str, lifecycle: Lifecycle) -> str:
     typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{TYPES[m[1]]}", insert)
     creation = lifecycle.creation
     return (
-        f"{CLOCK}, born AS ({typed} RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) "
+        f"{CLOCK}, born AS ({typed} ON CONFLICT (id) DO NOTHING RETURNING *) INSERT INTO events ({_EVENT_COLUMNS}) "
         f"SELECT {TX}, b.id, b.created_at, b.tenant_id, b.seq, b.epoch, {literal(lifecycle.name)}, "
         f"{literal(creation.event)}, b.move, NULL, b.state, b.actor, b.correlation_id, b.trace_id, b.cause, b.reason, "
         f"b.detail FROM born AS b"

@@ -78,6 +78,11 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
         raise explanation(error, url) from error
 
 
+def lost_answer(error: StoreError) -> bool:
+    """Whether the connection broke while a call was under way, so that nobody knows whether it was done."""
+    return isinstance(error.__cause__, (asyncpg.ConnectionDoesNotExistError, ConnectionResetError, BrokenPipeError))
+
+
 def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
     """The error of ours that tells a user what the driver's means."""
     detail = " ".join(str(error).split()) or type(error).__name__

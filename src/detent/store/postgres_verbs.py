@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -41,6 +42,8 @@ from detent.store.records import (
     seen_before,
 )
 from detent.store.tally import Tally
+
+T = TypeVar("T")
 
 LOCK_WAIT_MS = 2000
 
@@ -177,6 +180,11 @@ class PostgresVerbs(PostgresReads):
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
 
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A call that changes nothing when it is made twice; the store makes it again if its answer was lost. In a
+        transaction there is no again: it is gone with its connection."""
+        return await call()
+
     async def digest(self, after: str | None, limit: int) -> Digest:
         """In the order of the index, also where the planner knows too little of the log and would sort all of it."""
         async with self._transaction() as transaction:
@@ -195,14 +203,18 @@ class PostgresVerbs(PostgresReads):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         if not jobs:
             return []
-        keys = await self._keys.take(len(jobs), self._reserve_pages)
+        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        made = await self._surely(partial(self._enqueue_as, keys, jobs))
+        self.tally.enqueued(jobs, keys, made)
+        return made
+
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob]) -> list[int]:
+        """What is there under its key already is not made again."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
         born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
-        made = keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
-        self.tally.enqueued(jobs, keys, made)
-        return made
+        return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
         keyed = [job for job in jobs if job.key is not None]
@@ -300,13 +312,16 @@ class PostgresVerbs(PostgresReads):
         trace_id: str | None = None,
         **columns: Any,
     ) -> int:
-        (id,) = await self._keys.take(1, self._reserve_pages)
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}
-        async with self._connection() as connection:
-            await connection.execute(statement.sql, *[values[name] for name in statement.parameters])
+        await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
         return id
+
+    async def _execute(self, sql: str, values: Sequence[Any]) -> None:
+        async with self._connection() as connection:
+            await connection.execute(sql, *values)
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))

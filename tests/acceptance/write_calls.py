@@ -1,0 +1,283 @@
+"""Every write call of the store: what it needs beforehand, how it is made, and made again, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from detent.errors import Unreachable
+from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.service.audit import verify
+from detent.store import NewJob, Store
+from detent.store.records import Seen
+from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
+
+HOUR = 3_600_000_000
+ENDPOINT, KEY, HASH, SAID = "POST /jobs", "key-1", "hash", '{"said": 1}'
+
+Arrange = Callable[[Store], Awaitable[Any]]
+Make = Callable[[Store, Any, bool], Awaitable[Any]]
+Check = Callable[[Store, Any, Any], Awaitable[None]]
+
+
+class Call(NamedTuple):
+    """One way to call a verb. `make` is told whether it is made again; `events` is how many it leaves, however often.
+
+    `known_to_the_caller` says that the caller can make it again after its death: all it takes is in the arguments.
+    """
+
+    verb: str
+    arrange: Arrange
+    make: Make
+    check: Check
+    events: int = 1
+    known_to_the_caller: bool = True
+
+
+async def made_until_answered(call: Call, store: Store, given: Any) -> Any:
+    """As a careful caller does it: without an answer the same call is made again."""
+    again = False
+    while True:
+        try:
+            return await call.make(store, given, again)
+        except Unreachable:
+            again = True
+
+
+async def examine(call: Call, store: Store, given: Any, result: Any, events_before: int) -> None:
+    """The answer is right, and however often the call was made, it has left its events once, without a gap."""
+    await call.check(store, given, result)
+    assert await store.event_count() - events_before == call.events
+    assert list((await verify(store)).problems) == []
+
+
+async def nothing(store: Store) -> None:
+    """Nothing is needed beforehand."""
+
+
+async def jobs_are(store: Store, ids: list[int]) -> None:
+    assert sorted(row["id"] for row in await store.jobs(limit=1000, columns=("id",))) == sorted(ids)
+
+
+# --- enqueue
+
+
+async def enqueue(store: Store, _: Any, again: bool) -> list[int]:
+    return await store.enqueue([NewJob("k")] * 3)
+
+
+async def enqueue_by_key(store: Store, _: Any, again: bool) -> list[int]:
+    return await store.enqueue([NewJob("k", key=f"key-{number}") for number in range(3)])
+
+
+async def enqueued(store: Store, _: Any, ids: list[int]) -> None:
+    assert len(set(ids)) == 3
+    await jobs_are(store, ids)
+
+
+# --- claim
+
+
+async def five_jobs(store: Store) -> tuple[int, list[int]]:
+    """More than one claim takes, so that a second claim would take others."""
+    return await worker(store), await queued(store, 5)
+
+
+def claim(start: bool) -> Make:
+    async def make(store: Store, given: tuple[int, list[int]], again: bool) -> list[int]:
+        jobs = await store.claim(given[0], ["default"], 2, LEASE, claim_id=77, start=start, again=again)
+        if again and not jobs:  # it was lost on its way there
+            jobs = await store.claim(given[0], ["default"], 2, LEASE, claim_id=77, start=start)
+        return [job.id for job in jobs]
+
+    return make
+
+
+async def claimed_two(store: Store, given: tuple[int, list[int]], got: list[int]) -> None:
+    owner, ids = given
+    assert got == ids[:2]
+    rows = await store.rows(JOB, ids, ("id", "owner"))
+    assert sorted(row["id"] for row in rows if row["owner"] == owner) == got
+
+
+# --- apply
+
+
+def change(trigger: str, state: str, by: str) -> Arrange:
+    async def arrange(store: Store) -> Change:
+        id = await in_state(store, await worker(store), state)
+        values = {"result": '{"n": 1}', "error": "wrong", "delay_us": 0}
+        return (await decided(store, JOB, id, trigger, by=by, values=values))._replace(actor="somebody")
+
+    return arrange
+
+
+async def three_changes(store: Store) -> list[Change]:
+    """Of two triggers, so that they take two statements in one transaction."""
+    ids = await running(store, await worker(store), 3)
+    triggers = ("cancel", "succeed", "succeed")
+    return [await decided(store, JOB, id, trigger, by="holder") for id, trigger in zip(ids, triggers, strict=True)]
+
+
+async def an_expiry(store: Store) -> Change:
+    """The lease is over as soon as it is given."""
+    (job,) = await claimed(store, await worker(store), lease_us=0)
+    return (await decided(store, JOB, job.id, "expire", by="reaper"))._replace(actor="reaper")
+
+
+def worker_change(trigger: str, state: str) -> Arrange:
+    async def arrange(store: Store) -> Change:
+        return await decided(store, WORKER, await worker(store, state), trigger)
+
+    return arrange
+
+
+async def apply(store: Store, given: Change | list[Change], again: bool) -> list[Change]:
+    return await store.apply(given if isinstance(given, list) else [given])
+
+
+async def applied(store: Store, given: Change | list[Change], late: list[Change]) -> None:
+    assert late == []
+    for one in given if isinstance(given, list) else [given]:
+        (row,) = await store.rows(one.lifecycle, [one.id])
+        assert (row["seq"], row["move"], row["state"]) == (one.seq + 1, one.move.trigger, one.move.target.name)
+
+
+# --- all else
+
+
+async def held_jobs(store: Store) -> tuple[int, list[tuple[int, int]]]:
+    owner = await worker(store)
+    return owner, [(job.id, job.epoch) for job in await claimed(store, owner, 2)]
+
+
+async def renew(store: Store, given: tuple[int, list[tuple[int, int]]], again: bool) -> list[int]:
+    return await store.renew(given[0], given[1], HOUR)
+
+
+async def renewed(store: Store, given: tuple[int, list[tuple[int, int]]], lost: list[int]) -> None:
+    assert lost == []
+    rows, now = await store.rows(JOB, [id for id, _ in given[1]]), await store.now()
+    assert all(now < row["lease_until"] <= now + HOUR and row["lease_until"] > now + HOUR // 2 for row in rows)
+
+
+def create(name: str) -> Make:
+    async def make(store: Store, _: Any, again: bool) -> int:
+        return await store.create(LIFECYCLES[name], **NEEDED[name])
+
+    return make
+
+
+def created(name: str) -> Check:
+    async def check(store: Store, _: Any, id: int) -> None:
+        assert await store.counts(LIFECYCLES[name]) == (1, 0)
+        assert len(await store.rows(LIFECYCLES[name], [id])) == 1
+
+    return check
+
+
+async def one_running(store: Store) -> int:
+    return (await running(store, await worker(store)))[0]
+
+
+async def request_stop(store: Store, id: int, again: bool) -> bool:
+    return await store.request_stop(id, 1)
+
+
+async def stop_requested(store: Store, id: int, answer: bool) -> None:
+    (row,) = await store.rows(JOB, [id])
+    assert answer
+    assert row["cancel_requested_at"] is not None
+
+
+def pause(paused: bool) -> Make:
+    async def make(store: Store, _: Any, again: bool) -> None:
+        await store.set_queue_paused("default", paused)
+
+    return make
+
+
+def is_paused(paused: bool) -> Check:
+    async def check(store: Store, _: Any, __: Any) -> None:
+        (queue,) = await store.queues(1)
+        assert (queue.paused_at is not None) is paused
+
+    return check
+
+
+async def paused_queue(store: Store) -> None:
+    await store.set_queue_paused("default", True)
+
+
+async def request(store: Store, _: Any, again: bool) -> str:
+    """A whole request: recalled, done and answered in one transaction. This is how anything is made repeatable."""
+    async with store.transaction() as transaction:
+        seen = await transaction.recall(1, ENDPOINT, KEY, HASH)
+        if seen is not None:
+            return str(seen.response)
+        worker = await transaction.create(WORKER, **NEEDED["worker"])
+        await transaction.answer(1, ENDPOINT, KEY, str(worker))
+        return str(worker)
+
+
+async def requested_once(store: Store, _: Any, answer: str) -> None:
+    await created(WORKER.name)(store, None, int(answer))
+    assert await store.recall(1, ENDPOINT, KEY, HASH) == Seen(HASH, answer)
+
+
+async def open_request(store: Store) -> None:
+    assert await store.recall(1, ENDPOINT, KEY, HASH) is None
+
+
+async def answer(store: Store, _: Any, again: bool) -> None:
+    await store.answer(1, ENDPOINT, KEY, SAID)
+
+
+async def answered(store: Store, _: Any, __: Any) -> None:
+    assert await store.recall(1, ENDPOINT, KEY, HASH) == Seen(HASH, SAID)
+
+
+async def old_request(store: Store) -> None:
+    assert await store.recall(1, ENDPOINT, KEY, HASH, ttl_us=-1) is None
+
+
+async def forget(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_requests()
+
+
+async def forgotten(store: Store, _: Any, count: int) -> None:
+    """Housekeeping says what it did itself: the second time there is nothing left to do."""
+    assert count in (0, 1)
+    assert await store.forget_requests() == 0
+
+
+CALLS: dict[str, Call] = {
+    "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
+    "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
+    "claim": Call("claim", five_jobs, claim(start=False), claimed_two, 2),
+    "claim and start": Call("claim", five_jobs, claim(start=True), claimed_two, 4),
+    "start": Call("apply", change("start", "assigned", "holder"), apply, applied),
+    "succeed": Call("apply", change("succeed", "running", "holder"), apply, applied),
+    "fail": Call("apply", change("fail", "running", "holder"), apply, applied),
+    "retry": Call("apply", change("retry", "running", "holder"), apply, applied),
+    "expire": Call("apply", an_expiry, apply, applied),
+    "release": Call("apply", change("release", "running", "holder"), apply, applied),
+    "snooze": Call("apply", change("snooze", "running", "holder"), apply, applied),
+    "cancel": Call("apply", change("cancel", "queued", "operator"), apply, applied),
+    "dead_letter": Call("apply", change("dead_letter", "running", "holder"), apply, applied),
+    "several changes": Call("apply", three_changes, apply, applied, 3),
+    "start_task": Call("apply", worker_change("start_task", "IDLE"), apply, applied),
+    "complete_tasks": Call("apply", worker_change("complete_tasks", "RUNNING"), apply, applied),
+    "terminate": Call("apply", worker_change("terminate", "COMPLETED"), apply, applied),
+    "renew": Call("renew", held_jobs, renew, renewed, 0),
+    **{
+        f"create {name}": Call("create", nothing, create(name), created(name), known_to_the_caller=False)
+        for name in NEEDED
+    },
+    "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
+    "pause": Call("set_queue_paused", nothing, pause(True), is_paused(True), 0),
+    "resume": Call("set_queue_paused", paused_queue, pause(False), is_paused(False), 0),
+    "request": Call("recall", nothing, request, requested_once),
+    "answer": Call("answer", open_request, answer, answered, 0),
+    "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),
+}
