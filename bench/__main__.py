@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from bench import lifecycle
+from bench import history, lifecycle
 
-MEASUREMENTS = {"lifecycle": lifecycle.measure}
+MEASUREMENTS = {"lifecycle": lifecycle.measure, "history": history.measure}
 
 
 def main() -> None:

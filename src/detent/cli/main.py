@@ -26,6 +26,7 @@ COMMANDS = {
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
+    "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),

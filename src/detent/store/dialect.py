@@ -30,6 +30,7 @@ SQLITE = Dialect(
         "pk_int": "INTEGER PRIMARY KEY",
         "event_position": "id INTEGER PRIMARY KEY AUTOINCREMENT",
         "event_key": "",
+        "ended_before": "(:before ->> state)",
     },
 )
 
@@ -47,6 +48,7 @@ POSTGRES = Dialect(
             "tx bigint NOT NULL DEFAULT detent_tx(), id bigint NOT NULL DEFAULT nextval('detent_event_ids')"
         ),
         "event_key": ",\n    PRIMARY KEY (tx, id)",
+        "ended_before": "(:before::json ->> state)::bigint",
     },
 )
 

@@ -25,10 +25,13 @@ from detent.store.records import (
     Birth,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Pruned,
     QueueSummary,
     Seen,
     seen_before,
@@ -120,6 +123,14 @@ class PostgresReads(ABC):
 
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
+
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        newest = max(expiry.before.values(), default=0)
+        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
+        return Expired.page(await self._fetch(f"prunable_{lifecycle.name}", **values), limit)
+
+    async def pruned(self) -> list[Pruned]:
+        return [Pruned(*row) for row in await self._fetch("pruned")]
 
     async def faults(self) -> list[str]:
         async with self._connection() as connection:
@@ -275,5 +286,11 @@ class PostgresVerbs(PostgresReads):
     async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         await self._fetch("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
 
-    async def forget_requests(self) -> int:
-        return len(await self._fetch("forget_old_requests"))
+    async def forget_requests(self, limit: int = 500) -> int:
+        return len(await self._fetch("forget_old_requests", limit=limit))
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        return bool(await self._fetch("take_duty", name=name, every_us=every_us))

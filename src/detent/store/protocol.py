@@ -7,7 +7,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Held, Job, JobFilter, NewJob, QueueSummary, Seen
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Event,
+    EventFilter,
+    Expired,
+    Expiry,
+    Held,
+    Job,
+    JobFilter,
+    NewJob,
+    Pruned,
+    QueueSummary,
+    Seen,
+)
 
 
 class Reader(Protocol):
@@ -84,6 +97,15 @@ class Reader(Protocol):
         """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
         ...
 
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        """One page of the jobs or workers, in the order of their ids: those that retention may delete, and where to go
+        on. A job stays while the one it runs again is there, a worker while it holds a job."""
+        ...
+
+    async def pruned(self) -> list[Pruned]:
+        """What retention has deleted so far, by tenant, entity and state."""
+        ...
+
     async def faults(self) -> list[str]:
         """What is wrong with the database itself: damaged storage, guards that are missing or changed."""
         ...
@@ -155,8 +177,17 @@ class Writer(Protocol):
         """What a repeated request will be told; kept if and only if the transaction commits."""
         ...
 
-    async def forget_requests(self) -> int:
-        """Drops the idempotency keys whose time is over; returns how many."""
+    async def forget_requests(self, limit: int = 500) -> int:
+        """Drops idempotency keys whose time is over, at most so many; returns how many."""
+        ...
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        """Deletes those of these jobs or workers that may still go, and accounts for them in the same write; returns
+        how many. Their events stay."""
+        ...
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        """True for the first to ask, then for nobody until that time is over."""
         ...
 
 

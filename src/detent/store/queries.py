@@ -1,7 +1,7 @@
 """The SQL files, read once and made ready for a database: words filled in, parameters numbered.
 
-A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter. The statements that write a move
-are made here from the declaration and `moves.sql`, one for each move and right.
+A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter, `{NAME}` the text of another. The
+statements that write a move are made here from the declaration and `moves.sql`, one for each move and right.
 """
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
@@ -173,6 +173,8 @@ class Catalogue:
         return ":now" if self._sqlite else "clock.now"
 
     def _word(self, word: str) -> str | None:
+        if word in self._raw:
+            return fill(self._raw[word], self._word)  # a part that several statements have in common
         return self._dialect.words[word] if word in self._dialect.words else declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:

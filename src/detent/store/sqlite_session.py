@@ -25,10 +25,13 @@ from detent.store.records import (
     Birth,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Pruned,
     QueueSummary,
     Seen,
     seen_before,
@@ -104,6 +107,14 @@ class Session:
 
     def log_end(self) -> str:
         return str(self._run("log_end")[0][0])
+
+    def prunable(self, lifecycle: Lifecycle, expiry: Expiry, after: int, limit: int) -> Expired:
+        newest = max(expiry.before.values(), default=0)
+        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
+        return Expired.page(self._run(f"prunable_{lifecycle.name}", **values), limit)
+
+    def pruned(self) -> list[Pruned]:
+        return [Pruned(*row) for row in self._run("pruned")]
 
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
@@ -197,8 +208,16 @@ class Session:
     def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         self._run("answer_request", tenant_id=tenant_id, endpoint=endpoint, key=key, response=response)
 
-    def forget_requests(self) -> int:
-        return len(self._run("forget_old_requests"))
+    def forget_requests(self, limit: int) -> int:
+        return len(self._run("forget_old_requests", limit=limit))
+
+    def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
+        values = {**expiry.values, "ids": json.dumps(list(keys))}
+        self._run(f"note_pruned_{lifecycle.name}", **values)
+        return len(self._run(f"prune_{lifecycle.name}", **values))
+
+    def take_duty(self, name: str, every_us: int) -> bool:
+        return bool(self._run("take_duty", name=name, every_us=every_us))
 
     def _take_keys(self, count: int) -> range:
         first = ids.first_key_of(self.now // 1000)

@@ -15,10 +15,13 @@ from detent.store.records import (
     Birth,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
+    Pruned,
     QueueSummary,
     Seen,
 )
@@ -90,6 +93,12 @@ class SqliteReads(ABC):
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        return await self._read(lambda session: session.prunable(lifecycle, expiry, after, limit))
+
+    async def pruned(self) -> list[Pruned]:
+        return await self._read(lambda session: session.pruned())
+
     async def faults(self) -> list[str]:
         return await self._read(lambda session: session.faults())
 
@@ -156,5 +165,11 @@ class SqliteVerbs(SqliteReads):
     async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
         await self._write(lambda session: session.answer(tenant_id, endpoint, key, response))
 
-    async def forget_requests(self) -> int:
-        return await self._write(lambda session: session.forget_requests())
+    async def forget_requests(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_requests(limit), limit)
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        return await self._write(lambda session: session.take_duty(name, every_us))

@@ -24,9 +24,11 @@ from typing import Any
 from detent.errors import StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change, Verb
+from detent.service.retention import Retention
 from detent.store import Job, Store
 from detent.worker.executor import Executor
 from detent.worker.leases import LeaseKeeper, Token
+from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.settlement import Release, settle
@@ -38,6 +40,7 @@ PREFETCH_SECONDS = 0.05
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 DEFAULT_LEASE_US = 60_000_000
+KEEP_AS_USUAL = Retention()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Settings:
     tenant_id: int | None = None
     lease_us: int | None = None
     grace_us: int = 30_000_000
+    retention: Retention = KEEP_AS_USUAL
 
 
 class Worker:
@@ -90,7 +94,9 @@ class Worker:
         executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
-        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap())]
+        duties = [
+            asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap(), self._prune())
+        ]
         stop_listening = self._store.listen(self._changed.set)
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
@@ -107,6 +113,9 @@ class Worker:
 
     async def _reap(self) -> None:
         await Reaper(self._store, self._changed.set).run()
+
+    async def _prune(self) -> None:
+        await Pruner(self._store, self._settings.retention, self._chance).run()
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""

@@ -99,3 +99,25 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
+
+-- name: prune_job
+-- Deletes those of these jobs that still may go, and accounts for them.
+WITH gone AS (
+    DELETE FROM jobs WHERE id = ANY(:ids::bigint[]) AND {job_may_go} RETURNING id, tenant_id, state, completed_at),
+noted AS (
+    INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
+    SELECT tenant_id, 'job', state, count(*), max(completed_at) + 1 FROM gone GROUP BY tenant_id, state
+    ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
+        pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
+SELECT id FROM gone;
+
+-- name: prune_worker
+-- Deletes those of these workers that still may go, and accounts for them.
+WITH gone AS (
+    DELETE FROM workers WHERE id = ANY(:ids::bigint[]) AND {worker_may_go} RETURNING id, tenant_id, state, completed_at),
+noted AS (
+    INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
+    SELECT tenant_id, 'worker', state, count(*), max(completed_at) + 1 FROM gone GROUP BY tenant_id, state
+    ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
+        pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
+SELECT id FROM gone;

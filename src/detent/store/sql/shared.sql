@@ -26,8 +26,10 @@ UPDATE idempotency_keys SET response = :response
 WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
 
 -- name: forget_old_requests
--- Keys whose time is over.
-DELETE FROM idempotency_keys WHERE expires_at <= {now} RETURNING key;
+-- Keys whose time is over, the oldest first.
+DELETE FROM idempotency_keys WHERE (tenant_id, endpoint, key) IN (
+    SELECT tenant_id, endpoint, key FROM idempotency_keys WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
+RETURNING key;
 
 -- name: pause_queue
 -- From the next claim on nothing is taken from the queue.
@@ -54,3 +56,33 @@ SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.he
 FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GROUP BY j.queue, j.state
 UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;
+
+-- name: job_may_go
+-- Part of other statements. It ended long enough ago for its state; with an idempotency key it stays longer. What runs
+-- another job again stays while that one does: without it, that one would seem never to have been run again.
+completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_before AS {time}))
+    AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
+    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
+
+-- name: worker_may_go
+-- Part of other statements. It ended long enough ago, and no job is left in its name.
+completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
+        AND jobs.lease_until IS NOT NULL);
+
+-- name: prunable_job
+-- The next jobs by id, which is by age: whether each is old enough to look further, and whether it may go.
+SELECT id, state, created_at < :newest, {job_may_go} FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: prunable_worker
+-- The next workers by id, as above.
+SELECT id, state, created_at < :newest, {worker_may_go} FROM workers WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: pruned
+-- What retention has deleted so far.
+SELECT tenant_id, entity, state, pruned, pruned_before FROM retention ORDER BY tenant_id, entity, state;
+
+-- name: take_duty
+-- The first to come when a duty is due takes it, and the next time is set.
+INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
+ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;
