@@ -48,7 +48,6 @@ def fill_postgres(server: PostgresServer, url: str, count: int, now_us: int) -> 
     statements = [f"{insert} {numbers} {rows}" for insert, rows in _fillings(count, now_us)]
     database = url.rpartition("/")[2]
     server.superuser_sql("; ".join(("SET session_replication_role = replica", *statements)), database)
-    server.superuser_sql("VACUUM (ANALYZE) jobs, events", database)
 
 
 async def queue_up(url: str, count: int) -> None:
@@ -62,8 +61,8 @@ async def queue_up(url: str, count: int) -> None:
 
 def _fillings(count: int, now_us: int) -> list[tuple[str, str]]:
     """(INSERT …, SELECT … FROM past) of the jobs, then of their events job by job."""
-    first = now_us - OLDEST_DAYS * DAY_US
-    made = f"({first} + n * {(OLDEST_DAYS - NEWEST_DAYS) * DAY_US // count})"
+    step = (OLDEST_DAYS - NEWEST_DAYS) * DAY_US // count
+    made = f"({now_us - OLDEST_DAYS * DAY_US + step // 2} + n * {step})"
     key = f"((({made} / 1000 - {ids.EPOCH_MS}) << {ids.COUNTER_BITS}) + n % {1 << ids.COUNTER_BITS})"
     end = JOB.move("succeed")
     job = (

@@ -38,7 +38,8 @@ def prune(
                 )
 
     swept = asyncio.run(run())
-    counts = {"jobs": dict(swept.jobs), "workers": dict(swept.workers), "requests": swept.requests}
+    rows = {"jobs": dict(swept.jobs), "workers": dict(swept.workers)}
+    counts = {**rows, "requests": swept.requests, "telemetry": swept.telemetry}
     screen.emit({"dry_run": dry_run, **counts}, lambda: _said(swept, older_than, dry_run), as_json)
 
 

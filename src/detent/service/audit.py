@@ -216,7 +216,7 @@ class _Audit:
             return f"the row is gone, though its last event left it {so_far.state}"
         kind = (rebuilt.tenant_id, rebuilt.entity, so_far.state)
         if kind not in self._pruned or so_far.completed_at >= self._pruned[kind].before:
-            return f"the row is gone, though retention has not deleted what was {so_far.state} so late"
+            return f"the row is gone, though retention deleted nothing {so_far.state} that ended so late"
         self._gone[kind] += 1
         return ""
 

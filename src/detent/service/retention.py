@@ -62,11 +62,13 @@ class Retention:
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep deleted, or would: jobs and workers by state, and the idempotency keys of requests."""
+    """What a sweep deleted, or would: jobs and workers by state, and how many requests and telemetry were
+    forgotten."""
 
     jobs: Counter[str] = field(default_factory=Counter)
     workers: Counter[str] = field(default_factory=Counter)
     requests: int = 0
+    telemetry: int = 0
 
     def of(self, lifecycle: Lifecycle) -> Counter[str]:
         return self.jobs if lifecycle is JOB else self.workers
@@ -135,6 +137,7 @@ async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncI
 async def _tidy(store: Store, swept: Swept) -> None:
     """What has a time of its own written on it. Another table with an age is one more line here."""
     swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
+    swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
 
 
 async def _until_done(batch: Callable[[], Awaitable[int]]) -> int:

@@ -34,6 +34,7 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     seen_before,
 )
 
@@ -128,6 +129,10 @@ class PostgresReads(ABC):
         newest = max(expiry.before.values(), default=0)
         values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
         return Expired.page(await self._fetch(f"prunable_{lifecycle.name}", **values), limit)
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        rows = await self._fetch("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
+        return [Telemetry(*row) for row in rows]
 
     async def pruned(self) -> list[Pruned]:
         return [Pruned(*row) for row in await self._fetch("pruned")]
@@ -291,6 +296,15 @@ class PostgresVerbs(PostgresReads):
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        seen = {"entity": lifecycle.name, "entity_id": id, "kind": kind, "payload": payload}
+        await self._fetch("record_telemetry", **seen, ttl_us=ttl_us, tenant_id=tenant_id)
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        return len(await self._fetch("forget_telemetry", limit=limit))
 
     async def take_duty(self, name: str, every_us: int) -> bool:
         return bool(await self._fetch("take_duty", name=name, every_us=every_us))

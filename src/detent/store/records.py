@@ -178,6 +178,14 @@ class QueueSummary(NamedTuple):
     paused_at: int | None
 
 
+class Telemetry(NamedTuple):
+    """Something seen of an entity that is no move: what kind, when, and the figures as JSON."""
+
+    kind: str
+    ts: int
+    payload: str
+
+
 class Expiry(NamedTuple):
     """What retention may delete, at one moment: by final state, what had ended before then. Jobs with an idempotency
     key go only if they also ended before `keyed_before`; none keeps them for ever. Without a tenant it is for all."""

@@ -34,6 +34,7 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     seen_before,
 )
 from detent.store.sqlite_faults import sqlite_faults
@@ -112,6 +113,10 @@ class Session:
         newest = max(expiry.before.values(), default=0)
         values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
         return Expired.page(self._run(f"prunable_{lifecycle.name}", **values), limit)
+
+    def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int) -> list[Telemetry]:
+        rows = self._run("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
+        return [Telemetry(*row) for row in rows]
 
     def pruned(self) -> list[Pruned]:
         return [Pruned(*row) for row in self._run("pruned")]
@@ -215,6 +220,15 @@ class Session:
         values = {**expiry.values, "ids": json.dumps(list(keys))}
         self._run(f"note_pruned_{lifecycle.name}", **values)
         return len(self._run(f"prune_{lifecycle.name}", **values))
+
+    def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, ttl_us: int, tenant_id: int
+    ) -> None:
+        seen = {"entity": lifecycle.name, "entity_id": id, "kind": kind, "payload": payload}
+        self._run("record_telemetry", **seen, ttl_us=ttl_us, tenant_id=tenant_id)
+
+    def forget_telemetry(self, limit: int) -> int:
+        return len(self._run("forget_telemetry", limit=limit))
 
     def take_duty(self, name: str, every_us: int) -> bool:
         return bool(self._run("take_duty", name=name, every_us=every_us))

@@ -24,6 +24,7 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
 )
 from detent.store.sqlite_session import Session
 
@@ -95,6 +96,9 @@ class SqliteReads(ABC):
 
     async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
         return await self._read(lambda session: session.prunable(lifecycle, expiry, after, limit))
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        return await self._read(lambda session: session.telemetry(lifecycle, id, tenant_id, limit))
 
     async def pruned(self) -> list[Pruned]:
         return await self._read(lambda session: session.pruned())
@@ -170,6 +174,14 @@ class SqliteVerbs(SqliteReads):
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        await self._write(lambda session: session.record_telemetry(lifecycle, id, kind, payload, ttl_us, tenant_id))
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_telemetry(limit), limit)
 
     async def take_duty(self, name: str, every_us: int) -> bool:
         return await self._write(lambda session: session.take_duty(name, every_us))

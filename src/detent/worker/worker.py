@@ -27,6 +27,7 @@ from detent.lifecycle import Change, Verb
 from detent.service.retention import Retention
 from detent.store import Job, Store
 from detent.worker.executor import Executor
+from detent.worker.heartbeat import Heartbeat
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
@@ -94,9 +95,8 @@ class Worker:
         executor = Executor(self._kinds, self._threads)
         places = range(self._settings.concurrency)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, self._finish) for _ in places]
-        duties = [
-            asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), self._reap(), self._prune())
-        ]
+        chores = (self._reap(), self._prune(), self._beat())
+        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._changed.set)
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
@@ -116,6 +116,12 @@ class Worker:
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
+
+    async def _beat(self) -> None:
+        await Heartbeat(self._store, self._registration.id, self._doing).run()
+
+    def _doing(self) -> dict[str, Any]:
+        return {"in_hand": self._in_hand, "settled": self._settled, "concurrency": self._settings.concurrency}
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""

@@ -82,6 +82,22 @@ SELECT id, state, created_at < :newest, {worker_may_go} FROM workers WHERE id > 
 -- What retention has deleted so far.
 SELECT tenant_id, entity, state, pruned, pruned_before FROM retention ORDER BY tenant_id, entity, state;
 
+-- name: record_telemetry
+-- Something seen of an entity, worth keeping for a while. Two of a kind in one microsecond are one.
+INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)
+VALUES (:tenant_id, :entity, :entity_id, :kind, {now}, {now} + :ttl_us, :payload) ON CONFLICT DO NOTHING;
+
+-- name: telemetry
+-- What was lately seen of an entity, the newest first.
+SELECT kind, ts, payload FROM telemetry
+WHERE entity_id = :entity_id AND entity = :entity AND tenant_id = :tenant_id ORDER BY ts DESC LIMIT :limit;
+
+-- name: forget_telemetry
+-- What was to be kept until now, the oldest first.
+DELETE FROM telemetry WHERE (entity_id, ts, kind, entity) IN (
+    SELECT entity_id, ts, kind, entity FROM telemetry WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
+RETURNING entity_id;
+
 -- name: take_duty
 -- The first to come when a duty is due takes it, and the next time is set.
 INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
