@@ -8,10 +8,7 @@ from tests.cli.queue_scene import answer, fill, said
 from tests.support.command import run
 
 BAD = {
-    (
-        "--states",
-        "queued",
-    ): "'queued' is no final state of a job; there are: succeeded, failed, cancelled, dead_lettered",
+    ("--states", "idle"): "'idle' is no final state of a job; there are: succeeded, failed, cancelled, dead_lettered",
     ("--older-than", "soon"): "'soon' is no duration; write one like 30s, 10m, 1h30m or 7d",
 }
 

@@ -6,11 +6,12 @@ import asyncpg
 import pytest
 
 from detent.errors import StoreError
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, WORKER
 from detent.store import NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader
 from detent.store.protocol import Store as Promises
+from detent.store.records import Expiry
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -62,6 +63,9 @@ async def peopled(postgres_store: Store) -> Store:
             await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
+        ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
+        await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)
+        await postgres_store.prune(WORKER, [ended], Expiry({"TERMINATED": 1 << 60}))
     return postgres_store
 
 

@@ -12,7 +12,7 @@ from detent.errors import BadInput
 from detent.lifecycle import JOB
 from detent.service import audit, retention
 from detent.service.retention import Retention, prune, sweep
-from detent.store import JobFilter, Store
+from detent.store import JobFilter, NewJob, Store
 from detent.worker.pruner import Pruner
 from tests.conformance.by_hand import Hand, hand_on
 from tests.support.lives import live
@@ -144,7 +144,7 @@ async def test_an_account_of_another_state_or_tenant_covers_nothing(old: Store, 
 
 
 async def test_an_unfinished_row_cannot_be_deleted_by_hand(old: Store, hand: Hand) -> None:
-    (id,) = await old.enqueue([past.NewJob("noop")])
+    (id,) = await old.enqueue([NewJob("noop")])
     with pytest.raises(Exception, match="a job that has not ended cannot be deleted"):
         await hand.run(f"DELETE FROM jobs WHERE id = {id}")
     assert await old.get(JOB, id, 1)

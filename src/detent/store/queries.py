@@ -1,6 +1,6 @@
 """The SQL files, read once and made ready for a database: words filled in, parameters numbered.
 
-A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter, `{NAME}` the text of another. The
+A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter, `{NAME}` one of `parts.sql`. The
 statements that write a move are made here from the declaration and `moves.sql`, one for each move and right.
 """
 
@@ -67,6 +67,7 @@ class Catalogue:
         self._sqlite = dialect is SQLITE
         self._raw = _read("shared.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
+        self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}
         self._moves: dict[tuple[Move, Right | None], MoveStatement] = {}
 
@@ -173,8 +174,8 @@ class Catalogue:
         return ":now" if self._sqlite else "clock.now"
 
     def _word(self, word: str) -> str | None:
-        if word in self._raw:
-            return fill(self._raw[word], self._word)  # a part that several statements have in common
+        if word in self._parts:
+            return fill(self._parts[word], self._word)
         return self._dialect.words[word] if word in self._dialect.words else declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:

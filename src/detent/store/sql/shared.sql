@@ -57,19 +57,6 @@ FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GR
 UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;
 
--- name: job_may_go
--- Part of other statements. It ended long enough ago for its state; with an idempotency key it stays longer. What runs
--- another job again stays while that one does: without it, that one would seem never to have been run again.
-completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_before AS {time}))
-    AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
-
--- name: worker_may_go
--- Part of other statements. It ended long enough ago, and no job is left in its name.
-completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
-        AND jobs.lease_until IS NOT NULL);
-
 -- name: prunable_job
 -- The next jobs by id, which is by age: whether each is old enough to look further, and whether it may go.
 SELECT id, state, created_at < :newest, {job_may_go} FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
