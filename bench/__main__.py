@@ -3,9 +3,14 @@
 import argparse
 import sys
 
-from bench import lifecycle
+from bench import history, lifecycle, memory, pruning
 
-MEASUREMENTS = {"lifecycle": lifecycle.measure}
+MEASUREMENTS = {
+    "lifecycle": lifecycle.measure,
+    "history": history.measure,
+    "memory": memory.measure,
+    "pruning": pruning.measure,
+}
 
 
 def main() -> None:

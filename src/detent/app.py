@@ -17,6 +17,7 @@ from detent.lifecycle import JOB
 from detent.moments import Span, span_us
 from detent.service import artifacts, results
 from detent.service.endings import Endings
+from detent.service.retention import Retention
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
@@ -99,6 +100,10 @@ class DeclaredJob:
 class Detent:
     """Jobs, and the database they are kept in: as given, else DETENT_DB, else ./detent.db.
 
+    Its workers delete jobs that have ended: those that succeeded or were cancelled after `keep_finished`, those that
+    failed or are dead letters after `keep_failures`. Jobs with an idempotency key stay for `keep_keys` as well. None is
+    for ever.
+
     >>> app = Detent("sqlite:///:memory:")
     >>> @app.job(max_attempts=3)
     ... async def greet(ctx, name: str) -> str:
@@ -107,8 +112,17 @@ class Detent:
     'greet'
     """
 
-    def __init__(self, url: str | None = None, *, tenant: str = "default") -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        tenant: str = "default",
+        keep_finished: Span | None = "7d",
+        keep_failures: Span | None = "90d",
+        keep_keys: Span | None = None,
+    ) -> None:
         self.url = url
+        self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
         self._tenant_id = 1
         self._store: Store | None = None
@@ -233,7 +247,7 @@ class Detent:
         store = await self.open()
         served = tuple(queues or self.queues)
         lease_us = None if lease is None else span_us(lease)
-        settings = Settings(served, concurrency, name, None, lease_us, span_us(grace))
+        settings = Settings(served, concurrency, name, None, lease_us, span_us(grace), self._retention)
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)
         try:

@@ -8,12 +8,12 @@ import asyncpg
 import pytest
 
 from detent.errors import StoreError
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, WORKER
 from detent.store import Blob, NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
-from detent.store.records import Counter
+from detent.store.records import Counter, Expiry
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -86,6 +86,9 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
+        ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
+        await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)
+        await postgres_store.prune(WORKER, [ended], Expiry({"TERMINATED": 1 << 60}))
     await _keep_something(postgres_store)
     return postgres_store
 

@@ -202,9 +202,11 @@ async def test_an_event_under_an_impossible_key_is_reported(store, tamper, key):
     assert "event 1 is missing" in (await problems(store))[public_id("job", key)]
 
 
-async def test_a_row_may_be_gone_once_its_entity_has_ended(store, tamper):
+async def test_a_row_that_ended_may_only_be_gone_if_retention_accounts_for_it(store, tamper):
     id = await longest(store)
     tamper(f"DELETE FROM jobs WHERE id = {id}")
+    assert list(await problems(store)) == [public_id("job", id)]
+    tamper(f"INSERT INTO retention VALUES (1, 'job', 'succeeded', 1, {await store.now()})")
     assert await problems(store) == {}
 
 

@@ -110,7 +110,7 @@ def test_every_move_with_a_statement_of_its_own_is_declared() -> None:
 
 
 def test_a_named_statement_says_what_it_is_for() -> None:
-    for file in ("shared.sql", "sqlite.sql", "postgres.sql", "moves.sql"):
+    for file in ("shared.sql", "sqlite.sql", "postgres.sql", "moves.sql", "parts.sql"):
         text = files("detent.store").joinpath("sql", file).read_text("utf-8")
         for head in re.finditer(r"^-- name: (\S+)\n(.*)$", text, re.MULTILINE):
             assert re.match(r"-- [A-Z].{10,}", head[2]), f"{file}: {head[1]} has no line of intent"

@@ -28,6 +28,7 @@ COMMANDS = {
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
+    "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),

@@ -1,13 +1,14 @@
 """The audit: does the log explain every row, and nothing but; and the log itself, as text to keep elsewhere.
 
 Verifying reads one moment of the database, entity by entity in pages, so memory stays bounded however long the log is.
-It rebuilds every entity from its events and compares it with its row. What it cannot see is an edit that leaves a
-consistent story: an event's actor, reason or payload.
+It rebuilds every entity from its events and compares it with its row; a row may be gone if retention accounts for it.
+What it cannot see is an edit that leaves a consistent story: an event's actor, reason or payload.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from detent.lifecycle.replay import Replayed, Ways, advance, ways
 from detent.service.entities import public_id
 from detent.service.events import as_json
 from detent.store.protocol import Reader, Store
-from detent.store.records import Event
+from detent.store.records import Event, Pruned
 
 EVENTS_AT_ONCE = 5_000
 PROBLEMS_KEPT = 1_000
@@ -130,8 +131,11 @@ class _Audit:
         self._open: dict[str, Rebuilt] = {}  # of the key being read; more than one only where hands typed a key twice
         self._ended: list[Rebuilt] = []
         self._rows_without_first_event = dict.fromkeys(LIFECYCLES, 0)
+        self._pruned: dict[tuple[int, str, str], Pruned] = {}
+        self._gone: Counter[tuple[int, str, str]] = Counter()
 
     async def run(self) -> None:
+        self._pruned = {record[:3]: record for record in await self._log.pruned()}
         total, after = await self._log.event_count(), (-(1 << 63), 0, "")
         while page := await self._log.history(after, EVENTS_AT_ONCE):
             self._replay(page)
@@ -143,6 +147,7 @@ class _Audit:
         self._end_open()
         await self._compare_ended()
         await self._count_rows()
+        self._compare_pruned()
 
     def _replay(self, page: list[Event]) -> None:
         rebuilt: Rebuilt | None = None
@@ -201,8 +206,27 @@ class _Audit:
             self._rows_without_first_event[name] += row is not None and not rebuilt.so_far.seq
             if what := rebuilt.so_far.problem:
                 self._verdict.add(rebuilt.name, what, "events")
-            elif what := _difference(rebuilt, row):
+            elif what := self._absence(rebuilt) if row is None else _difference(rebuilt, row):
                 self._verdict.add(rebuilt.name, what, lifecycle.table)
+
+    def _absence(self, rebuilt: Rebuilt) -> str:
+        """What is wrong with a row being gone: nothing, if retention deleted what ended in this state later."""
+        so_far = rebuilt.so_far
+        if so_far.completed_at is None:
+            return f"the row is gone, though its last event left it {so_far.state}"
+        kind = (rebuilt.tenant_id, rebuilt.entity, so_far.state)
+        if kind not in self._pruned or so_far.completed_at >= self._pruned[kind].before:
+            return f"the row is gone, though retention deleted nothing {so_far.state} that ended so late"
+        self._gone[kind] += 1
+        return ""
+
+    def _compare_pruned(self) -> None:
+        """Rows that went in the shadow of others: more are gone than retention says it deleted."""
+        for (tenant_id, entity, state), count in self._gone.items():
+            pruned = self._pruned[tenant_id, entity, state].rows
+            if count > pruned:
+                what = f"{count:,} rows that were {state} are gone, retention deleted {pruned:,}"
+                self._verdict.add("–", f"{what} (tenant {tenant_id})", LIFECYCLES[entity].table)
 
     async def _count_rows(self) -> None:
         for name, lifecycle in LIFECYCLES.items():
@@ -214,12 +238,9 @@ class _Audit:
                 self._verdict.add("–", f"{unnamed} {name} {rows} no events at all", lifecycle.table)
 
 
-def _difference(rebuilt: Rebuilt, row: dict[str, Any] | None) -> str:
-    """What a row has that its events do not say. A row may be gone once its entity has ended."""
+def _difference(rebuilt: Rebuilt, row: dict[str, Any]) -> str:
+    """What a row has that its events do not say."""
     so_far = rebuilt.so_far
-    if row is None:
-        final = LIFECYCLES[rebuilt.entity].state(so_far.state).final
-        return "" if final else f"the row is gone, though its last event left it {so_far.state}"
     differing = [name for name in COMPARED if row[name] != getattr(so_far, name)]
     if differing:
         return "; ".join(f"{name} is {row[name]}, by its events {getattr(so_far, name)}" for name in differing)

@@ -35,6 +35,7 @@ SQLITE = Dialect(
         "tx": "0",
         "commit_order": "id",
         "after_cursor": "id > :id",
+        "ended_before": "(:before ->> state)",
     },
 )
 
@@ -57,6 +58,7 @@ POSTGRES = Dialect(
         "tx": "tx",
         "commit_order": "tx, id",
         "after_cursor": "(tx, id) > (:tx, :id) AND tx < detent_tx_horizon()",
+        "ended_before": "(:before::json ->> state)::bigint",
     },
 )
 

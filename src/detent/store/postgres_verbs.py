@@ -30,13 +30,17 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
     Progress,
+    Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     Tenant,
     added_up,
     seen_before,
@@ -151,6 +155,18 @@ class PostgresReads(ABC):
 
     async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since))
+
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        newest = max(expiry.before.values(), default=0)
+        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
+        return Expired.page(await self._fetch(f"prunable_{lifecycle.name}", **values), limit)
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        rows = await self._fetch("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
+        return [Telemetry(*row) for row in rows]
+
+    async def pruned(self) -> list[Pruned]:
+        return [Pruned(*row) for row in await self._fetch("pruned")]
 
     async def faults(self) -> list[str]:
         async with self._connection() as connection:
@@ -376,5 +392,20 @@ class PostgresVerbs(PostgresReads):
                 await transaction._fetch("count", **dict(zip(Counter._fields, columns, strict=True)))
             return True
 
-    async def forget_requests(self) -> int:
-        return len(await self._fetch("forget_old_requests"))
+    async def forget_requests(self, limit: int = 500) -> int:
+        return len(await self._fetch("forget_old_requests", limit=limit))
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        seen = {"entity": lifecycle.name, "entity_id": id, "kind": kind, "payload": payload}
+        await self._fetch("record_telemetry", **seen, ttl_us=ttl_us, tenant_id=tenant_id)
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        return len(await self._fetch("forget_telemetry", limit=limit))
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        return bool(await self._fetch("take_duty", name=name, every_us=every_us))

@@ -14,13 +14,17 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
     Progress,
+    Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     Tenant,
 )
 from detent.store.tally import Tally
@@ -129,6 +133,19 @@ class Reader(Protocol):
         """How many moves a tenant's jobs have made since then, by trigger."""
         ...
 
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        """One page of the jobs or workers, in the order of their ids: those that retention may delete, and where to go
+        on. A job stays while the one it runs again is there, a worker while it holds a job."""
+        ...
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        """What was lately seen of an entity, the newest first; another tenant's is none."""
+        ...
+
+    async def pruned(self) -> list[Pruned]:
+        """What retention has deleted so far, by tenant, entity and state."""
+        ...
+
     async def faults(self) -> list[str]:
         """What is wrong with the database itself: damaged storage, guards that are missing or changed."""
         ...
@@ -222,8 +239,27 @@ class Writer(Protocol):
         moves on in the same write; false means that another was first, and nothing was added."""
         ...
 
-    async def forget_requests(self) -> int:
-        """Drops the idempotency keys whose time is over; returns how many."""
+    async def forget_requests(self, limit: int = 500) -> int:
+        """Drops idempotency keys whose time is over, at most so many; returns how many."""
+        ...
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        """Deletes those of these jobs or workers that may still go, and accounts for them in the same write; returns
+        how many. Their events stay."""
+        ...
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        """Keeps something seen of an entity until its time is over. It is no event, and no move."""
+        ...
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        """Drops telemetry whose time is over, at most so much; returns how much."""
+        ...
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        """True for the first to ask, then for nobody until that time is over."""
         ...
 
 

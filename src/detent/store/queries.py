@@ -1,7 +1,7 @@
 """The SQL files, read once and made ready for a database: words filled in, parameters numbered.
 
-A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter. The statements that write a move
-are made here from the declaration and `moves.sql`, one for each move and right.
+A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter, `{NAME}` one of `parts.sql`. The
+statements that write a move are made here from the declaration and `moves.sql`, one for each move and right.
 """
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
@@ -91,6 +91,7 @@ class Catalogue:
         self._sqlite = dialect is SQLITE
         self._raw = _read("shared.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
+        self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}
         self._moves: dict[tuple[Move, Right | None], MoveStatement] = {}
         self._shaped: dict[tuple[Any, tuple[str, ...]], BatchStatement] = {}
@@ -212,6 +213,8 @@ class Catalogue:
         return fill(raw, lambda word: words[word] if word in words else self._word(word))
 
     def _word(self, word: str) -> str | None:
+        if word in self._parts:
+            return fill(self._parts[word], self._word)
         return self.dialect.words[word] if word in self.dialect.words else declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:

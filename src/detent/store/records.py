@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -213,6 +214,52 @@ class Tenant(NamedTuple):
     id: int
     name: str
     created_at: int
+
+
+class Telemetry(NamedTuple):
+    """Something seen of an entity that is no move: what kind, when, and the figures as JSON."""
+
+    kind: str
+    ts: int
+    payload: str
+
+
+class Expiry(NamedTuple):
+    """What retention may delete, at one moment: by final state, what had ended before then. Jobs with an idempotency
+    key go only if they also ended before `keyed_before`; none keeps them for ever. Without a tenant it is for all."""
+
+    before: Mapping[str, int]
+    keyed_before: int | None = None
+    tenant_id: int | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """As the statements take it."""
+        return {**self._asdict(), "before": json.dumps(self.before)}
+
+
+class Expired(NamedTuple):
+    """A page of what may go, as (id, state), and the id to go on after; none when nothing further is old enough."""
+
+    found: list[tuple[int, str]]
+    next: int | None
+
+    @classmethod
+    def page(cls, rows: Sequence[Sequence[Any]], limit: int) -> Expired:
+        """From rows of (id, state, old, may go). Ids tell the age, but one typed by hand may lie: the end is a whole
+        page of what is too young."""
+        more = len(rows) == limit and any(old for _, _, old, _ in rows)
+        return cls([(id, state) for id, state, _, may_go in rows if may_go], rows[-1][0] if more else None)
+
+
+class Pruned(NamedTuple):
+    """How many entities of a tenant were deleted in a final state, and before when all of them had ended."""
+
+    tenant_id: int
+    entity: str
+    state: str
+    rows: int
+    before: int
 
 
 class Seen(NamedTuple):

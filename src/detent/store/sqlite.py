@@ -32,6 +32,7 @@ from detent.store.url import DatabaseUrl
 T = TypeVar("T")
 
 READERS = 4
+READER_CACHE_KB = 2048  # a reader looks rows up or passes over all of them; neither gains from more
 IDLE_TRANSACTION_SECONDS = 60.0
 WHY_NOT_STDLIB = "closing a file through a second SQLite library drops the locks of the first"
 
@@ -142,6 +143,7 @@ class SqliteStore(SqliteVerbs):
     def _new_reader(self) -> apsw.Connection:
         connection = connect(self._path, create=False)
         connection.pragma("query_only", True)
+        connection.pragma("cache_size", -READER_CACHE_KB)
         return connection
 
     def _session_on(self, connection: apsw.Connection) -> Session:

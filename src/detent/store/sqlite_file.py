@@ -112,7 +112,7 @@ def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
         _enter_wal(db)
         db.pragma("synchronous", "full")
     db.pragma("cell_size_check", True)
-    db.pragma("cache_size", -8192)
+    db.pragma("cache_size", -4096)  # KB; twice as much was no faster beside a million finished jobs
     db.pragma("journal_size_limit", 64 << 20)
 
 

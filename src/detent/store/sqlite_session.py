@@ -30,13 +30,17 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
     Progress,
+    Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     Tenant,
     added_up,
     seen_before,
@@ -140,6 +144,18 @@ class Session:
 
     def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since))
+
+    def prunable(self, lifecycle: Lifecycle, expiry: Expiry, after: int, limit: int) -> Expired:
+        newest = max(expiry.before.values(), default=0)
+        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
+        return Expired.page(self._run(f"prunable_{lifecycle.name}", **values), limit)
+
+    def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int) -> list[Telemetry]:
+        rows = self._run("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
+        return [Telemetry(*row) for row in rows]
+
+    def pruned(self) -> list[Pruned]:
+        return [Pruned(*row) for row in self._run("pruned")]
 
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
@@ -283,8 +299,25 @@ class Session:
         self._run("count", counted=json.dumps(added_up(counted)))
         return True
 
-    def forget_requests(self) -> int:
-        return len(self._run("forget_old_requests"))
+    def forget_requests(self, limit: int) -> int:
+        return len(self._run("forget_old_requests", limit=limit))
+
+    def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
+        values = {**expiry.values, "ids": json.dumps(list(keys))}
+        self._run(f"note_pruned_{lifecycle.name}", **values)
+        return len(self._run(f"prune_{lifecycle.name}", **values))
+
+    def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, ttl_us: int, tenant_id: int
+    ) -> None:
+        seen = {"entity": lifecycle.name, "entity_id": id, "kind": kind, "payload": payload}
+        self._run("record_telemetry", **seen, ttl_us=ttl_us, tenant_id=tenant_id)
+
+    def forget_telemetry(self, limit: int) -> int:
+        return len(self._run("forget_telemetry", limit=limit))
+
+    def take_duty(self, name: str, every_us: int) -> bool:
+        return bool(self._run("take_duty", name=name, every_us=every_us))
 
     def _take_keys(self, count: int) -> range:
         first = ids.first_key_of(self.now // 1000)

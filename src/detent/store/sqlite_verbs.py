@@ -18,13 +18,17 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
+    Expired,
+    Expiry,
     Held,
     Job,
     JobFilter,
     NewJob,
     Progress,
+    Pruned,
     QueueSummary,
     Seen,
+    Telemetry,
     Tenant,
 )
 from detent.store.sqlite_session import Session
@@ -116,6 +120,15 @@ class SqliteReads(ABC):
 
     async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return await self._read(lambda session: session.job_moves_since(tenant_id, since))
+
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        return await self._read(lambda session: session.prunable(lifecycle, expiry, after, limit))
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        return await self._read(lambda session: session.telemetry(lifecycle, id, tenant_id, limit))
+
+    async def pruned(self) -> list[Pruned]:
+        return await self._read(lambda session: session.pruned())
 
     async def faults(self) -> list[str]:
         return await self._read(lambda session: session.faults())
@@ -209,5 +222,19 @@ class SqliteVerbs(SqliteReads):
     async def count(self, counted: Sequence[Counter], *, progress: Progress | None = None) -> bool:
         return await self._write(lambda session: session.count(counted, progress), len(counted))
 
-    async def forget_requests(self) -> int:
-        return await self._write(lambda session: session.forget_requests())
+    async def forget_requests(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_requests(limit), limit)
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        await self._write(lambda session: session.record_telemetry(lifecycle, id, kind, payload, ttl_us, tenant_id))
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_telemetry(limit), limit)
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        return await self._write(lambda session: session.take_duty(name, every_us))

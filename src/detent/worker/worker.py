@@ -25,11 +25,14 @@ from detent import metrics
 from detent.errors import StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change, Verb
+from detent.service.retention import Retention
 from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
+from detent.worker.heartbeat import Heartbeat
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
+from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.settlement import Release, settle
@@ -43,6 +46,7 @@ RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 DEFAULT_LEASE_US = 60_000_000
+KEEP_AS_USUAL = Retention()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Settings:
     tenant_id: int | None = None
     lease_us: int | None = None
     grace_us: int = 30_000_000
+    retention: Retention = KEEP_AS_USUAL
 
 
 class Worker:
@@ -99,8 +104,8 @@ class Worker:
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, self._finish) for _ in places]
-        lasting = (self._work(until_idle), self._write(), self._reap(), flushing(self._store))
-        duties = [asyncio.create_task(duty) for duty in lasting]
+        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +122,15 @@ class Worker:
 
     async def _reap(self) -> None:
         await Reaper(self._store, self._changed.set, self._outage).run()
+
+    async def _prune(self) -> None:
+        await Pruner(self._store, self._settings.retention, self._chance).run()
+
+    async def _beat(self) -> None:
+        await Heartbeat(self._store, self._registration.id, self._doing).run()
+
+    def _doing(self) -> dict[str, Any]:
+        return {"in_hand": self._in_hand, "settled": self._settled, "concurrency": self._settings.concurrency}
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""

@@ -35,8 +35,10 @@ UPDATE idempotency_keys SET response = :response
 WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
 
 -- name: forget_old_requests
--- Keys whose time is over.
-DELETE FROM idempotency_keys WHERE expires_at <= {now} RETURNING key;
+-- Keys whose time is over, the oldest first.
+DELETE FROM idempotency_keys WHERE (tenant_id, endpoint, key) IN (
+    SELECT tenant_id, endpoint, key FROM idempotency_keys WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
+RETURNING key;
 
 -- name: pause_queue
 -- From the next claim on nothing is taken from the queue.
@@ -128,3 +130,36 @@ RETURNING created_at;
 -- name: unused_blobs
 -- Blobs that nothing refers to, the oldest first.
 SELECT tenant_id, hash FROM blobs WHERE created_at < :older_than AND {unused} ORDER BY created_at LIMIT :limit;
+
+-- name: prunable_job
+-- The next jobs by id, which is by age: whether each is old enough to look further, and whether it may go.
+SELECT id, state, created_at < :newest, {job_may_go} FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: prunable_worker
+-- The next workers by id, as above.
+SELECT id, state, created_at < :newest, {worker_may_go} FROM workers WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: pruned
+-- What retention has deleted so far.
+SELECT tenant_id, entity, state, pruned, pruned_before FROM retention ORDER BY tenant_id, entity, state;
+
+-- name: record_telemetry
+-- Something seen of an entity, worth keeping for a while. Two of a kind in one microsecond are one.
+INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)
+VALUES (:tenant_id, :entity, :entity_id, :kind, {now}, {now} + :ttl_us, :payload) ON CONFLICT DO NOTHING;
+
+-- name: telemetry
+-- What was lately seen of an entity, the newest first.
+SELECT kind, ts, payload FROM telemetry
+WHERE entity_id = :entity_id AND entity = :entity AND tenant_id = :tenant_id ORDER BY ts DESC LIMIT :limit;
+
+-- name: forget_telemetry
+-- What was to be kept until now, the oldest first.
+DELETE FROM telemetry WHERE (entity_id, ts, kind, entity) IN (
+    SELECT entity_id, ts, kind, entity FROM telemetry WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
+RETURNING entity_id;
+
+-- name: take_duty
+-- The first to come when a duty is due takes it, and the next time is set.
+INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
+ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;

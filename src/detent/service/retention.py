@@ -1,0 +1,169 @@
+"""Retention: what has ended is deleted once it is old enough. Its events stay: the log is cut by exports, not by age.
+
+A sweep walks along the primary key, oldest first, so it needs no index that every finishing job would pay for. It reads
+pages without holding anyone up, deletes a few hundred rows in a transaction of their own, and rests several times as
+long as that took. Stopped at any point it has done whole batches, and the next sweep does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from detent.errors import BadInput
+from detent.lifecycle import JOB, WORKER, Lifecycle
+from detent.lifecycle.job import CANCELLED, SUCCEEDED
+from detent.moments import Span, span_us
+from detent.service.roll_up import roll_up
+from detent.store import Store
+from detent.store.records import Expiry
+
+AT_ONCE = 500
+LOOKED_AT_ONCE = 2_000
+SHORTEST_REST = 0.005
+RESTS = 4  # times as long as a batch took: a sweep has at most a fifth of the one writer there is
+
+UNUSED_BLOBS_US = 3_600_000_000  # younger ones may be about to be referred to
+
+FINISHED = (SUCCEEDED.name, CANCELLED.name)
+FAILURES = tuple(state.name for state in JOB.states if state.final and state.name not in FINISHED)
+
+Expiries = list[tuple[Lifecycle, Expiry]]
+
+Progress = Callable[[int, int], None]
+"""Is told after each batch how many jobs and workers have gone, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what has ended is kept, in microseconds; none keeps it for ever.
+
+    `finished` are jobs that succeeded or were cancelled, and ended workers; `failures` jobs that failed or are dead
+    letters. A job with an idempotency key is kept for `keys` as well, for with it goes what the key promises.
+    """
+
+    finished_us: int | None = 7 * 86_400_000_000
+    failures_us: int | None = 90 * 86_400_000_000
+    keys_us: int | None = None
+
+    @classmethod
+    def of(cls, finished: Span | None, failures: Span | None, keys: Span | None) -> Retention:
+        """From durations as users write them."""
+        return cls(*(None if span is None else span_us(span) for span in (finished, failures, keys)))
+
+    def expiries(self, now: int) -> Expiries:
+        """What may go at this moment, of each kind of entity."""
+        ages = {**dict.fromkeys(FINISHED, self.finished_us), **dict.fromkeys(FAILURES, self.failures_us)}
+        keyed = None if self.keys_us is None else now - self.keys_us
+        ended = {} if self.finished_us is None else dict.fromkeys(_finals(WORKER), now - self.finished_us)
+        jobs = {state: now - age for state, age in ages.items() if age is not None}
+        return [(JOB, Expiry(jobs, keyed)), (WORKER, Expiry(ended))]
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep deleted, or would: jobs and workers by state, and how many requests, pieces of telemetry and
+    blobs that nothing refers to any longer."""
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    workers: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    telemetry: int = 0
+    blobs: int = 0
+
+    def of(self, lifecycle: Lifecycle) -> Counter[str]:
+        return self.jobs if lifecycle is JOB else self.workers
+
+    @property
+    def rows(self) -> int:
+        return self.jobs.total() + self.workers.total()
+
+
+async def sweep(store: Store, retention: Retention) -> Swept:
+    """Deletes what retention lets go, for all tenants."""
+    return await _swept(store, retention.expiries(await store.now()))
+
+
+async def prune(
+    store: Store,
+    tenant_id: int,
+    older_than: Span,
+    states: tuple[str, ...] = FINISHED,
+    *,
+    keyed: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Swept:
+    """Deletes one tenant's jobs that ended in these states that long ago, and workers; or only counts them."""
+    if unknown := [state for state in states if state not in _finals(JOB)]:
+        raise BadInput(what=f"{unknown[0]!r} is no final state of a job; there are: {', '.join(_finals(JOB))}")
+    before = await store.now() - span_us(older_than)
+    jobs = Expiry(dict.fromkeys(states, before), before if keyed else None, tenant_id)
+    workers = Expiry(dict.fromkeys(_finals(WORKER), before), None, tenant_id)
+    expiries = [(JOB, jobs), (WORKER, workers)]
+    count = await _counted(store, expiries)
+    return count if dry_run else await _swept(store, expiries, progress, count.rows)
+
+
+async def _counted(store: Store, expiries: Expiries) -> Swept:
+    """What would go now."""
+    swept = Swept()
+    for lifecycle, expiry in expiries:
+        async for batch in _batches(store, lifecycle, expiry):
+            swept.of(lifecycle).update(state for _, state in batch)
+    return swept
+
+
+async def _swept(store: Store, expiries: Expiries, progress: Progress | None = None, total: int = 0) -> Swept:
+    """The log is counted first: of a job that is gone it no longer tells the kind."""
+    swept = Swept()
+    await roll_up(store)
+    for lifecycle, expiry in expiries:
+        async for batch in _batches(store, lifecycle, expiry):
+            await _rested(store.prune(lifecycle, [id for id, _ in batch], expiry))
+            swept.of(lifecycle).update(state for _, state in batch)
+            if progress:
+                progress(swept.rows, max(total, swept.rows))
+    await _tidy(store, swept)
+    return swept
+
+
+async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncIterator[list[tuple[int, str]]]:
+    """From the oldest row to the first page on which everything is too young."""
+    after: int | None = 0 if expiry.before else None
+    while after is not None:
+        found, after = await store.prunable(lifecycle, expiry, after=after, limit=LOOKED_AT_ONCE)
+        for first in range(0, len(found), AT_ONCE):
+            yield found[first : first + AT_ONCE]
+
+
+async def _tidy(store: Store, swept: Swept) -> None:
+    """What has a time of its own written on it. Another table with an age is one more line here."""
+    swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
+    swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
+    unused_since = await store.now() - UNUSED_BLOBS_US
+    swept.blobs = await _until_done(lambda: store.drop_unused_blobs(unused_since, AT_ONCE))
+
+
+async def _until_done(batch: Callable[[], Awaitable[int]]) -> int:
+    total = 0
+    while done := await _rested(batch()):
+        total += done
+        if done < AT_ONCE:
+            break
+    return total
+
+
+async def _rested(work: Awaitable[int]) -> int:
+    """Does a batch, then lets others at the database for several times as long."""
+    began = time.monotonic()
+    done = await work
+    await asyncio.sleep(max((time.monotonic() - began) * RESTS, SHORTEST_REST))
+    return done
+
+
+def _finals(lifecycle: Lifecycle) -> tuple[str, ...]:
+    return tuple(state.name for state in lifecycle.states if state.final)

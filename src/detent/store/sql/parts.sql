@@ -1,0 +1,14 @@
+-- What several statements have in common: `{NAME}` in one of them stands for the text of a part.
+
+-- name: job_may_go
+-- It ended long enough ago for its state; with an idempotency key it stays longer. What runs another job again stays
+-- while that one does: without it, that one would seem never to have been run again.
+completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_before AS {time}))
+    AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
+    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
+
+-- name: worker_may_go
+-- It ended long enough ago, and no job is left in its name.
+completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
+        AND jobs.lease_until IS NOT NULL);
