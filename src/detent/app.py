@@ -22,6 +22,7 @@ from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
 from detent.sync import Sync
+from detent.worker.report import Doing
 from detent.worker.worker import Settings, Worker
 
 MEMORY = ":memory:"
@@ -254,6 +255,10 @@ class Detent:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
+
+    def doing(self) -> Doing | None:
+        """What the worker in this process is doing; none while there is none."""
+        return self._workers[0].doing() if self._workers else None
 
     @property
     def queues(self) -> tuple[str, ...]:

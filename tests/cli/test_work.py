@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -77,6 +79,40 @@ def test_it_runs_what_is_due_and_says_how_much(folder: Path, database_url: str) 
     assert "serving default" in done.stderr
     row = asyncio.run(job(database_url, key))
     assert (row["state"], row["result"]) == ("succeeded", '"Hello Ada"')
+
+
+def test_it_says_what_became_of_jobs_that_did_not_succeed(folder: Path, sqlite_url: str) -> None:
+    (folder / "shop.py").write_text(
+        PROGRAM + "\n@app.job(max_attempts=2, backoff='1ms')\nasync def broken(ctx): raise OSError('no route')\n"
+    )
+    asyncio.run(enqueued(sqlite_url, "broken"))
+    asyncio.run(enqueued(sqlite_url, "greet", name="Ada"))
+    done = subprocess.run(
+        command("shop:app", "--db", sqlite_url, "--until-idle"), cwd=folder, capture_output=True, text=True, check=True
+    )
+    first, *_, last = [text for text in done.stderr.splitlines() if "(broken)" in text]
+    assert "Z INFO job_" in first
+    assert first.endswith(" again in 0.0 s: OSError: no route")
+    assert "Z WARNING job_" in last
+    assert last.endswith(" is a dead letter (exhausted_retries): OSError: no route")
+    assert "greet" not in done.stderr.partition("ends it.")[2]
+
+
+def test_on_a_terminal_a_line_keeps_up_with_the_work(folder: Path, sqlite_url: str) -> None:
+    for _ in range(3):
+        asyncio.run(enqueued(sqlite_url, "slow", seconds=0.4))
+    main, terminal = pty.openpty()
+    worker = subprocess.Popen(
+        command("shop:app", "--db", sqlite_url, "--until-idle", "--concurrency", "1"), cwd=folder, stderr=terminal
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # what a terminal says when nobody is left to write to it
+        while chunk := os.read(main, 4096):
+            shown += chunk
+    os.close(main)
+    assert worker.wait(20) == 0
+    assert b"1 of 1 at work \xc2\xb7 1 succeeded" in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

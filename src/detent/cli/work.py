@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli import screen
+from detent.cli import screen, watch
 from detent.cli.database import Db
 from detent.errors import BadInput
 
@@ -31,7 +31,8 @@ def work(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     as_json: screen.Json = False,
 ) -> None:
-    """Claim and run jobs until stopped. SIGTERM or Ctrl-C lets running jobs end and gives the others back."""
+    """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
+    and gives the others back."""
     app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
     screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
@@ -41,11 +42,17 @@ def work(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, app.stop)
         async with app:
-            return await app.work(
-                queues=served or None, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle
-            )
+            shown = asyncio.create_task(watch.watch(app.doing))
+            try:
+                return await app.work(
+                    queues=served or None, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle
+                )
+            finally:
+                shown.cancel()
+                await asyncio.wait([shown])
 
-    settled = asyncio.run(run())
+    with watch.logging_to_stderr():
+        settled = asyncio.run(run())
     screen.emit({"settled": settled}, lambda: f"{settled:,} {'job' if settled == 1 else 'jobs'} settled.", as_json)
 
 

@@ -8,11 +8,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from detent.errors import StoreError
 from detent.lifecycle import WORKER
 from detent.store import Store
+from detent.worker.report import Doing
 
 BEAT_SECONDS = 10.0
 KEPT_US = 3_600_000_000
@@ -22,7 +22,7 @@ KIND = "worker_heartbeat"
 class Heartbeat:
     """Writes what the worker says of itself, and how much memory its process has."""
 
-    def __init__(self, store: Store, worker: int, says: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, store: Store, worker: int, says: Callable[[], Doing]) -> None:
         self._store = store
         self._worker = worker
         self._says = says
@@ -34,7 +34,8 @@ class Heartbeat:
                 await self.run_once()
 
     async def run_once(self) -> None:
-        seen = json.dumps({**self._says(), "memory_bytes": memory_bytes()})
+        doing = self._says()
+        seen = json.dumps({**doing._asdict(), "settled": doing.settled, "memory_bytes": memory_bytes()})
         await self._store.record_telemetry(WORKER, self._worker, KIND, seen, ttl_us=KEPT_US)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from detent import metrics
 from detent.errors import StoreError
 from detent.job_type import JobType
-from detent.lifecycle import Change, Verb
+from detent.lifecycle import Change
 from detent.service.retention import Retention
 from detent.store import Job, Store
 from detent.store.tally import flush, flushing
@@ -35,6 +35,7 @@ from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
+from detent.worker.report import Doing, Report
 from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
@@ -45,6 +46,7 @@ LARGEST_RESERVE = 3 * LARGEST_CLAIM
 RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
+RECENT_SECONDS = 3.0
 DEFAULT_LEASE_US = 60_000_000
 KEEP_AS_USUAL = Retention()
 
@@ -84,7 +86,7 @@ class Worker:
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
-        self._settled = 0
+        self._report = Report()
         self._rate = 0.0
         self._wrote_at = time.monotonic()
         self._finished = asyncio.Event()
@@ -114,7 +116,7 @@ class Worker:
         finally:
             stop_listening()
             await self._end(duties)
-        return self._settled
+        return self.doing().settled
 
     async def _work(self, until_idle: bool) -> None:
         await self._claim(until_idle)
@@ -127,10 +129,12 @@ class Worker:
         await Pruner(self._store, self._settings.retention, self._chance).run()
 
     async def _beat(self) -> None:
-        await Heartbeat(self._store, self._registration.id, self._doing).run()
+        await Heartbeat(self._store, self._registration.id, self.doing).run()
 
-    def _doing(self) -> dict[str, Any]:
-        return {"in_hand": self._in_hand, "settled": self._settled, "concurrency": self._settings.concurrency}
+    def doing(self) -> Doing:
+        """What it is doing at this moment."""
+        per_second = self._rate if time.monotonic() - self._wrote_at < RECENT_SECONDS else 0.0
+        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), per_second)
 
     def stop(self) -> None:
         """Asks it to finish what it has begun, give back what it has not, and end."""
@@ -248,10 +252,9 @@ class Worker:
         """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
-        changes.sort(key=lambda change: change.move.trigger)
-        late = await self._apply(changes)
+        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
         self._keeper.release([(change.id, change.epoch) for change in changes])
-        self._settled += _endings(changes) - _endings(late)
+        self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
@@ -301,7 +304,3 @@ class Worker:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._registration.ended(self._store)
         await flush(self._store)
-
-
-def _endings(changes: list[Change]) -> int:
-    return sum(change.move.verb is not Verb.RELEASE for change in changes)

@@ -1,0 +1,106 @@
+"""What `detent work` shows while it works: on a terminal one line that keeps up, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from detent.cli import screen
+
+if TYPE_CHECKING:
+    from detent.worker.report import Doing
+
+GLANCE_SECONDS = 0.25
+LOG_SECONDS = 30.0
+
+# What became of jobs, in the order and the words it is shown in.
+OUTCOMES = {
+    "succeed": "succeeded",
+    "retry": "retried",
+    "snooze": "snoozed",
+    "fail": "failed",
+    "dead_letter": "dead-lettered",
+    "cancel": "cancelled",
+    "release": "given back",
+}
+
+log = logging.getLogger("detent")
+
+
+def line(doing: Doing) -> str:
+    """What a worker is doing, as people say it.
+
+    >>> from detent.worker.report import Doing
+    >>> line(Doing(2, 32, {"succeed": 1234, "dead_letter": 1}, 41.3))
+    '2 of 32 at work · 1,234 succeeded · 1 dead-lettered · 41/s'
+    """
+    parts = [f"{min(doing.in_hand, doing.concurrency)} of {doing.concurrency} at work", *outcomes(doing)]
+    return " · ".join(parts + ([f"{doing.per_second:,.0f}/s"] if doing.per_second >= 1 else []))
+
+
+def outcomes(doing: Doing) -> list[str]:
+    """How many jobs came to which end."""
+    return [f"{doing.outcomes[move]:,} {word}" for move, word in OUTCOMES.items() if doing.outcomes.get(move)]
+
+
+@contextmanager
+def logging_to_stderr() -> Iterator[None]:
+    """What workers say goes to stderr, with the time in UTC."""
+    handler = _handler()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def _handler() -> logging.Handler:
+    """On a terminal through the console, so that it does not run into the line that keeps up."""
+    if screen.stderr().is_terminal:
+        from rich.highlighter import NullHighlighter
+        from rich.logging import RichHandler
+
+        return RichHandler(
+            console=screen.stderr(), show_path=False, highlighter=NullHighlighter(), log_time_format="%H:%M:%S"
+        )
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    return handler
+
+
+async def watch(look: Callable[[], Doing | None]) -> None:
+    """Shows what a worker does, until cancelled."""
+    if screen.stderr().is_terminal:
+        await _keep_up(look)
+    else:
+        await _log_now_and_then(look)
+
+
+async def _keep_up(look: Callable[[], Doing | None]) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=screen.stderr(), auto_refresh=False, transient=True) as live:
+        while True:
+            doing = look()
+            live.update(Text(line(doing) if doing else "starting", no_wrap=True, overflow="ellipsis"), refresh=True)
+            await asyncio.sleep(GLANCE_SECONDS)
+
+
+async def _log_now_and_then(look: Callable[[], Doing | None]) -> None:
+    told: dict[str, int] = {}
+    while True:
+        await asyncio.sleep(LOG_SECONDS)
+        doing = look()
+        if doing is not None and doing.outcomes != told:
+            told = doing.outcomes
+            log.info("%s", line(doing))
