@@ -16,9 +16,8 @@ def test_the_python_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     programs = blocks("README.md", "python")
     assert programs
     for program in programs:
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        (tmp_path / "program.py").write_text(program, "utf-8")
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 

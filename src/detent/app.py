@@ -22,6 +22,7 @@ from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
 from detent.sync import Sync
+from detent.target import refuse_while_loading
 from detent.worker.report import Doing
 from detent.worker.worker import Settings, Worker
 
@@ -61,10 +62,15 @@ class DeclaredJob:
 
     def __init__(self, app: Detent, kind: JobType) -> None:
         self.kind = kind
+        self.__wrapped__ = kind.function
         self._app = app
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.kind.function(*args, **kwargs)
+
+    def in_database(self, url: str) -> None:
+        """Whatever it was declared with, its application uses this database; for a process that has not opened it."""
+        self._app.url = url
 
     async def enqueue(
         self,
@@ -134,7 +140,8 @@ class Detent:
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
-        `on_exhausted` ("dead_letter" or "fail"), `name`."""
+        `on_exhausted` ("dead_letter" or "fail"), `name`. With `isolation="process"` each job runs in a process of its
+        own, within `memory` ("512MB") and `cpu` ("30s") if they are given."""
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)
@@ -159,6 +166,7 @@ class Detent:
 
     async def open(self) -> Store:
         """The store, opened when it is first needed."""
+        refuse_while_loading()
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
@@ -238,17 +246,22 @@ class Detent:
         grace: Span = "30s",
         name: str = "",
         until_idle: bool = False,
+        most_stuck: int | None = None,
     ) -> int:
         """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
 
-        Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one.
+        Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
+        also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of
+        `concurrency`, if nothing is said.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
         store = await self.open()
         served = tuple(queues or self.queues)
         lease_us = None if lease is None else span_us(lease)
-        settings = Settings(served, concurrency, name, None, lease_us, span_us(grace), self._retention)
+        settings = Settings(
+            served, concurrency, name, None, lease_us, span_us(grace), self._retention, self.url, most_stuck
+        )
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)
         try:

@@ -11,9 +11,13 @@ from typing import Any, Literal
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput
 from detent.moments import Span, span_us
+from detent.process.limits import Limits
+from detent.sizes import Size, size_bytes
+from detent.target import Target, target_of
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
+LEAST_MEMORY = 32 << 20
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -36,6 +40,8 @@ class JobType:
     signature: inspect.Signature = field(default_factory=inspect.Signature)
     required: frozenset[str] = frozenset()
     accepted: frozenset[str] = frozenset()
+    isolated: Target | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def of(
@@ -51,6 +57,9 @@ class JobType:
         backoff: Span = "500ms",
         backoff_cap: Span = "60s",
         on_exhausted: Literal["dead_letter", "fail"] = "dead_letter",
+        isolation: Literal["process"] | None = None,
+        memory: Size | None = None,
+        cpu: Span | None = None,
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
         signature = _without_context(function)
@@ -68,6 +77,8 @@ class JobType:
             inspect.iscoroutinefunction(function),
             signature,
             *_plain_names(signature),
+            _isolated(function, isolation),
+            _limits(name or function.__name__, isolation, memory, cpu),
         )
         kind._check()
         return kind
@@ -109,6 +120,28 @@ def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozense
         return frozenset({""}), frozenset()
     named = [p for p in signature.parameters.values() if p.kind in _NAMED]
     return frozenset(p.name for p in named if p.default is p.empty), frozenset(p.name for p in named)
+
+
+def _isolated(function: Handler, isolation: str | None) -> Target | None:
+    if isolation not in (None, "process"):
+        raise BadInput(what=f"job {function.__name__}: isolation is {isolation!r}; say 'process', or leave it out")
+    return None if isolation is None else target_of(function)
+
+
+def _limits(name: str, isolation: str | None, memory: Size | None, cpu: Span | None) -> Limits:
+    """CPU time is counted in whole seconds, as the kernel does."""
+    if isolation is None and (memory is not None or cpu is not None):
+        raise BadInput(
+            what=f"job {name}: memory and cpu are limits of a process of its own; say isolation='process' too"
+        )
+    size, time_us = None if memory is None else size_bytes(memory), None if cpu is None else span_us(cpu)
+    if size is not None and size < LEAST_MEMORY:
+        raise BadInput(
+            what=f"job {name}: Python does not start in {size:,} bytes of memory; 64MB is little, 512MB usual"
+        )
+    if time_us is not None and time_us < 1_000_000:
+        raise BadInput(what=f"job {name}: cpu is {cpu!r}; CPU time is limited to whole seconds, at least 1s")
+    return Limits(size, None if time_us is None else -(-time_us // 1_000_000))
 
 
 def _without_context(function: Handler) -> inspect.Signature:

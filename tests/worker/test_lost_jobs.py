@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+
+import pytest
 
 from detent import Cancel, Detent
 from detent.lifecycle import JOB
@@ -39,6 +42,65 @@ async def test_a_soft_cancel_is_seen_by_the_handler(app: Detent) -> None:
         assert await (await app.open()).request_stop(job.key, 1)
         await reaches(app, job, "cancelled")
     assert await last(app, job) == ("cancel", "asked to stop", None)
+
+
+@pytest.mark.parametrize("kind", ["async", "swallows", "sync"])
+async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Detent, kind: str) -> None:
+    gate, thread = asyncio.Event(), threading.Event()
+
+    async def ignores(ctx: Context) -> str:
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            if kind == "async":
+                raise
+        return "finished all the same"
+
+    def ignores_in_a_thread(ctx: Context) -> None:
+        thread.wait()
+
+    job = await app.job()(ignores_in_a_thread if kind == "sync" else ignores).enqueue()
+    async with working(app, grace="200ms", concurrency=1):
+        await reaches(app, job, "running")
+        assert await (await app.open()).request_stop(job.key, 1)
+        await reaches(app, job, "cancelled")
+    thread.set()
+    assert await last(app, job) == ("cancel", "it was asked to stop, and did not within 0.2 s", None)
+    assert await triggers(app, job) == [*ONCE, "cancel"]
+
+
+async def test_a_job_that_fails_after_it_was_asked_to_stop_is_not_tried_again(app: Detent) -> None:
+    @app.job()
+    async def breaks(ctx: Context) -> None:
+        while not ctx.cancel_requested:  # noqa: ASYNC110 - the way to ask
+            await asyncio.sleep(0.005)
+        raise OSError("the other side is gone")
+
+    job = await breaks.enqueue()
+    async with working(app):
+        await reaches(app, job, "running")
+        assert await (await app.open()).request_stop(job.key, 1)
+        await reaches(app, job, "cancelled")
+    reason = "it was asked to stop, and ended with OSError: the other side is gone"
+    assert await last(app, job) == ("cancel", reason, None)
+
+
+async def test_a_job_asked_to_stop_is_cancelled_and_not_given_back_by_a_worker_that_drains(app: Detent) -> None:
+    asked = asyncio.Event()
+
+    @app.job()
+    async def slow(ctx: Context) -> None:
+        while True:
+            await asyncio.sleep(0.005)
+            if ctx.cancel_requested:
+                asked.set()
+
+    job = await slow.enqueue()
+    async with working(app, grace="1s"):
+        await reaches(app, job, "running")
+        assert await (await app.open()).request_stop(job.key, 1)
+        await asyncio.wait_for(asked.wait(), 10)
+    assert (await triggers(app, job))[-1] == "cancel"
 
 
 async def test_a_hard_cancel_stops_the_handler_and_its_late_result_changes_nothing(app: Detent) -> None:

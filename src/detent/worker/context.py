@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from detent import ids
 from detent.lifecycle import JOB
 from detent.store import Artifact, Job
-from detent.worker.shelf import Content, Shelf
+from detent.worker.shelf import Content, Keeps
 
 
 class Context:
@@ -16,12 +16,13 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_job", "_shelf", "_stopping")
+    __slots__ = ("_heard", "_job", "_shelf", "_stopping")
 
-    def __init__(self, job: Job, shelf: Shelf) -> None:
+    def __init__(self, job: Job, shelf: Keeps) -> None:
         self._job = job
         self._shelf = shelf
         self._stopping = False
+        self._heard: Callable[[], None] | None = None
 
     @property
     def job_id(self) -> str:
@@ -67,4 +68,13 @@ class Context:
 
     def request_stop(self) -> None:
         """Called by the worker."""
-        self._stopping = True
+        if not self._stopping:
+            self._stopping = True
+            if self._heard is not None:
+                self._heard()
+
+    def pass_on_stop(self, heard: Callable[[], None]) -> None:
+        """Called by the worker: this is to be told when the handler should come to an end; it may be so already."""
+        self._heard = heard
+        if self._stopping:
+            heard()

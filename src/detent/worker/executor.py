@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from concurrent.futures import Executor as Pool
 from typing import Any
 
 from detent.job_type import JobType
 from detent.outcomes import ValidationError
 from detent.store import Job
 from detent.worker.context import Context
+from detent.worker.isolation import Isolation
 from detent.worker.settlement import Raised, Release
+from detent.worker.threads import Threads
 
-MOST_UNKNOWN = (
-    1000  # kinds to be left to others; with more of them than that a worker takes some in vain, ever less often
-)
+MOST_UNKNOWN = 1000
+"""Kinds to be left to others; with more of them than that a worker takes some in vain, ever less often."""
 
 
 class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
     without having a handler for them."""
 
-    def __init__(self, kinds: Mapping[str, JobType], threads: Pool) -> None:
+    def __init__(self, kinds: Mapping[str, JobType], threads: Threads, isolation: Isolation) -> None:
         self._kinds = kinds
         self._threads = threads
         self.unknown: set[str] = set()
+        self._isolation = isolation
 
     async def run(self, job: Job, context: Context) -> Any:
         """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
@@ -39,8 +40,8 @@ class Executor:
             return Raised(error, "input")
         try:
             if kind.timeout_us is None:
-                return await self._call(kind, context, arguments)
-            return await self._call_in_time(kind, context, arguments, kind.timeout_us / 1_000_000)
+                return await self._call(kind, job, context, arguments)
+            return await self._call_in_time(kind, job, context, arguments)
         except (Exception, SystemExit) as error:
             return Raised(error)
 
@@ -51,17 +52,20 @@ class Executor:
         known = ", ".join(sorted(self._kinds)) or "none"
         return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
 
-    async def _call(self, kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
+    async def _call(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
+        if kind.isolated is not None:
+            return await self._isolation.call(kind, job, context)
         if kind.is_async:
             return await kind.function(context, **arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _called, kind, context, arguments)
+        return await self._threads.call(_called, kind, context, arguments)
 
-    async def _call_in_time(self, kind: JobType, context: Context, arguments: dict[str, Any], seconds: float) -> Any:
+    async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
         """A thread cannot be ended, but it can see that it was asked to."""
+        seconds = (kind.timeout_us or 0) / 1_000_000
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await self._call(kind, context, arguments)
+                return await self._call(kind, job, context, arguments)
         except TimeoutError as error:
             context.request_stop()
             if deadline.expired():

@@ -34,10 +34,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised; `stage` is how far it had got: fetch, input, exec, output or commit."""
+    """The handler raised; `stage` is how far it had got: fetch, input, exec, output or commit. What was raised in a
+    process of its own comes as `text`; the error is then only of its kind."""
 
     error: BaseException
     stage: str = "exec"
+    text: str | None = None
+
+    @property
+    def described(self) -> str:
+        return described(self.error) if self.text is None else _plain(self.text)
 
 
 def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
@@ -68,7 +74,7 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
         return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": _plain(str(said.reason)) or None}
-    return "succeed", {"values": {"result": None} if said is None else _result(_json(said))}
+    return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
 
 
 def _result(text: str) -> dict[str, Any]:
@@ -79,7 +85,8 @@ def _result(text: str) -> dict[str, Any]:
     return {"result": blob.note, RESULT_BLOB: blob}
 
 
-def _json(result: Any) -> str:
+def result_text(result: Any) -> str:
+    """A result as it is kept; what JSON cannot hold, and what is too large, is refused."""
     text = json.dumps(result, separators=(",", ":"), allow_nan=False)
     if len(text) > LARGEST_RESULT:
         raise ValueError(f"a result of {len(text):,} bytes is over the limit of {LARGEST_RESULT >> 20} MiB")
@@ -87,7 +94,7 @@ def _json(result: Any) -> str:
 
 
 def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance, actor: str) -> Change:
-    error, detail = _described(raised.error), json.dumps({"stage": raised.stage})
+    error, detail = raised.described, json.dumps({"stage": raised.stage})
     if isinstance(raised.error, ValidationError):
         return _dead_letter(job, "validation_failed", "input", error, actor)
     if isinstance(raised.error, PermanentError):
@@ -110,7 +117,8 @@ def _decided(job: Job, trigger: str, actor: str, **facts: Any) -> Change:
     return insist(decide(JOB, job, trigger, token=job.token, actor=actor, **facts))
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """In one text, whatever the error is."""
     try:
         text = str(error)
     except Exception:

@@ -7,7 +7,7 @@ import mimetypes
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from detent.errors import BadInput, LeaseLost, StoreError
 from detent.lifecycle import JOB
@@ -18,6 +18,12 @@ Content = bytes | str | Path
 
 FIRST_PAUSE = 0.05
 TEXT, BYTES = "text/plain; charset=utf-8", "application/octet-stream"
+
+
+class Keeps(Protocol):
+    """Where a handler's artifacts go."""
+
+    def keep(self, job: Job, name: str, data: Content, media_type: str | None) -> Awaitable[Artifact]: ...
 
 
 class Shelf:
@@ -35,14 +41,14 @@ class Shelf:
         keeping = self._keep(job, name, data, media_type)
         if threading.get_ident() == self._thread:
             return keeping
-        return _Done(asyncio.run_coroutine_threadsafe(keeping, self._loop).result())
+        return Done(asyncio.run_coroutine_threadsafe(keeping, self._loop).result())
 
     async def _keep(self, job: Job, name: str, data: Content, media_type: str | None) -> Artifact:
-        check_name(name)
-        chosen = media_type or _usual_type(name, data)
-        check_media_type(chosen)
-        content = await _content(name, data)
-        check_size(name, len(content))
+        chosen = checked_type(name, data, media_type)
+        if isinstance(data, Path):
+            content = await asyncio.to_thread(content_of, name, data)
+        else:
+            content = content_of(name, data)
         blob = await asyncio.to_thread(Blob.of, content)
         return await self._keep_while_held(job, name, blob, chosen)
 
@@ -58,7 +64,7 @@ class Shelf:
                 pause = await self._pause(pause)
 
 
-class _Done:
+class Done:
     """What was done already, for those who await it all the same."""
 
     def __init__(self, artifact: Artifact) -> None:
@@ -76,13 +82,26 @@ def _usual_type(name: str, data: Content) -> str:
     return TEXT if isinstance(data, str) else BYTES
 
 
-async def _content(name: str, data: Content) -> bytes:
-    if isinstance(data, Path):
-        return await asyncio.to_thread(_of_file, name, data)
+def checked_type(name: str, data: Content, media_type: str | None) -> str:
+    """The media type to keep it under; a name or type that will not do is refused."""
+    check_name(name)
+    chosen = media_type or _usual_type(name, data)
+    check_media_type(chosen)
+    return chosen
+
+
+def content_of(name: str, data: Content) -> bytes:
+    """What is to be kept, within the limit."""
     try:
-        return data.encode() if isinstance(data, str) else bytes(memoryview(data))
+        content = _of_file(name, data) if isinstance(data, Path) else _of_value(data)
     except (TypeError, UnicodeEncodeError) as error:
         raise BadInput(what=f"artifact {name!r}: give bytes, text or a Path; {error}") from None
+    check_size(name, len(content))
+    return content
+
+
+def _of_value(data: bytes | str) -> bytes:
+    return data.encode() if isinstance(data, str) else bytes(memoryview(data))
 
 
 def _of_file(name: str, path: Path) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from detent.outcomes import Cancel
 from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
@@ -32,6 +33,8 @@ class Slot:
         self._context: Context | None = None
         self._stopped = False
         self._closing = False
+        self._cancelled = ""
+        self._patience: asyncio.TimerHandle | None = None
         self.job: Job | None = None
         self.task = asyncio.create_task(self._run())
 
@@ -42,6 +45,17 @@ class Slot:
             if hard and not self._stopped:
                 self._stopped = True
                 self.task.cancel()
+
+    def cancel(self, grace: float) -> None:
+        """Somebody wants the job cancelled: asks the handler to come to an end, and after the grace stops it."""
+        if self.job is not None and not self._cancelled:
+            self._cancelled = "it was asked to stop"
+            self.stop(hard=False)
+            self._patience = asyncio.get_running_loop().call_later(grace, self._lose_patience, grace)
+
+    def _lose_patience(self, grace: float) -> None:
+        self._cancelled = f"it was asked to stop, and did not within {grace:g} s"
+        self.stop(hard=True)
 
     def close(self) -> None:
         self._closing = True
@@ -59,16 +73,28 @@ class Slot:
         if not self._holds(job):
             return Release("its lease was lost before it began")
         try:
-            return await self._executor.run(job, context)
+            return self._agreed(await self._executor.run(job, context))
         except asyncio.CancelledError as error:
             if self._closing:
                 raise
-            return Release("its worker stopped it") if self._stopped else Raised(error)
+            return self._agreed(Release("its worker stopped it") if self._stopped else Raised(error))
         finally:
             self._forget_stop()
 
+    def _agreed(self, said: Any) -> Any:
+        """A job that is to be cancelled is not tried again; one whose handler had to be stopped has not succeeded."""
+        if not self._cancelled:
+            return said
+        if isinstance(said, Raised):
+            return Cancel(f"{self._cancelled}, and ended with {said.described}")
+        return Cancel(self._cancelled) if self._stopped or isinstance(said, Release) else said
+
     def _forget_stop(self) -> None:
         """The next job must find no trace of the stop: a task that counts as being cancelled breaks its task groups."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._cancelled = ""
         if self._stopped:
             self._stopped = False
             self.task.uncancel()

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
 from detent.worker.heartbeat import Heartbeat
+from detent.worker.isolation import Isolation, check
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
@@ -39,6 +40,7 @@ from detent.worker.report import Doing, Report
 from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
+from detent.worker.threads import Threads
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
@@ -50,10 +52,14 @@ RECENT_SECONDS = 3.0
 DEFAULT_LEASE_US = 60_000_000
 KEEP_AS_USUAL = Retention()
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a worker works; times are microseconds. Without a lease, each kind of job has its own."""
+    """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
+    of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
+    slots) a worker ends, to be replaced."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32
@@ -62,6 +68,8 @@ class Settings:
     lease_us: int | None = None
     grace_us: int = 30_000_000
     retention: Retention = KEEP_AS_USUAL
+    database: str | None = None
+    most_stuck: int | None = None
 
 
 class Worker:
@@ -95,14 +103,16 @@ class Worker:
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it."""
+        check(self._kinds)
         self._loop = asyncio.get_running_loop()
         self._registration = await Registration.register(self._store, self._settings.name)
-        self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="detent-handler")
+        self._threads = Threads(self._stuck)
+        self._isolation = Isolation(self._kinds, self._settings.database)
         self._keeper = LeaseKeeper(
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._kinds, self._threads)
+        executor = self._executor = Executor(self._kinds, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, self._finish) for _ in places]
@@ -224,16 +234,29 @@ class Worker:
 
     def _lose(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
-        self._loop.call_soon_threadsafe(self._stop_jobs, tokens, True)
+        self._loop.call_soon_threadsafe(self._stop_jobs, tokens)
 
     def _ask_to_stop(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: somebody asked these jobs to come to an end by themselves."""
-        self._loop.call_soon_threadsafe(self._stop_jobs, tokens, False)
+        self._loop.call_soon_threadsafe(self._cancel_jobs, tokens)
 
-    def _stop_jobs(self, tokens: set[Token], hard: bool) -> None:
-        for slot in self._slots:
-            if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens:
-                slot.stop(hard=hard)
+    def _stop_jobs(self, tokens: set[Token]) -> None:
+        for slot in self._slots_with(tokens):
+            slot.stop(hard=True)
+
+    def _cancel_jobs(self, tokens: set[Token]) -> None:
+        for slot in self._slots_with(tokens):
+            slot.cancel(self._settings.grace_us / 1_000_000)
+
+    def _slots_with(self, tokens: set[Token]) -> list[Slot]:
+        return [slot for slot in self._slots if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens]
+
+    def _stuck(self, count: int) -> None:
+        """Handlers that were given up and go on anyway: their threads are lost to this process."""
+        most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
+        if count >= most and not self._stopping.is_set():
+            logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
+            self.stop()
 
     # --- write
 
@@ -301,6 +324,7 @@ class Worker:
             duty.cancel()
         await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
         await asyncio.to_thread(self._keeper.stop)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
+        await self._isolation.close()
         await self._registration.ended(self._store)
         await flush(self._store)

@@ -1,0 +1,120 @@
+"""A process and all its descendants, also those that called setsid and lost their parents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+HAS_PROC = Path(f"/proc/{os.getpid()}/stat").exists()
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """The living and the not yet reaped; none where there is no /proc."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return [child for task in tasks for child in _children_of_thread(pid, task)]
+    except FileNotFoundError:
+        return [child for child in _all() if _parent(child) == pid] if os.path.exists(f"/proc/{pid}") else []
+
+
+def descendants(pid: int) -> list[int]:
+    """Parents before their children."""
+    found = children(pid)
+    for each in found:
+        found += children(each)
+    return found
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        # Gone meanwhile, or turned into another user's by setuid: that one is beyond us.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+class Tree:
+    """What a keeper has started: the leader, and everything that came of it. The caller adopts orphans."""
+
+    def __init__(self, leader: int) -> None:
+        self.leader = leader
+        self.code: int | None = None
+        self.cpu_seconds = 0.0
+        self.peak_bytes = 0
+
+    def reap(self) -> bool:
+        """Takes in the dead; whether anything is still alive."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if not pid:
+                return True
+            self.cpu_seconds += used.ru_utime + used.ru_stime
+            if pid == self.leader:
+                self.code, self.peak_bytes = os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024
+
+    def send(self, number: signal.Signals) -> None:
+        signal_all(descendants(os.getpid()), number)
+        self.send_group(number)
+
+    def send_group(self, number: signal.Signals) -> None:
+        """Where there is no /proc the leader's process group is all there is; what called setsid escapes."""
+        if not HAS_PROC:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.leader, number)
+
+    def used_cpu_seconds(self) -> float:
+        """By all of the tree, the dead included."""
+        return self.cpu_seconds + sum(_cpu_seconds(pid) for pid in descendants(os.getpid()))
+
+    def uses_more_than(self, size: int) -> bool:
+        """Whether the tree has more memory in use. Pages that several share count once; that is slow to find out, so
+        only when it could matter."""
+        pids = descendants(os.getpid())
+        return sum(map(_resident_bytes, pids)) > size and sum(map(_own_bytes, pids)) > size
+
+
+def _children_of_thread(pid: int, task: str) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_bytes().split()]
+
+
+def _all() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _stat(pid: int) -> list[bytes]:
+    """From the state on: what stands before it, the name, may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _parent(pid: int) -> int | None:
+    found = _stat(pid)
+    return int(found[1]) if found else None
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Its own, and of the children it has waited for."""
+    return sum(map(int, _stat(pid)[11:15])) / TICKS
+
+
+def _resident_bytes(pid: int) -> int:
+    found = _stat(pid)
+    return int(found[21]) * PAGE_BYTES if found else 0
+
+
+def _own_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    shares = [line.split() for line in text.splitlines() if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))]
+    return sum(int(share[1]) * 1024 for share in shares)

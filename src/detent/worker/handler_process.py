@@ -1,0 +1,89 @@
+"""The program of a handler's own process: what the zygote imports, and what a keeper's child does.
+
+`ctx` is as it is in the worker. Whether it was asked to stop is looked up when the handler wants to know: it takes no
+thread and no signal. SIGTERM raises `Terminated` in the main thread, so that `finally` and `with` have a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from detent.process.frames import HEADER, receive
+from detent.process.limits import use_reserve
+from detent.store import Job
+from detent.target import Target, load, unwrapped
+from detent.worker.answers import encoded
+from detent.worker.context import Context
+from detent.worker.settlement import Raised
+from detent.worker.wishes import DistantShelf
+
+Function = Callable[..., Any]
+
+_loaded: dict[Target, Function] = {}
+
+
+class Terminated(SystemExit):
+    """The process was told to end."""
+
+
+class IsolatedContext(Context):
+    """Hears of a stop through the line its request came on."""
+
+    __slots__ = ("_distant", "_talk")
+
+    def __init__(self, job: Job, talk: socket.socket) -> None:
+        self._distant = DistantShelf(talk)
+        super().__init__(job, self._distant)
+        self._talk = talk
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
+        if not self._stopping and not self._distant.stop_heard:
+            try:
+                self._talk.recv(1, socket.MSG_DONTWAIT)
+                self._stopping = True  # a word, or the end of the line
+            except BlockingIOError:
+                pass
+        return self._stopping or self._distant.stop_heard
+
+
+def prepare(what: Any) -> None:
+    """Imports what holds the function; the second time costs nothing."""
+    target = Target(*what["target"])
+    if target not in _loaded:
+        found = load(target)
+        if what["database"] is not None and hasattr(found, "in_database"):
+            found.in_database(what["database"])
+        _loaded[target] = unwrapped(found)
+
+
+def run(what: Any, talk: socket.socket) -> None:
+    """Calls the function with what comes over the line, and answers what it said."""
+    signal.signal(signal.SIGTERM, _terminate)
+    received = receive(talk)
+    if received is not None:
+        job = Job(*received[0])
+        answer = encoded(_said(_loaded[Target(*what["target"])], IsolatedContext(job, talk), job.payload))
+        talk.sendall(HEADER.pack(len(answer)) + answer)
+
+
+def _said(function: Function, context: Context, payload: str) -> Any:
+    try:
+        called = function(context, **json.loads(payload))
+        return asyncio.run(called) if inspect.iscoroutine(called) else called
+    except MemoryError as error:
+        use_reserve()
+        return Raised(error)
+    except BaseException as error:
+        return Raised(error)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated(f"{signal.Signals(number).name} came from outside")

@@ -1,0 +1,105 @@
+"""Calling a handler in a process of its own, and putting into words how that process ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from detent.errors import BadInput
+from detent.job_type import JobType
+from detent.outcomes import PermanentError
+from detent.process.cages import CageLost, Cages, Ending, Longest, Talk
+from detent.process.limits import Limits
+from detent.sizes import size_text
+from detent.store import Job
+from detent.store.records import JOB_COLUMNS
+from detent.target import is_found
+from detent.worker.answers import LARGEST_ANSWER, decoded
+from detent.worker.context import Context
+from detent.worker.settlement import Raised
+from detent.worker.wishes import LARGEST_WISH, kept
+
+PROGRAM = "detent.worker.handler_process"
+
+
+class Killed(Exception):
+    """The handler's process ended without a word."""
+
+
+class Isolation:
+    """The processes of one worker's isolated jobs."""
+
+    def __init__(self, kinds: Mapping[str, JobType], database: str | None) -> None:
+        self._whats = {kind.name: _what(kind, database) for kind in kinds.values() if kind.isolated is not None}
+        self._cages = Cages(PROGRAM, list(self._whats.values()))
+
+    async def call(self, kind: JobType, job: Job, context: Context) -> Any:
+        """What the handler said, or how its process ended. Cancelled, it ends the process with all its children."""
+        request = json.dumps([job[name] for name in JOB_COLUMNS]).encode()
+
+        def begun(talk: Talk) -> None:
+            context.pass_on_stop(talk.ask_to_stop)
+
+        async def reply(asked: bytes) -> Any:
+            return await kept(context, asked)
+
+        what, longest = self._whats[kind.name], Longest(LARGEST_ANSWER, LARGEST_WISH)
+        try:
+            ending = await self._cages.run(what, kind.limits, request, longest, begun, reply)
+        except CageLost as error:
+            return Raised(error, text=str(error) or "killed: the process that watched over it is gone")
+        except ValueError as error:
+            return Raised(PermanentError(f"the handler returned what cannot be kept: {error}"), "output")
+        return said(ending, kind.limits)
+
+    async def close(self) -> None:
+        await self._cages.close()
+
+
+def check(kinds: Mapping[str, JobType]) -> None:
+    """Refuses what another process would not find, before a job is lost to it."""
+    for kind in kinds.values():
+        if kind.isolated is not None and not is_found(kind.isolated, kind.function):
+            raise BadInput(
+                what=f"job {kind.name}: isolation='process' needs a function that can be imported, and "
+                f"{kind.isolated.module} has another thing, or nothing, called {kind.isolated.qualname}"
+            )
+
+
+def said(ending: Ending, limits: Limits) -> Any:
+    """Pure: from how a process ended to what that means for its job."""
+    if ending.refused is not None:
+        return Raised(Killed(), "fetch", f"it could not be started in a process of its own: {ending.refused}")
+    if ending.answer is None:
+        return Raised(Killed(), text=_death(ending, limits))
+    answer = decoded(ending.answer)
+    if isinstance(answer, Raised) and isinstance(answer.error, MemoryError) and limits.memory_bytes is not None:
+        return Raised(
+            answer.error, text=f"MemoryError: it needs more than its {size_text(limits.memory_bytes)} of memory"
+        )
+    return answer
+
+
+def _death(ending: Ending, limits: Limits) -> str:
+    code = ending.code
+    if ending.why == "memory":
+        return f"killed: it used more than its {size_text(limits.memory_bytes or 0)} of memory"
+    if code is not None and code >= 0:
+        return f"its process ended with exit code {code} and without an answer"
+    by = "killed" if code is None else f"killed by {_name(-code)}"
+    if ending.why == "cpu" or code == -signal.SIGXCPU or ending.cpu_seconds > (limits.cpu_seconds or float("inf")):
+        return f"{by}: it used more than its {limits.cpu_seconds} s of CPU time"
+    return by
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _what(kind: JobType, database: str | None) -> dict[str, Any]:
+    return {"target": kind.isolated, "database": database}
