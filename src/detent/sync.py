@@ -11,9 +11,11 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detent.errors import BadInput
@@ -50,6 +52,14 @@ class Lane:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._wait_for_the_end_of_the_thread()
+
+    def _wait_for_the_end_of_the_thread(self) -> None:
+        """Python's join returns a moment before the thread is gone: a fork in that moment would copy the locks that it
+        still holds, OpenSSL's among them, into a child where nobody will ever release them."""
+        task, deadline = Path(f"/proc/self/task/{self._thread.native_id}"), time.monotonic() + PATIENCE_SECONDS
+        while task.exists() and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     async def _end(self) -> None:
         try:
