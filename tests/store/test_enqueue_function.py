@@ -267,6 +267,19 @@ async def test_a_role_that_was_granted_nothing_may_not_call_it(url: str, postgre
             await enqueue(connection, "'a'")
 
 
+async def test_a_role_of_an_application_enqueues_for_the_tenant_it_was_given(
+    opened: Store, url: str, postgres_server: PostgresServer
+) -> None:
+    """As the documentation has it."""
+    postgres_server.superuser_sql("DROP ROLE IF EXISTS shopkeeper; CREATE ROLE shopkeeper LOGIN PASSWORD 'x'")
+    postgres_server.superuser_sql("GRANT detent_app TO shopkeeper; ALTER ROLE shopkeeper SET detent.tenant = '1'")
+    async with plain(postgres_server.url(url.rpartition("/")[2], "shopkeeper", "x")) as connection:
+        id = await enqueue(connection, "'a', key => 'k'")
+        assert await enqueue(connection, "'a', key => 'k'") == id
+    (event,) = await log(opened, entity_id=key_of(id))
+    assert event.actor == "sql:shopkeeper"
+
+
 async def test_a_later_snapshot_that_meets_a_taken_key_is_told_to_try_again(opened: Store, url: str) -> None:
     """PostgreSQL's own answer in a transaction that must not see what was committed since it began."""
     async with plain(url) as first, plain(url) as second:
