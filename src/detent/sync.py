@@ -208,6 +208,7 @@ class Sync:
 
 
 _DOORS: weakref.WeakSet[Sync] = weakref.WeakSet()
+_held: list[Sync] = []
 _watching = False
 
 
@@ -216,18 +217,26 @@ def _watch() -> None:
     global _watching
     if not _watching:
         _watching = True
-        os.register_at_fork(
-            before=lambda: _each("before_fork"),
-            after_in_parent=lambda: _each("after_fork_in_parent"),
-            after_in_child=lambda: _each("after_fork_in_child"),
-        )
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
         # Before the thread pools end, which closing a store still needs; atexit would be after.
         getattr(threading, "_register_atexit", atexit.register)(_end)
 
 
-def _each(name: str) -> None:
+def _before_fork() -> None:
+    _held.extend(_DOORS)
+    for door in _held:
+        door.before_fork()
+
+
+def _after_in_parent() -> None:
+    while _held:
+        _held.pop().after_fork_in_parent()
+
+
+def _after_in_child() -> None:
+    _held.clear()
     for door in list(_DOORS):
-        getattr(door, name)()
+        door.after_fork_in_child()
 
 
 def _end() -> None:

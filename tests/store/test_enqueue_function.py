@@ -23,6 +23,7 @@ from detent.worker.context import Context
 from tests.conformance.stage import entity, log
 from tests.store import clients
 from tests.support.postgres_server import PostgresServer
+from tests.test_readme import blocks
 
 
 @pytest.fixture
@@ -174,24 +175,19 @@ async def test_it_finds_its_tables_whatever_the_search_path(opened: Store, url: 
     assert (await entity(opened, JOB, key_of(id)))["state"] == "queued"
 
 
-async def test_a_trigger_on_a_users_table_enqueues_a_job_for_each_row(opened: Store, url: str) -> None:
-    """As the documentation has it."""
+async def test_the_sql_of_the_documentation_runs_and_a_trigger_enqueues_a_job_for_each_row(
+    opened: Store, url: str
+) -> None:
+    calls, trigger = blocks("docs/how-to/other-doors.md", "sql")
     async with plain(url) as connection:
         await connection.execute("CREATE TABLE orders (id int PRIMARY KEY, email text)")
-        await connection.execute(
-            """CREATE FUNCTION confirm_order() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN
-                PERFORM detent_enqueue('confirm', jsonb_build_object('order_id', NEW.id), key => 'order-' || NEW.id);
-                RETURN NULL;
-            END $$"""
-        )
-        await connection.execute(
-            "CREATE TRIGGER confirm AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION confirm_order()"
-        )
+        await connection.execute(calls)
+        await connection.execute(trigger)
         await connection.execute("INSERT INTO orders SELECT n, 'ann' FROM generate_series(1, 3) AS n")
         with pytest.raises(asyncpg.UniqueViolationError):
             await connection.execute("INSERT INTO orders VALUES (4, 'bob'), (1, 'eve')")
-    assert sorted([row["key"] for row in await opened.jobs()]) == ["order-1", "order-2", "order-3"]
+    keys = {row["key"] for row in await opened.jobs()}
+    assert keys == {None, "order-18", "order-1", "order-2", "order-3"}
 
 
 # --- refusals
