@@ -11,9 +11,11 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detent.errors import BadInput
@@ -50,6 +52,14 @@ class Lane:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._wait_for_the_end_of_the_thread()
+
+    def _wait_for_the_end_of_the_thread(self) -> None:
+        """Python's join returns a moment before the thread is gone: a fork in that moment would copy the locks that it
+        still holds, OpenSSL's among them, into a child where nobody will ever release them."""
+        task, deadline = Path(f"/proc/self/task/{self._thread.native_id}"), time.monotonic() + PATIENCE_SECONDS
+        while task.exists() and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     async def _end(self) -> None:
         try:
@@ -198,6 +208,7 @@ class Sync:
 
 
 _DOORS: weakref.WeakSet[Sync] = weakref.WeakSet()
+_held: list[Sync] = []
 _watching = False
 
 
@@ -206,18 +217,26 @@ def _watch() -> None:
     global _watching
     if not _watching:
         _watching = True
-        os.register_at_fork(
-            before=lambda: _each("before_fork"),
-            after_in_parent=lambda: _each("after_fork_in_parent"),
-            after_in_child=lambda: _each("after_fork_in_child"),
-        )
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
         # Before the thread pools end, which closing a store still needs; atexit would be after.
         getattr(threading, "_register_atexit", atexit.register)(_end)
 
 
-def _each(name: str) -> None:
+def _before_fork() -> None:
+    _held.extend(_DOORS)
+    for door in _held:
+        door.before_fork()
+
+
+def _after_in_parent() -> None:
+    while _held:
+        _held.pop().after_fork_in_parent()
+
+
+def _after_in_child() -> None:
+    _held.clear()
     for door in list(_DOORS):
-        getattr(door, name)()
+        door.after_fork_in_child()
 
 
 def _end() -> None:

@@ -23,6 +23,7 @@ from detent.worker.context import Context
 from tests.conformance.stage import entity, log
 from tests.store import clients
 from tests.support.postgres_server import PostgresServer
+from tests.test_readme import blocks
 
 
 @pytest.fixture
@@ -174,24 +175,19 @@ async def test_it_finds_its_tables_whatever_the_search_path(opened: Store, url: 
     assert (await entity(opened, JOB, key_of(id)))["state"] == "queued"
 
 
-async def test_a_trigger_on_a_users_table_enqueues_a_job_for_each_row(opened: Store, url: str) -> None:
-    """As the documentation has it."""
+async def test_the_sql_of_the_documentation_runs_and_a_trigger_enqueues_a_job_for_each_row(
+    opened: Store, url: str
+) -> None:
+    calls, trigger = blocks("docs/how-to/other-doors.md", "sql")
     async with plain(url) as connection:
         await connection.execute("CREATE TABLE orders (id int PRIMARY KEY, email text)")
-        await connection.execute(
-            """CREATE FUNCTION confirm_order() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN
-                PERFORM detent_enqueue('confirm', jsonb_build_object('order_id', NEW.id), key => 'order-' || NEW.id);
-                RETURN NULL;
-            END $$"""
-        )
-        await connection.execute(
-            "CREATE TRIGGER confirm AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION confirm_order()"
-        )
+        await connection.execute(calls)
+        await connection.execute(trigger)
         await connection.execute("INSERT INTO orders SELECT n, 'ann' FROM generate_series(1, 3) AS n")
         with pytest.raises(asyncpg.UniqueViolationError):
             await connection.execute("INSERT INTO orders VALUES (4, 'bob'), (1, 'eve')")
-    assert sorted([row["key"] for row in await opened.jobs()]) == ["order-1", "order-2", "order-3"]
+    keys = {row["key"] for row in await opened.jobs()}
+    assert keys == {None, "order-18", "order-1", "order-2", "order-3"}
 
 
 # --- refusals
@@ -265,6 +261,19 @@ async def test_a_role_that_was_granted_nothing_may_not_call_it(url: str, postgre
     async with plain(postgres_server.url(name, "stranger", "x")) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await enqueue(connection, "'a'")
+
+
+async def test_a_role_of_an_application_enqueues_for_the_tenant_it_was_given(
+    opened: Store, url: str, postgres_server: PostgresServer
+) -> None:
+    """As the documentation has it."""
+    postgres_server.superuser_sql("DROP ROLE IF EXISTS shopkeeper; CREATE ROLE shopkeeper LOGIN PASSWORD 'x'")
+    postgres_server.superuser_sql("GRANT detent_app TO shopkeeper; ALTER ROLE shopkeeper SET detent.tenant = '1'")
+    async with plain(postgres_server.url(url.rpartition("/")[2], "shopkeeper", "x")) as connection:
+        id = await enqueue(connection, "'a', key => 'k'")
+        assert await enqueue(connection, "'a', key => 'k'") == id
+    (event,) = await log(opened, entity_id=key_of(id))
+    assert event.actor == "sql:shopkeeper"
 
 
 async def test_a_later_snapshot_that_meets_a_taken_key_is_told_to_try_again(opened: Store, url: str) -> None:
