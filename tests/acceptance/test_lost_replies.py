@@ -88,14 +88,17 @@ async def test_each_answer_of_each_write_call_may_be_lost_on_postgres(line: Line
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-async def test_2000_write_calls_lose_a_third_of_their_answers_on_postgres(line: Line) -> None:
+async def test_1000_write_calls_lose_a_third_of_their_answers_on_postgres(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETENT_CONNECT_TIMEOUT", "60")  # the store gives up after that, and then nobody knows
     chance, lost = random.Random(1), 0
-    for name in chance.choices(list(CALLS), k=2000):
+    for name in chance.choices(list(CALLS), k=1000):
         line.proxy.lose_at_random(0.33)
         lost += await line.lost_on(CALLS[name], 0)
         line.proxy.lose_at_random(0)
-    print(f"\npostgresql: 2000 calls, {lost} answers lost, each call done once")
-    assert lost > 500
+    print(f"\npostgresql: 1000 calls, {lost} answers lost, each call done once")
+    assert lost > 300
 
 
 def forgetful(make: Callable[[Store, Any, bool], Awaitable[Any]]) -> Callable[[Store, Any, bool], Awaitable[Any]]:
@@ -118,7 +121,7 @@ async def test_rows_sent_again_under_other_keys_are_caught_by_the_same_check(
     monkeypatch.setattr(PostgresStore, "_surely", once)
     for name in ("enqueue", "create worker"):
         with pytest.raises(AssertionError):
-            await line.lost_one_by_one(CALLS[name])
+            await line.lost_one_by_one(CALLS[name]._replace(known_to_the_caller=True))
 
 
 def dying_callers(folder: Path, *twin: str) -> dict[str, dict[str, Any]]:

@@ -33,7 +33,7 @@ class Pause:
 
     def run(self, seconds: float) -> None:
         before = len(self.on.sink.deliveries)
-        until(lambda: self.pids <= {delivery.pid for delivery in self.on.sink.deliveries[before:]}, patience=5)
+        until(lambda: self.pids <= {delivery.pid for delivery in self.on.sink.deliveries[before:]})
         began = time.time()
         self._stop_outside_of_writes()
         self.held = asyncio.run(held_by(self.on, self.pids))

@@ -23,7 +23,8 @@ Check = Callable[[Store, Any, Any], Awaitable[None]]
 class Call(NamedTuple):
     """One way to call a verb. `make` is told whether it is made again; `events` is how many it leaves, however often.
 
-    `known_to_the_caller` says that the caller can make it again after its death: all it takes is in the arguments.
+    `known_to_the_caller` says that anybody can make it again: all it takes is in the arguments. Otherwise only the
+    store knows which rows it sent, and must send them again itself.
     """
 
     verb: str
@@ -35,12 +36,14 @@ class Call(NamedTuple):
 
 
 async def made_until_answered(call: Call, store: Store, given: Any) -> Any:
-    """As a careful caller does it: without an answer the same call is made again."""
+    """As a careful caller does it: without an answer the same call is made again, where that can be done."""
     again = False
     while True:
         try:
             return await call.make(store, given, again)
         except Unreachable:
+            if not call.known_to_the_caller:
+                raise
             again = True
 
 
