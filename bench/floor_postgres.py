@@ -39,13 +39,26 @@ claimer AS MATERIALIZED (
 paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY($2::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
     SELECT d.place FROM unnest($2::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
-        WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
-            AND j.run_at <= (SELECT now FROM clock) AND ($3::int IS NULL OR j.tenant_id = $3::int)
-            AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name =
-                j.queue)
-        ORDER BY j.priority DESC, j.run_at, j.id LIMIT $4::int
-        FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
+        WITH RECURSIVE level(priority) AS (
+            (SELECT j.priority FROM jobs AS j
+            WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
+            ORDER BY j.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.priority FROM jobs AS j
+                WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
+                    AND j.priority < level.priority
+                ORDER BY j.priority DESC LIMIT 1)
+            FROM level WHERE level.priority IS NOT NULL)
+        SELECT first.* FROM level CROSS JOIN LATERAL (
+            SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
+            WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
+                AND j.priority = level.priority AND j.run_at <= (SELECT now FROM clock)
+                AND ($3::int IS NULL OR j.tenant_id = $3::int)
+                AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name
+                    = j.queue)
+            ORDER BY j.run_at, j.id LIMIT $4::int
+            FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
+        LIMIT $4::int) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT $4::int),
 moved AS (
     UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim', updated_at = greatest((SELECT now

@@ -21,12 +21,15 @@ VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, 
 
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
+NEXT_PRIORITY = """SELECT max(priority) FROM jobs
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority < ?2"""
+
 DUE = """SELECT -priority, run_at, id FROM jobs
-WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND run_at <= ?2
-    AND (?3 IS NULL OR tenant_id = ?3)
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority = ?2 AND run_at <= ?3
+    AND (?4 IS NULL OR tenant_id = ?4)
     AND NOT EXISTS (SELECT 1 FROM queues AS q
         WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL)
-ORDER BY priority DESC, run_at, id LIMIT ?4"""
+ORDER BY run_at, id LIMIT ?5"""
 
 CLAIM = """UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim',
     updated_at = max(?1, jobs.updated_at + 1), actor = ?2, reason = NULL, cause = NULL, detail = NULL, owner = ?3,
@@ -82,7 +85,8 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     db.execute("BEGIN IMMEDIATE")
     now = time.time_ns() // 1000
     db.execute(MAY_CLAIM, (worker,)).fetchall()
-    due = db.execute(DUE, ("default", now, None, batch)).fetchall()
+    ((priority,),) = db.execute(NEXT_PRIORITY, ("default", 1 << 31)).fetchall()
+    due = db.execute(DUE, ("default", priority, now, None, batch)).fetchall()
     ids = json.dumps([row[2] for row in due])
     claimed: list[Any] = db.execute(CLAIM, (now, actor, worker, 1, LEASE_US, ids)).fetchall()
     db.execute("COMMIT")

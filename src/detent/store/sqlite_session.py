@@ -52,6 +52,10 @@ from detent.store.tally import Tally
 _ENQUEUED = (*NewJob._fields, "id", "now")
 
 
+ABOVE_ALL = 1 << 31
+"""Higher than any priority."""
+
+
 class Session:
     """A connection and the time of its transaction."""
 
@@ -206,11 +210,7 @@ class Session:
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        due = "due"
-        wanted: dict[str, Any] = {"tenant_id": tenant_id, "limit": limit}
-        if without:
-            due, wanted["without"] = "due_known", json.dumps(list(without))
-        found = [self._run(due, queue=queue, **wanted) for queue in dict.fromkeys(queues)]
+        found = [self._due(queue, limit, tenant_id, without) for queue in dict.fromkeys(queues)]
         rows = self._run(
             "claim_and_start" if start else "claim",
             ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
@@ -220,6 +220,21 @@ class Session:
             actor=f"w:{worker}",
         )
         return sorted((Job(*row) for row in rows), key=lambda job: (-job.priority, job.run_at, job.id))
+
+    def _due(self, queue: str, limit: int, tenant_id: int | None, without: Sequence[str]) -> list[tuple[int, int, int]]:
+        """The first jobs of a queue, one priority after the other until there are enough."""
+        due, wanted = "due", {"queue": queue, "tenant_id": tenant_id}
+        if without:
+            due, wanted["without"] = "due_known", json.dumps(list(without))
+        found: list[tuple[int, int, int]] = []
+        below = ABOVE_ALL
+        while len(found) < limit:
+            ((priority,),) = self._run("next_priority", queue=queue, below=below)
+            if priority is None:
+                break
+            found += self._run(due, **wanted, priority=priority, limit=limit - len(found))
+            below = priority
+        return found
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]

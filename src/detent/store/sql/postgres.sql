@@ -31,21 +31,35 @@ SELECT j.tenant_id, j.key, j.id FROM jobs AS j
 JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id = g.tenant_id AND j.key = g.key;
 
 -- name: claim
--- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue
--- is read in the order of its index. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and
--- take too many. A row that is locked stays where it is, so it is found again by its place.
+-- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue is read
+-- in the order of its index, one priority after the other until there are enough: so the jobs that are due later, however
+-- many, are never read. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and take too many.
+-- A row that is locked stays where it is, so it is found again by its place.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 claimer AS MATERIALIZED (
     SELECT id FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
 paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY(:queues::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
     SELECT d.place FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
-        WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-            AND j.run_at <= (SELECT now FROM clock) AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
-            AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue) {known}
-        ORDER BY j.priority DESC, j.run_at, j.id LIMIT :limit::int
-        FOR NO KEY UPDATE OF j SKIP LOCKED) AS d
+        WITH RECURSIVE level(priority) AS (
+            (SELECT j.priority FROM jobs AS j
+            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
+            ORDER BY j.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.priority FROM jobs AS j
+                WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
+                    AND j.priority < level.priority
+                ORDER BY j.priority DESC LIMIT 1)
+            FROM level WHERE level.priority IS NOT NULL)
+        SELECT first.* FROM level CROSS JOIN LATERAL (
+            SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
+            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
+                AND j.priority = level.priority AND j.run_at <= (SELECT now FROM clock)
+                AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
+                AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue) {known}
+            ORDER BY j.run_at, j.id LIMIT :limit::int
+            FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
+        LIMIT :limit::int) AS d
     ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
 moved AS (
     UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,

@@ -20,14 +20,20 @@ VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant
 -- A worker that is paused or has ended gets nothing.
 SELECT 1 FROM workers WHERE id = :worker AND state IN ({worker.IDLE}, {worker.RUNNING});
 
+-- name: next_priority
+-- The highest priority of what waits in a queue, below one that was looked at.
+SELECT max(priority) FROM jobs
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority < :below;
+
 -- name: due
--- The first jobs of one queue that are due, in the order of its index.
+-- The first jobs of one queue and priority that are due, in the order of the index. What is due later, however much, is
+-- never read.
 SELECT -priority, run_at, id FROM jobs
-WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND run_at <= {now}
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority = :priority AND run_at <= {now}
     AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM queues AS q
         WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL) {known}
-ORDER BY priority DESC, run_at, id LIMIT :limit;
+ORDER BY run_at, id LIMIT :limit;
 
 -- name: claim
 -- Takes them; the transaction has been the only writer since they were found due.
