@@ -13,33 +13,33 @@ HOME = ROOT / ".bench"
 
 
 class NotInstalled(Exception):
-    """A peer cannot be installed here; the message is pip's."""
+    """What is to be measured cannot be had here; the message says why."""
 
 
-def python(system: System) -> Path:
-    """The interpreter that runs this system's program."""
-    if system.ours:
-        return Path(sys.executable)
-    requirements = ROOT / "bench" / "peers" / system.name / "requirements.txt"
-    home = HOME / system.name
+def installed(name: str) -> Path:
+    """The environment of that name, as its requirements say."""
+    requirements = ROOT / "bench" / "peers" / name / "requirements.txt"
+    home = HOME / name
     stamp, wanted = home / "installed.txt", requirements.read_text()
     if not stamp.exists() or stamp.read_text() != wanted:
         _install(home, requirements)
         stamp.write_text(wanted)
-    return home / "bin" / "python"
+    return home
 
 
 def _install(home: Path, requirements: Path) -> None:
     print(f"· installing {home.name}", file=sys.stderr)
     venv.create(home, clear=True, with_pip=True)
-    pip = [home / "bin" / "python", "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
-    done = subprocess.run([*pip, "-r", requirements], capture_output=True, text=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
+    done = subprocess.run([*pip, "-r", str(requirements)], capture_output=True, text=True)
     if done.returncode:
-        raise NotInstalled(done.stderr.strip().splitlines()[-1])
+        raise NotInstalled(f"pip: {done.stderr.strip().splitlines()[-1]}")
 
 
 def command(system: System, *words: str) -> list[str]:
-    return [str(python(system)), "-m", f"bench.peers.{system.name}.program", *words]
+    """How the program of a system is run: our own where the benchmark runs, a peer's where it is installed."""
+    python = sys.executable if system.ours else str(installed(system.name) / "bin" / "python")
+    return [python, "-m", f"bench.peers.{system.name}.program", *words]
 
 
 def surroundings(target: str, tally: Path) -> dict[str, str]:

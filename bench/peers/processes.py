@@ -34,15 +34,24 @@ class Workers:
                 raise Failed(f"a worker ended with {worker.returncode}: {last_line(self.log.read_text())}")
 
     def peak_mib(self) -> float:
-        """The most memory a worker held, its child processes included."""
-        peaks = [0.0] * len(self.started)
-        groups = {worker.pid: place for place, worker in enumerate(self.started)}
-        for status in Path("/proc").glob("[0-9]*/status"):
+        """The most memory the workers held, child processes included."""
+        return sum(_peak_kib((process / "status").read_text()) for process in self._processes()) / 1024
+
+    def idle_cpu(self, seconds: float) -> float:
+        """Percent of one core they take in that time."""
+        before = self._cpu_seconds()
+        time.sleep(seconds)
+        return (self._cpu_seconds() - before) / seconds * 100
+
+    def _cpu_seconds(self) -> float:
+        return sum(_ticks((process / "stat").read_text()) for process in self._processes()) / os.sysconf("SC_CLK_TCK")
+
+    def _processes(self) -> Iterator[Path]:
+        groups = {worker.pid for worker in self.started}
+        for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                place = groups.get(os.getpgid(int(status.parent.name)))
-                if place is not None:
-                    peaks[place] += _peak_kib(status.read_text()) / 1024
-        return max(peaks)
+                if os.getpgid(int(process.name)) in groups:
+                    yield process
 
     def end(self) -> None:
         for worker in self.started:
@@ -106,6 +115,12 @@ class Station:
 
 def last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+
+
+def _ticks(stat: str) -> int:
+    """User and system time; the fields are counted behind the name, which may hold blanks."""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def _peak_kib(status: str) -> int:

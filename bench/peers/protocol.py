@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.peers.tally import Tally
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.06
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.015, 0.035
 
 Answer = float | None | Awaitable[float] | Awaitable[None]
 

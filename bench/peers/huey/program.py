@@ -14,7 +14,7 @@ huey = SqliteHuey("bench", filename=TARGET, fsync=True, results=False, timeout=3
 
 
 @huey.task()
-def noop(sent=0.0):
+def noop(sent: float = 0.0) -> None:
     TALLY.mark(sent)
 
 

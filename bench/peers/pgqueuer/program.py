@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 import uvloop
-from pgqueuer import AsyncpgDriver, Queries, QueueManager
+from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
 
 from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
 
@@ -49,7 +49,7 @@ class PgQueuerProgram(Program):
         manager = QueueManager(await queries())
 
         @manager.entrypoint("noop")
-        async def noop(job) -> None:
+        async def noop(job: Job) -> None:
             TALLY.mark(float(job.payload or 0))
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.shutdown.set)
