@@ -1,4 +1,4 @@
-"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only huey,detent"`)."""
+"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only detent,rq"`)."""
 
 import argparse
 import sys
