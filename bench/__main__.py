@@ -1,6 +1,7 @@
 """`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only detent,rq"`)."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="peers: one short round")
     parser.add_argument("--json", type=Path, metavar="FILE", help="peers: keep all figures of all rounds")
     options = parser.parse_args()
+    # Told to end, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if unknown := set(options.names) - set(MEASUREMENTS):
         parser.error(f"no such measurement: {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
     failed = [name for name in options.names if not MEASUREMENTS[name](options)]

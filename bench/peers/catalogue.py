@@ -39,8 +39,14 @@ SYSTEMS = (
         every_round=ALL,
         note="keeps one log row per change of status, deletes the job; commits durable",
     ),
-    System("absurd", "postgres", 1_200, {"drain": 1_200}, note="no call for many tasks: single ones in transactions"),
-    System("dbos", "postgres", 600, {"drain": 600, "p50_ms": 540}, note="polls every 20 ms instead of every second"),
+    System(
+        "absurd",
+        "postgres",
+        1_200,
+        {"drain": 1_200},
+        note="polls every 10 ms; no call for many tasks: single ones in transactions",
+    ),
+    System("dbos", "postgres", 600, {"drain": 600, "p50_ms": 540}, note="polls every 10 ms instead of every second"),
     System("procrastinate", "postgres", 580, {"drain": 580}),
     System("detent", "sqlite", 20_000, every_round=ALL),
     System(
@@ -49,9 +55,9 @@ SYSTEMS = (
         4_500,
         {"drain": 4_500},
         every_round=ALL,
-        note="no call for many tasks; takes a job off the queue before it runs: a crash loses it",
+        note="polls every 10 ms; no call for many tasks; takes a job off the queue before it runs: a crash loses it",
     ),
-    System("dbos", "sqlite", 200, note="polls every 20 ms instead of every second"),
+    System("dbos", "sqlite", 200, note="polls every 10 ms instead of every second"),
     System("celery", "redis", 1_400, {"drain": 1_400, "p50_ms": 1.6}, note="Redis in memory only; a crash loses jobs"),
     System("rq", "redis", 1_000, {"p50_ms": 1.7}, every_round=("singles",), note="Redis in memory only"),
 )

@@ -42,7 +42,7 @@ def compare(names: Sequence[str] | None, effort: Effort, rounds: int, keep: Path
 
 def _measure_once(system: System, engines: Engines, effort: Effort, figures: Figures, number: int) -> None:
     parts = system.every_round if number else ALL
-    if not parts:
+    if not parts or (number and not figures.values):
         return
     print(f"· {system.label}", file=sys.stderr, flush=True)
     try:

@@ -18,6 +18,8 @@ from typing import Any
 
 from bench.peers.tally import Tally
 
+# For those that poll: often, yet not so often that a worker with nothing to do keeps a machine busy (see "idle CPU").
+POLL_SECONDS = 0.01
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.015, 0.035
 
 Answer = float | None | Awaitable[float] | Awaitable[None]

@@ -10,7 +10,7 @@ from absurd_sdk import Absurd
 from absurdctl import BUNDLED_SCHEMA_SQL
 from psycopg import Connection
 
-from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
+from bench.peers.protocol import POLL_SECONDS, TALLY, TARGET, Program, paced, speak
 
 LIST = 500
 BATCH = 100
@@ -47,7 +47,7 @@ class AbsurdProgram(Program):
     def work(self) -> None:
         app = declared(TARGET)
         signal.signal(signal.SIGTERM, lambda *_: app.stop_worker())
-        app.start_worker(batch_size=BATCH, poll_interval=0.002)
+        app.start_worker(batch_size=BATCH, poll_interval=POLL_SECONDS)
 
     def left(self) -> int:
         with Connection.connect(TARGET) as connection:

@@ -7,12 +7,11 @@ import time
 import sqlalchemy
 from dbos import DBOS, DBOSClient
 
-from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
+from bench.peers.protocol import POLL_SECONDS, TALLY, TARGET, Program, paced, speak
 
 LIST = 500
 CONCURRENCY = 200
 THREADS = 16
-POLL_SECONDS = 0.02
 
 URL = TARGET.replace("postgresql:", "postgresql+psycopg:")
 TASK = {"workflow_name": "noop", "queue_name": "bench"}
@@ -40,6 +39,9 @@ def launched() -> None:
 
 class DbosProgram(Program):
     def setup(self) -> None:
+        if "sqlite" in URL:
+            with sqlalchemy.create_engine(URL).connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         launched()
         DBOS.register_queue("bench", worker_concurrency=CONCURRENCY, polling_interval_sec=POLL_SECONDS)
         DBOS.destroy()

@@ -8,7 +8,7 @@ import time
 
 from huey import SqliteHuey
 
-from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
+from bench.peers.protocol import POLL_SECONDS, TALLY, TARGET, Program, paced, speak
 
 huey = SqliteHuey("bench", filename=TARGET, fsync=True, results=False, timeout=30)
 
@@ -36,7 +36,7 @@ class HueyProgram(Program):
             noop(sent)
 
     def work(self) -> None:
-        huey.create_consumer(workers=1, periodic=False, initial_delay=0.001, max_delay=0.001).run()
+        huey.create_consumer(workers=1, periodic=False, initial_delay=POLL_SECONDS, max_delay=POLL_SECONDS).run()
 
     def left(self) -> int:
         return huey.pending_count()
