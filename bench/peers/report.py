@@ -38,7 +38,8 @@ def show(
             console.print(
                 f"Drain by one process on {engine}: {drain / floor:.0%} of the raw floor, {floor:,.0f} jobs/s"
             )
-    console.print(_verdicts(targets, measured))
+    if targets:
+        console.print(_verdicts(targets, measured))
     for system in systems:
         if system.note and measured[system.label].values:
             console.print(f"{system.label}: {system.note}", style="dim")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.peers.catalogue import SYSTEMS, System
 from bench.peers.measurement import Figures
 
-DURATIONS = ("p50_ms", "p95_ms")
+LESS_IS_BETTER = ("p50_ms", "p95_ms", "idle_cpu", "memory_mib")
 AT_ITS_BEST = 0.8
 
 Measured = Mapping[str, Figures]
@@ -52,7 +52,7 @@ def advantage(measured: Measured, figure: str, ours: str, peer: str) -> float | 
     mine, theirs = measured[ours].median(figure), measured[peer].median(figure)
     if not mine or not theirs:
         return None
-    return theirs / mine if figure in DURATIONS else mine / theirs
+    return theirs / mine if figure in LESS_IS_BETTER else mine / theirs
 
 
 def not_at_their_best(systems: list[System], measured: Measured) -> list[str]:
@@ -76,4 +76,4 @@ def _shares(system: System, measured: Measured) -> Iterator[tuple[str, float]]:
     for figure, seen in system.seen.items():
         found = measured[system.label].median(figure) if system.label in measured else None
         if found:
-            yield figure, seen / found if figure in DURATIONS else found / seen
+            yield figure, seen / found if figure in LESS_IS_BETTER else found / seen

@@ -13,7 +13,7 @@ from bench.peers.engine import Engines
 from bench.peers.measurement import Effort, Figures, measure, rate, to_start_ms
 from bench.peers.processes import Failed, Station, last_line
 from bench.peers.tally import Mark, Tally, counted, marks
-from bench.peers.targets import TARGETS, Target, not_at_their_best
+from bench.peers.targets import TARGETS, Target, advantage, not_at_their_best
 
 OURS = System("detent", "sqlite", 1000)
 
@@ -84,6 +84,11 @@ def test_a_target_is_met_by_a_rate_above_or_a_time_below_the_peers() -> None:
     assert not Target("drain", "a", "b", 4.0).met(measured)
     assert not Target("p50_ms", "a", "b").met(measured)
     assert Target("p50_ms", "a", "b", 1 / 1.25).met(measured)
+
+
+def test_less_memory_is_an_advantage() -> None:
+    measured = {"a": figures(memory_mib=30.0), "b": figures(memory_mib=60.0)}
+    assert advantage(measured, "memory_mib", "a", "b") == 2.0
 
 
 def test_what_was_not_measured_is_not_met() -> None:
