@@ -54,7 +54,7 @@ lock-is-portable:
 	@! grep -nE '://|--(extra-)?index|--find-links|^-e| @ ' requirements/*.txt
 
 clean: ## remove the environment and all caches
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment, step by step; each stamp is newer than what it was made from.

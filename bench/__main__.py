@@ -1,29 +1,67 @@
-"""`make bench`: every measurement, or those named on the command line (`make bench ARGS=lifecycle`)."""
+"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only detent,rq"`)."""
 
 import argparse
+import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from bench import history, lifecycle, memory, pruning
+from bench.peers import comparison
+from bench.peers.catalogue import SYSTEMS
+from bench.peers.measurement import Effort
 
-MEASUREMENTS = {
-    "lifecycle": lifecycle.measure,
-    "history": history.measure,
-    "memory": memory.measure,
-    "pruning": pruning.measure,
+Measure = Callable[[float, int], bool]
+
+
+def plain(measure: Measure) -> Callable[[argparse.Namespace], bool]:
+    """A measurement that asks for nothing but its length and how often to run."""
+    return lambda options: measure(options.seconds or 3.0, options.rounds or 5)
+
+
+def measure_peers(options: argparse.Namespace) -> bool:
+    effort = Effort(options.seconds or 4.0, jobs=options.jobs)
+    rounds = options.rounds or 3
+    if options.quick:
+        effort, rounds = Effort(options.seconds or 1.5, timed=50, jobs=options.jobs), options.rounds or 1
+    return comparison.compare(options.only, effort, rounds, options.json)
+
+
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace], bool]] = {
+    "lifecycle": plain(lifecycle.measure),
+    "peers": measure_peers,
+    "history": plain(history.measure),
+    "memory": plain(memory.measure),
+    "pruning": plain(pruning.measure),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(MEASUREMENTS), help=f"of {', '.join(MEASUREMENTS)}")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each single run takes")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is run, turn by turn")
+    parser.add_argument("--seconds", type=float, help="how long each single run takes (lifecycle 3, peers 4)")
+    parser.add_argument("--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers 3)")
+    parser.add_argument("--only", type=systems, metavar="A,B", help="peers: these systems, such as pgqueuer,detent")
+    parser.add_argument("--jobs", type=int, metavar="N", help="peers: so many jobs in every drain")
+    parser.add_argument("--quick", action="store_true", help="peers: one short round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="peers: keep all figures of all rounds")
     options = parser.parse_args()
+    # Told to end, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if unknown := set(options.names) - set(MEASUREMENTS):
         parser.error(f"no such measurement: {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
-    failed = [name for name in options.names if not MEASUREMENTS[name](options.seconds, options.rounds)]
+    failed = [name for name in options.names if not MEASUREMENTS[name](options)]
     if failed:
         sys.exit(f"below the mark: {', '.join(failed)}")
+
+
+def systems(text: str) -> list[str]:
+    known = {system.name for system in SYSTEMS}
+    if unknown := set(text.split(",")) - known:
+        raise argparse.ArgumentTypeError(
+            f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"
+        )
+    return text.split(",")
 
 
 main()

@@ -61,15 +61,20 @@ LEASE_US = 60_000_000
 
 
 def main(path: str, worker: int, batch: int, seconds: float) -> None:
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
-    db = apsw.Connection(path, flags=flags, statementcachesize=200)
-    db.set_busy_timeout(60_000)
-    db.execute("PRAGMA synchronous = full; PRAGMA cell_size_check = on; PRAGMA cache_size = -4096").fetchall()
+    db = connect(path)
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         lifecycle(db, worker, batch)
         done += batch
     print(done / (time.perf_counter() - began))
+
+
+def connect(path: str) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+    db = apsw.Connection(path, flags=flags, statementcachesize=200)
+    db.set_busy_timeout(60_000)
+    db.execute("PRAGMA synchronous = full; PRAGMA cell_size_check = on; PRAGMA cache_size = -4096").fetchall()
+    return db
 
 
 def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:

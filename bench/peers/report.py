@@ -1,0 +1,96 @@
+"""What the comparison prints: figures, ratios beside Detent, its share of the floor, targets, and doubts."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.peers.catalogue import System
+from bench.peers.measurement import Figures
+from bench.peers.targets import Measured, Target, advantage, not_at_their_best
+
+COLUMNS = {
+    "bulk": "bulk enqueue, jobs/s",
+    "single": "single enqueue, jobs/s",
+    "drain": "drain by one, jobs/s",
+    "drain_two": "drain by two, jobs/s",
+    "p50_ms": "to start p50, ms",
+    "p95_ms": "p95, ms",
+    "idle_cpu": "idle CPU, %",
+    "memory_mib": "memory, MiB",
+}
+COMPARED = ("bulk", "single", "drain", "drain_two", "p50_ms", "p95_ms", "memory_mib")
+
+
+def show(
+    console: Console,
+    systems: Sequence[System],
+    measured: Measured,
+    floors: dict[str, float],
+    targets: Sequence[Target],
+    doubts: Iterable[str],
+) -> None:
+    console.print(_figures(systems, measured))
+    console.print(_ratios(systems, measured))
+    for engine, floor in floors.items():
+        drain = measured[f"detent/{engine}"].median("drain")
+        if drain:
+            console.print(
+                f"Drain by one process on {engine}: {drain / floor:.0%} of the raw floor, {floor:,.0f} jobs/s"
+            )
+    if targets:
+        console.print(_verdicts(targets, measured))
+    for system in systems:
+        if system.note and measured[system.label].values:
+            console.print(f"{system.label}: {system.note}", style="dim")
+    for doubt in (*_troubles(measured), *not_at_their_best(list(systems), measured), *doubts):
+        console.print(f"! {doubt}", style="yellow", highlight=False)
+
+
+def _figures(systems: Sequence[System], measured: Measured) -> Table:
+    table = Table("system", title="No-op jobs, side by side", title_justify="left")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for system in systems:
+        cells = [_number(measured[system.label], figure) for figure in COLUMNS]
+        table.add_row(system.label, *cells, style="bold" if system.ours else "")
+    return table
+
+
+def _ratios(systems: Sequence[System], measured: Measured) -> Table:
+    """Beside Detent on the same engine; on Redis, where there is none, beside PostgreSQL."""
+    table = Table(
+        "beside", title="Detent, so many times as good (rates up, times and memory down)", title_justify="left"
+    )
+    for figure in COMPARED:
+        table.add_column(COLUMNS[figure].split(",")[0], justify="right")
+    for system in systems:
+        if not system.ours:
+            ours = f"detent/{'postgres' if system.engine == 'redis' else system.engine}"
+            found = [advantage(measured, figure, ours, system.label) for figure in COMPARED]
+            table.add_row(system.label, *("–" if ratio is None else f"{ratio:.2f}×" for ratio in found))
+    return table
+
+
+def _verdicts(targets: Sequence[Target], measured: Measured) -> Table:
+    table = Table("target", "wanted", "found", "", title="Targets", title_justify="left")
+    for target in targets:
+        found = target.advantage(measured)
+        table.add_row(
+            f"{COLUMNS[target.figure].split(',')[0]}, {target.ours} beside {target.peer}",
+            f"≥ {target.at_least:.2f}×",
+            "not measured" if found is None else f"{found:.2f}×",
+            "met" if target.met(measured) else "[red]not met[/red]",
+        )
+    return table
+
+
+def _troubles(measured: Measured) -> list[str]:
+    return [f"{label}: {trouble}" for label, figures in measured.items() for trouble in figures.trouble]
+
+
+def _number(figures: Figures, figure: str) -> str:
+    value = figures.median(figure)
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

@@ -1,0 +1,79 @@
+"""What Detent is to reach beside its peers, and what shows that a peer was not at its best. Pure."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bench.peers.catalogue import SYSTEMS, System
+from bench.peers.measurement import Figures
+
+LESS_IS_BETTER = ("p50_ms", "p95_ms", "idle_cpu", "memory_mib")
+AT_ITS_BEST = 0.8
+
+Measured = Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Detent is to be at least so many times as good as a peer, in one figure, on one engine."""
+
+    figure: str
+    ours: str
+    peer: str
+    at_least: float = 1.0
+
+    def advantage(self, measured: Measured) -> float | None:
+        return advantage(measured, self.figure, self.ours, self.peer)
+
+    def met(self, measured: Measured) -> bool:
+        """What could not be measured is not met."""
+        found = self.advantage(measured)
+        return found is not None and found >= self.at_least
+
+
+def _targets() -> Iterator[Target]:
+    for figure in ("drain", "drain_two", "bulk"):
+        yield Target(figure, "detent/postgres", "pgqueuer/postgres")
+    yield Target("drain", "detent/sqlite", "huey/sqlite", 4.0)
+    for system in SYSTEMS:
+        if not system.ours and system.engine != "redis":
+            yield Target("p50_ms", f"detent/{system.engine}", system.label)
+    for engine in ("postgres", "sqlite"):
+        yield Target("p50_ms", f"detent/{engine}", "rq/redis", 1 / 1.25)
+
+
+TARGETS = tuple(_targets())
+
+
+def advantage(measured: Measured, figure: str, ours: str, peer: str) -> float | None:
+    """How many times as good as the peer's our figure is: 2 is twice the rate, or half the time."""
+    if ours not in measured or peer not in measured:
+        return None
+    mine, theirs = measured[ours].median(figure), measured[peer].median(figure)
+    if not mine or not theirs:
+        return None
+    return theirs / mine if figure in LESS_IS_BETTER else mine / theirs
+
+
+def not_at_their_best(systems: list[System], measured: Measured) -> list[str]:
+    """Peers that reach less of the figure once seen of them than the others reach of theirs: those are misconfigured.
+
+    How much they all reach is the machine's doing; so the middle one of all is what a peer is held to.
+    """
+    reached = {(system.label, figure): share for system in systems for figure, share in _shares(system, measured)}
+    if not reached:
+        return []
+    machine = statistics.median(reached.values())
+    return [
+        f"{label} reaches {share:.0%} of the {figure} once seen, the peers here {machine:.0%} in the middle: "
+        "it is misconfigured, or the machine was busy"
+        for (label, figure), share in reached.items()
+        if share < AT_ITS_BEST * machine
+    ]
+
+
+def _shares(system: System, measured: Measured) -> Iterator[tuple[str, float]]:
+    for figure, seen in system.seen.items():
+        found = measured[system.label].median(figure) if system.label in measured else None
+        if found:
+            yield figure, seen / found if figure in LESS_IS_BETTER else found / seen
