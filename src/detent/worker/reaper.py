@@ -24,11 +24,12 @@ class Reaper:
         self._found = found
 
     async def run(self) -> None:
+        """From the first moment on: where workers die faster than it beats, nobody else would come to it."""
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
             with contextlib.suppress(StoreError):  # out of reach: the next beat tries again
                 while await self.run_once() == MOST_AT_ONCE:
                     continue
+            await asyncio.sleep(BEAT_SECONDS)
 
     async def run_once(self) -> int:
         """Decides on what it read; what was renewed or finished meanwhile stays as it is."""
