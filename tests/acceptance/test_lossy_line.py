@@ -47,8 +47,8 @@ def test_2_workers_on_a_line_that_loses_answers_finish_400_jobs_with_one_effect_
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_8_workers_on_a_line_that_loses_answers_finish_20000_jobs_with_one_effect_each(postgres_url: str) -> None:
-    assert check(postgres_url, workers=8, jobs=20_000) > 200
+def test_8_workers_on_a_line_that_loses_answers_finish_10000_jobs_with_one_effect_each(postgres_url: str) -> None:
+    assert check(postgres_url, workers=8, jobs=10_000) > 200
 
 
 def test_workers_that_do_not_ask_for_a_lost_claim_again_are_caught_by_the_same_check(postgres_url: str) -> None:

@@ -15,9 +15,9 @@ from tests.acceptance.examination import Findings
 
 LEASE_SECONDS = 2.0
 RECOVERY_SECONDS = LEASE_SECONDS + 2.0
-LONGEST_WORK = 0.6
-ENOUGH_JOBS = 30
-NAMES = ("ann", "bob", "cay")
+LONGEST_WORK = 0.3
+ENOUGH_JOBS = 60
+NAMES = ("ann", "bob", "cay", "dan")
 
 
 def restart_again_and_again(on: Stage, names: tuple[str, ...], restarts: int, patience: float = 60.0) -> None:

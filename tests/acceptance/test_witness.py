@@ -41,7 +41,9 @@ def work_under_chaos(on: Stage, folder: Path, workers: int, jobs: int, kills: in
 
 async def enqueue(url: str, folder: Path, jobs: int) -> list[int]:
     store = Witness(await open_store(url), folder)
-    ids = await store.enqueue([NewJob("moody", json.dumps({"number": number})) for number in range(jobs)])
+    ids = await store.enqueue(
+        [NewJob("moody", json.dumps({"number": number}), max_attempts=2) for number in range(jobs)]
+    )
     await store.close()
     return ids
 

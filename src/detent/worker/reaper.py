@@ -25,14 +25,15 @@ class Reaper:
         self._outage = outage
 
     async def run(self) -> None:
+        """From the first moment on: where workers die faster than it beats, nobody else would come to it."""
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
             try:
                 while await self.run_once() == MOST_AT_ONCE:
                     continue
                 self._outage.over("reap")
             except StoreError as error:
                 self._outage.endure("reap", error)
+            await asyncio.sleep(BEAT_SECONDS)
 
     async def run_once(self) -> int:
         """Decides on what it read; what was renewed or finished meanwhile stays as it is."""
