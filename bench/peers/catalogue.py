@@ -46,7 +46,7 @@ SYSTEMS = (
         {"drain": 1_200},
         note="polls every 10 ms; no call for many tasks: single ones in transactions",
     ),
-    System("dbos", "postgres", 600, {"drain": 600, "p50_ms": 540}, note="polls every 10 ms instead of every second"),
+    System("dbos", "postgres", 600, {"drain": 600, "p50_ms": 540}, note="polls every 50 ms instead of every second"),
     System("procrastinate", "postgres", 580, {"drain": 580}),
     System("detent", "sqlite", 20_000, every_round=ALL),
     System(
@@ -57,7 +57,7 @@ SYSTEMS = (
         every_round=ALL,
         note="polls every 10 ms; no call for many tasks; takes a job off the queue before it runs: a crash loses it",
     ),
-    System("dbos", "sqlite", 200, note="polls every 10 ms instead of every second"),
+    System("dbos", "sqlite", 200, note="polls every 50 ms instead of every second"),
     System("celery", "redis", 1_400, {"drain": 1_400, "p50_ms": 1.6}, note="Redis in memory only; a crash loses jobs"),
     System("rq", "redis", 1_000, {"p50_ms": 1.7}, every_round=("singles",), note="Redis in memory only"),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from bench.peers.catalogue import System
 from bench.peers.measurement import Figures
@@ -48,7 +48,7 @@ def show(
 
 
 def _figures(systems: Sequence[System], measured: Measured) -> Table:
-    table = Table("system", title="No-op jobs, side by side", title_justify="left")
+    table = Table(Column("system", no_wrap=True), title="No-op jobs, side by side", title_justify="left")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     for system in systems:

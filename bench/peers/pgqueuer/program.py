@@ -1,4 +1,7 @@
-"""PgQueuer at its best: asyncpg, uvloop, batches of 500, lists of jobs in one statement, durable tables."""
+"""PgQueuer at its best: asyncpg, uvloop, batches of 500, lists of jobs in one statement, durable tables.
+
+A pool lets it log a batch while it takes the next; that was ahead of a single connection in each of five comparisons.
+"""
 
 import asyncio
 import signal
@@ -7,7 +10,7 @@ from datetime import timedelta
 
 import asyncpg
 import uvloop
-from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
+from pgqueuer import AsyncpgPoolDriver, Job, Queries, QueueManager
 
 from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
 
@@ -16,7 +19,7 @@ LIST = 1000
 
 
 async def queries() -> Queries:
-    return Queries(AsyncpgDriver(await asyncpg.connect(TARGET)))
+    return Queries(AsyncpgPoolDriver(await asyncpg.create_pool(TARGET)))
 
 
 class PgQueuerProgram(Program):
