@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - before `_end` is registered: what comes later ends earlier
 import os
 import threading
 import time

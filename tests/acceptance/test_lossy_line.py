@@ -56,4 +56,4 @@ def test_workers_that_do_not_ask_for_a_lost_claim_again_are_caught_by_the_same_c
         closing(LossyProxy(postgres_url, seed=2)) as proxy,
         stage(postgres_url, seed=21, lease="120s", twin="no-again", through=proxy.url) as on,
     ):
-        assert work_on_a_lossy_line(on, proxy, workers=2, jobs=300).lost
+        assert work_on_a_lossy_line(on, proxy, workers=2, jobs=3000).lost

@@ -36,11 +36,14 @@ def break_store(twin: str) -> None:
 def _claims_without_lock() -> None:
     """Claims that neither lock nor skip what they are about to take: on SQLite it is found before the lock is taken."""
     _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "", POSTGRES)
+    # What another has moved meanwhile is no longer found by its place; by its id it is.
+    _patch("claim", "j.ctid AS place", "j.id AS place", POSTGRES)
+    _patch("claim", "jobs.ctid = due.place", "jobs.id = due.place", POSTGRES)
 
     async def claim(
         self: SqliteVerbs, worker: int, queues: Sequence[str], limit: int, lease_us: int, *, claim_id: int, **_: Any
     ) -> list[Job]:
-        found = await self._read(lambda session: session._run("due", queue=queues[0], tenant_id=None, limit=limit))
+        found = await self._read(lambda session: session._due(queues[0], limit, None, ()))
         given = {"ids": json.dumps([id for _, _, id in found]), "worker": worker, "actor": f"w:{worker}"}
         given |= {"claim_id": claim_id, "lease_us": lease_us}
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
 from detent.service.audit import verify
-from detent.store import NewJob, Store
-from detent.store.records import Seen
+from detent.store import Artifact, Blob, Job, NewJob, Store
+from detent.store.records import Counter, Expiry, Progress, Seen
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -254,6 +254,110 @@ async def forgotten(store: Store, _: Any, count: int) -> None:
     assert await store.forget_requests() == 0
 
 
+# --- what keeps house: the second time there is nothing left to do, and it says so
+
+
+async def old_telemetry(store: Store) -> None:
+    await store.record_telemetry(WORKER, 1, "beat", "{}", ttl_us=-1)
+
+
+async def forget_telemetry(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_telemetry()
+
+
+async def telemetry_forgotten(store: Store, _: Any, count: int) -> None:
+    assert count in (0, 1)
+    assert await store.telemetry(WORKER, 1, 1) == []
+
+
+async def record_telemetry(store: Store, _: Any, again: bool) -> None:
+    await store.record_telemetry(WORKER, 1, "beat", "{}", ttl_us=HOUR)
+
+
+async def telemetry_recorded(store: Store, _: Any, __: Any) -> None:
+    """It is no more than something seen: seen twice is seen."""
+    assert {seen.payload for seen in await store.telemetry(WORKER, 1, 1)} == {"{}"}
+
+
+async def an_ended_job(store: Store) -> tuple[int, int]:
+    id = await in_state(store, await worker(store), "running")
+    assert await store.apply([await decided(store, JOB, id, "succeed", by="holder")]) == []
+    return id, await accounted_for(store)
+
+
+async def accounted_for(store: Store) -> int:
+    return sum(gone.rows for gone in await store.pruned())
+
+
+async def prune(store: Store, given: tuple[int, int], again: bool) -> int:
+    return await store.prune(JOB, [given[0]], Expiry({"succeeded": 1 << 60}))
+
+
+async def pruned(store: Store, given: tuple[int, int], count: int) -> None:
+    """Deleted, and accounted for once."""
+    assert count in (0, 1)
+    assert await store.rows(JOB, [given[0]]) == []
+    assert await accounted_for(store) == given[1] + 1
+
+
+async def an_unused_blob(store: Store) -> str:
+    (job,) = await claimed_and_running(store)
+    for content in (b"old", b"new"):
+        await store.keep_artifact(job, "page", Blob.of(content), "text/plain")
+    return Blob.of(b"old").hash
+
+
+async def drop_blobs(store: Store, _: Any, again: bool) -> int:
+    return await store.drop_unused_blobs(1 << 60, 10)
+
+
+async def blobs_dropped(store: Store, hash: str, count: int) -> None:
+    assert count in (0, 1)
+    assert await store.blob(1, hash) is None
+    assert await store.blob(1, Blob.of(b"new").hash) == b"new"
+
+
+async def take_duty(store: Store, _: Any, again: bool) -> bool:
+    return await store.take_duty("sweep", HOUR)
+
+
+async def duty_taken(store: Store, _: Any, __: Any) -> None:
+    """Nobody else has it; whoever lost the answer leaves it for the next time."""
+    assert not await store.take_duty("sweep", HOUR)
+
+
+async def count(store: Store, _: Any, again: bool) -> bool:
+    return await store.count([Counter(1, "seen", "{}", 5)], progress=Progress("reader", None, "7"))
+
+
+async def counted_once(store: Store, _: Any, __: Any) -> None:
+    assert [counter.value for counter in await store.counters(1)] == [5]
+    assert await store.log_position("reader") == "7"
+
+
+async def claimed_and_running(store: Store) -> list[Job]:
+    owner = await worker(store)
+    await queued(store)
+    return await store.claim(owner, ["default"], 1, HOUR, claim_id=5, start=True)
+
+
+async def keep_artifact(store: Store, jobs: list[Job], again: bool) -> Artifact:
+    return await store.keep_artifact(jobs[0], "page", Blob.of(b"page"), "text/plain")
+
+
+async def artifact_kept(store: Store, jobs: list[Job], kept: Artifact) -> None:
+    assert await store.artifacts(1, jobs[0].id) == [kept]
+    assert await store.blob(1, kept.hash) == b"page"
+
+
+async def add_tenant(store: Store, _: Any, again: bool) -> int:
+    return await store.add_tenant("ann")
+
+
+async def tenant_added(store: Store, _: Any, id: int) -> None:
+    assert [tenant.id for tenant in await store.tenants() if tenant.name == "ann"] == [id]
+
+
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
@@ -283,4 +387,12 @@ CALLS: dict[str, Call] = {
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),
+    "forget_telemetry": Call("forget_telemetry", old_telemetry, forget_telemetry, telemetry_forgotten, 0),
+    "record_telemetry": Call("record_telemetry", nothing, record_telemetry, telemetry_recorded, 0),
+    "prune": Call("prune", an_ended_job, prune, pruned, 0),
+    "drop_unused_blobs": Call("drop_unused_blobs", an_unused_blob, drop_blobs, blobs_dropped, 0),
+    "take_duty": Call("take_duty", nothing, take_duty, duty_taken, 0),
+    "count": Call("count", nothing, count, counted_once, 0),
+    "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
+    "add_tenant": Call("add_tenant", nothing, add_tenant, tenant_added, 0),
 }

@@ -36,7 +36,7 @@ class Hand(Protocol):
         ...
 
     def triggers(self) -> list[tuple[str, str]]:
-        """Every trigger of ours with its table, in order."""
+        """Every guard with its table, in order; other triggers have other names."""
         ...
 
     def drop(self, trigger: str, table: str) -> None:
@@ -71,7 +71,7 @@ class SqliteHand:
         return [dict(zip([column[0] for column in cursor.get_description()], row, strict=True)) for row in cursor]
 
     def triggers(self) -> list[tuple[str, str]]:
-        found = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' ORDER BY name"
+        found = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'detent_*' ORDER BY name"
         return [(str(name), str(table)) for name, table in self._db.execute(found)]
 
     def drop(self, trigger: str, table: str) -> None:
@@ -112,7 +112,8 @@ class PostgresHand:
 
     def triggers(self) -> list[tuple[str, str]]:
         found = self.rows(
-            "SELECT tgname, tgrelid::regclass::text AS tbl FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname"
+            "SELECT tgname, tgrelid::regclass::text AS tbl FROM pg_trigger "
+            "WHERE NOT tgisinternal AND starts_with(tgname, 'detent_') ORDER BY tgname"
         )
         return [(row["tgname"], row["tbl"]) for row in found]
 

@@ -128,8 +128,8 @@ async def test_detent_work_says_on_stderr_when_the_server_goes_and_when_it_is_ba
         code = await asyncio.to_thread(work.wait, 20)
     _, out, back = errors.read_text().splitlines()
     assert code == 0
-    assert OUT.fullmatch(out)
-    assert BACK.fullmatch(back)
+    assert OUT.fullmatch(out.partition(" WARNING ")[2])
+    assert BACK.fullmatch(back.partition(" WARNING ")[2])
 
 
 def started(folder: Path, errors: Path, url: str) -> subprocess.Popen[bytes]:
@@ -155,8 +155,10 @@ async def test_a_worker_that_may_not_write_any_more_ends_with_that_error(
             store._writer._db.pragma("query_only", True)
         else:
             database = urlsplit(database_url).path.lstrip("/")
-            postgres_server.superuser_sql("ALTER TABLE jobs OWNER TO postgres", database)
-            postgres_server.superuser_sql("REVOKE ALL ON jobs FROM detent, detent_app", database)
+            await asyncio.to_thread(postgres_server.superuser_sql, "ALTER TABLE jobs OWNER TO postgres", database)
+            await asyncio.to_thread(
+                postgres_server.superuser_sql, "REVOKE ALL ON jobs FROM detent, detent_app", database
+            )
     with pytest.raises((NotWritable, NotPermitted)):
         work.result()
 

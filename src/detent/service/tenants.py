@@ -19,9 +19,9 @@ async def listing(store: Store) -> list[Tenant]:
 async def add(store: Store, name: str) -> Tenant:
     """A new tenant; a name that is taken is refused."""
     check_name("tenant", name)
-    id = await store.add_tenant(name)
-    if id is None:
+    if name in [tenant.name for tenant in await store.tenants()]:
         raise BadInput(what=f"there is a tenant {name!r} already; list them with: detent tenants list")
+    id = await store.add_tenant(name)
     return next(tenant for tenant in await store.tenants() if tenant.id == id)
 
 

@@ -345,11 +345,12 @@ class PostgresVerbs(PostgresReads):
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
 
-    async def add_tenant(self, name: str) -> int | None:
-        while not (made := await self._fetch("add_tenant", name=name)):
-            if await self._fetch("tenant_by_name", name=name):
-                return None
-        return int(made[0][0])
+    async def add_tenant(self, name: str) -> int:
+        """Two may make a tenant at the same time, and take the same key for two names: then one tries again."""
+        while True:
+            found = await self._fetch("add_tenant", name=name) or await self._fetch("tenant_by_name", name=name)
+            if found:
+                return int(found[0][0])
 
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000

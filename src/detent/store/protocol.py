@@ -219,8 +219,8 @@ class Writer(Protocol):
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
         ...
 
-    async def add_tenant(self, name: str) -> int | None:
-        """The key of a new tenant of that name; none if there is one already."""
+    async def add_tenant(self, name: str) -> int:
+        """The key of the tenant of that name, which is made if there is none."""
         ...
 
     async def recall(

@@ -294,9 +294,8 @@ class Session:
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
 
-    def add_tenant(self, name: str) -> int | None:
-        made = self._run("add_tenant", name=name)
-        return int(made[0][0]) if made else None
+    def add_tenant(self, name: str) -> int:
+        return int((self._run("add_tenant", name=name) or self._run("tenant_by_name", name=name))[0][0])
 
     def recall(self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int) -> Seen | None:
         request = {"tenant_id": tenant_id, "endpoint": endpoint, "key": key}

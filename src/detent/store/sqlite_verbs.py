@@ -206,7 +206,7 @@ class SqliteVerbs(SqliteReads):
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
 
-    async def add_tenant(self, name: str) -> int | None:
+    async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))
 
     async def recall(
