@@ -116,6 +116,7 @@ SELECT id FROM moved"""
 SETTINGS = {
     "detent.logs": "self",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

@@ -28,13 +28,15 @@ CONNECT_SECONDS = 10.0
 
 # `detent.logs` tells the triggers that our statements write their events themselves; see postgres_guards.
 # The rest keeps plans honest: every statement of ours goes by key, and a plan that was made and kept while the tables
-# were empty must not read all of a table once it is full.
+# were empty must not read all of a table once it is full. It is made once: left to itself, the server plans a claim
+# anew each time, which takes longer than the claim.
 SESSION_SETTINGS = {
     "detent.logs": "self",
     "application_name": "detent",
     "timezone": "UTC",
     "idle_in_transaction_session_timeout": "60s",  # a client that froze must not hold its locks for ever
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

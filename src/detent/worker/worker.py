@@ -49,6 +49,7 @@ RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 RECENT_SECONDS = 3.0
+WHILE_SECONDS = 0.02
 DEFAULT_LEASE_US = 60_000_000
 KEEP_AS_USUAL = Retention()
 
@@ -96,6 +97,7 @@ class Worker:
         self._in_hand = 0
         self._report = Report()
         self._rate = 0.0
+        self._done_lately = 0
         self._wrote_at = time.monotonic()
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
@@ -168,6 +170,8 @@ class Worker:
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
+            if jobs:
+                await asyncio.sleep(0)  # handlers begin before the next claim is sent
             if until_idle and idle and not jobs:
                 return
             if not jobs:
@@ -292,10 +296,13 @@ class Worker:
                 pause = await self._pause(pause)
 
     def _measure(self, count: int) -> None:
-        """How many jobs a second are done of late, with the time their handlers took."""
-        now = time.monotonic()
-        self._rate += (count / max(now - self._wrote_at, 1e-4) - self._rate) / 4
-        self._wrote_at = now
+        """How many jobs a second are done of late, with the time their handlers took: over a while, since two that end
+        in the same moment may have taken long."""
+        self._done_lately += count
+        seconds = time.monotonic() - self._wrote_at
+        if seconds >= WHILE_SECONDS:
+            self._rate += (self._done_lately / seconds - self._rate) / 4
+            self._wrote_at, self._done_lately = time.monotonic(), 0
 
     # --- end
 
