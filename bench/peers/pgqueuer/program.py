@@ -1,4 +1,4 @@
-"""PgQueuer at its best: asyncpg, uvloop, batches of 500, lists of jobs in one statement, durable tables.
+"""PgQueuer at its best: asyncpg, uvloop, batches of 1000, lists of jobs in one statement, durable tables.
 
 A pool lets it log a batch while it takes the next; that was ahead of a single connection in each of five comparisons.
 """
@@ -14,7 +14,7 @@ from pgqueuer import AsyncpgPoolDriver, Job, Queries, QueueManager
 
 from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
 
-BATCH = 500
+BATCH = 1000
 LIST = 1000
 
 

@@ -115,14 +115,21 @@ class PostgresStore(PostgresVerbs):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         with explained(self._url):
-            async with self._pool.acquire(timeout=connect_seconds()) as connection:
+            connection = await self._acquired()
+            try:
                 yield connection
+            finally:
+                await self._pool.release(connection)
+
+    async def _acquired(self) -> asyncpg.Connection:
+        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
+        return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
         """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
         with explained(self._url):
-            connection = await self._pool.acquire(timeout=connect_seconds())
+            connection = await self._acquired()
         try:
             transaction = connection.transaction(**options)
             with explained(self._url):
