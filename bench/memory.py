@@ -18,7 +18,7 @@ from bench.history import database
 from detent.store import NewJob, open_store
 
 MOST_MB = 80.0
-MOST_GROWTH = 0.04
+MOST_GROWTH = 0.10  # what an allocator keeps varies by a few MB; a leak of 60 bytes a job would be over it
 FEW, MANY = 10_000, 100_000
 AT_ONCE = 5_000
 SETTLES_WITHIN = 300.0
