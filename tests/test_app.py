@@ -152,6 +152,22 @@ async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Dete
     assert await asyncio.wait_for(asyncio.gather(*works), 10) == [1, 1]
 
 
+async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: Detent) -> None:
+    @app.job()
+    async def never(ctx: Context) -> None: ...
+
+    job = await never.enqueue()
+    await app.close()
+    work = asyncio.create_task(app.work())
+    await asyncio.sleep(0)  # it has begun to open the database
+    app.stop()
+    assert await asyncio.wait_for(work, 20) == 0
+    async with app:
+        row = await (await app.open()).get(JOB, job.key, None)
+    assert row is not None
+    assert row["state"] == "queued"
+
+
 async def test_no_connection_is_left_after_close(postgres_url: str) -> None:
     app = Detent(postgres_url)
 

@@ -135,6 +135,7 @@ class Detent:
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
+        self._stopped = False
         self.kinds: dict[str, JobType] = {}
         self.sync = Sync(self)
 
@@ -256,14 +257,15 @@ class Detent:
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
-        store = await self.open()
         served = tuple(queues or self.queues)
-        lease_us = None if lease is None else span_us(lease)
-        settings = Settings(
-            served, concurrency, name, None, lease_us, span_us(grace), self._retention, self.url, most_stuck
-        )
+        lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
+        self._stopped = False  # from here on: what is asked while the database is being opened counts
+        store = await self.open()
+        settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)
+        if self._stopped:
+            worker.stop()
         try:
             return await worker.run(until_idle=until_idle)
         finally:
@@ -279,7 +281,8 @@ class Detent:
         return tuple(dict.fromkeys(kind.queue for kind in self.kinds.values())) or ("default",)
 
     def stop(self) -> None:
-        """Asks the worker to finish what it has begun, give back the rest, and end."""
+        """Asks the worker to finish what it has begun, give back the rest, and end; one that is just starting, too."""
+        self._stopped = True
         for worker in self._workers:
             worker.stop()
 

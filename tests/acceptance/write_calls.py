@@ -154,11 +154,11 @@ async def held_jobs(store: Store) -> tuple[int, list[tuple[int, int]]]:
     return owner, [(job.id, job.epoch) for job in await claimed(store, owner, 2)]
 
 
-async def renew(store: Store, given: tuple[int, list[tuple[int, int]]], again: bool) -> list[int]:
+async def renew(store: Store, given: tuple[int, list[tuple[int, int]]], again: bool) -> list[tuple[int, int]]:
     return await store.renew(given[0], given[1], HOUR)
 
 
-async def renewed(store: Store, given: tuple[int, list[tuple[int, int]]], lost: list[int]) -> None:
+async def renewed(store: Store, given: tuple[int, list[tuple[int, int]]], lost: list[tuple[int, int]]) -> None:
     assert lost == []
     rows, now = await store.rows(JOB, [id for id, _ in given[1]]), await store.now()
     assert all(now < row["lease_until"] <= now + HOUR and row["lease_until"] > now + HOUR // 2 for row in rows)

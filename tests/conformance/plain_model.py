@@ -149,15 +149,15 @@ class PlainStore:
             self.log[-1] = (*self.log[-1][:3], job.epoch, *self.log[-1][4:])
         return True
 
-    def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease: int) -> list[int]:
-        """The jobs that are no longer held."""
+    def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease: int) -> list[tuple[int, int]]:
+        """Those that are no longer held."""
         lost = []
         for number, epoch in tokens:
             job = self.jobs[number]
             if self._held(job, worker) and job.epoch == epoch:
                 job.lease_until = self.now + lease
             else:
-                lost.append(number)
+                lost.append((number, epoch))
         return lost
 
     # --- what is asked

@@ -106,9 +106,9 @@ class Side:
         lost = await self.store.apply(changes)
         return [wish for wish, change in zip(wishes, changes, strict=True) if any(change is late for late in lost)]
 
-    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
-        named = [(self._jobs[number], epoch) for number, epoch in tokens]
-        return self._numbers(await self.store.renew(self._workers[worker], named, lease_us))
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
+        named = {(self._jobs[number], epoch): (number, epoch) for number, epoch in tokens}
+        return [named[lost] for lost in await self.store.renew(self._workers[worker], list(named), lease_us)]
 
     async def overdue(self) -> list[int]:
         return sorted(self._numbers([job.id for job in await self.store.overdue(100)]))

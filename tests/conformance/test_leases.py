@@ -32,7 +32,7 @@ async def test_a_renewal_is_no_move_and_no_event(timed: Store, clock: SetClock) 
     assert await timed.event_count() == events
 
 
-@keeps(Writer.renew, "the jobs that are no longer held are returned")
+@keeps(Writer.renew, "those that are no longer held are returned")
 async def test_the_jobs_that_are_no_longer_held_are_returned_and_the_others_renewed(
     timed: Store, clock: SetClock
 ) -> None:
@@ -45,18 +45,18 @@ async def test_the_jobs_that_are_no_longer_held_are_returned_and_the_others_rene
     await clock.advance(SECOND)
     before = {row["id"]: row["lease_until"] for row in await timed.rows(JOB, [again, ended, theirs])}
     tokens = [(again, 0), (held, 0), (ended, 0), (theirs, 0), (12345, 0)]
-    assert await timed.renew(owner, tokens, LEASE) == [again, ended, theirs, 12345]
+    assert [id for id, _ in await timed.renew(owner, tokens, LEASE)] == [again, ended, theirs, 12345]
     assert (await entity(timed, JOB, held))["lease_until"] == clock.now + LEASE
     assert {row["id"]: row["lease_until"] for row in await timed.rows(JOB, [again, ended, theirs])} == before
 
 
-@keeps(Writer.renew, "the jobs that are no longer held are returned")
+@keeps(Writer.renew, "those that are no longer held are returned")
 async def test_a_lease_that_is_over_cannot_be_renewed(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     (job,) = await claimed(timed, owner)
     assert job.lease_until is not None
     await clock.advance(job.lease_until - clock.now)
-    assert await timed.renew(owner, [(job.id, job.epoch)], LEASE) == [job.id]
+    assert await timed.renew(owner, [(job.id, job.epoch)], LEASE) == [(job.id, job.epoch)]
     assert (await entity(timed, JOB, job.id))["lease_until"] == job.lease_until
 
 
@@ -65,6 +65,15 @@ async def test_nothing_to_renew_is_nothing_lost(store: Store) -> None:
 
 
 @keeps(Reader.overdue, "Jobs whose lease is over, the longest first")
+async def test_a_job_that_came_back_to_its_worker_keeps_its_new_lease_and_loses_the_old(store: Store) -> None:
+    owner = await worker(store)
+    (first,) = await claimed(store, owner)
+    await moved(store, JOB, first.id, "release", by="holder")
+    (again,) = await claim(store, owner)
+    both = [(first.id, first.epoch), (again.id, again.epoch)]
+    assert await store.renew(owner, both, LEASE) == [both[0]]
+
+
 async def test_the_jobs_whose_lease_is_over_are_seen_the_longest_first(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     (late,) = await running(timed, owner, lease_us=3 * SECOND)

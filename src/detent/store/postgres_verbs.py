@@ -297,12 +297,13 @@ class PostgresVerbs(PostgresReads):
         self.tally.late(lost)
         return lost
 
-    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
         if not tokens:
             return []
         ids, epochs = [list(column) for column in zip(*sorted(tokens), strict=True)]
-        held = {row[0] for row in await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
-        lost = [id for id, _ in tokens if id not in held]
+        rows = await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)
+        held = {(id, epoch) for id, epoch in rows}
+        lost = [token for token in tokens if token not in held]
         self.tally.renewed(len(tokens), len(lost))
         return lost
 

@@ -183,8 +183,8 @@ class Writer(Protocol):
         result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same."""
         ...
 
-    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
-        """The leases of these (job, epoch) run on from now; the jobs that are no longer held are returned."""
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
+        """The leases of these (job, epoch) run on from now; those that are no longer held are returned."""
         ...
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:

@@ -260,12 +260,12 @@ class Session:
         trace = [event for event in self.events(wanted, None, change.seq + 1, False) if event.seq == change.seq + 1]
         return any(event.trigger == change.move.trigger and event.actor == change.actor for event in trace)
 
-    def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+    def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
         lost = []
         for id, epoch in tokens:
             self._run("renew", worker=worker, id=id, epoch=epoch, lease_us=lease_us)
             if not self._db.changes():
-                lost.append(id)
+                lost.append((id, epoch))
         return lost
 
     def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:

@@ -173,7 +173,7 @@ class SqliteVerbs(SqliteReads):
         self.tally.late(late)
         return late
 
-    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[int]:
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
         lost = await self._write(lambda session: session.renew(worker, tokens, lease_us), len(tokens))
         self.tally.renewed(len(tokens), len(lost))
         return lost

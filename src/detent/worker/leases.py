@@ -193,9 +193,9 @@ class LeaseKeeper:
         lost = set(await store.renew(self._worker, tokens, length_us))
         with self._lock:
             for token in tokens:
-                if token[0] not in lost and token in self._leases:
+                if token not in lost and token in self._leases:
                     self._leases[token].begin(sent, length_us)
-        self._forget(token for token in tokens if token[0] in lost)
+        self._forget(lost)
 
     def _give_up(self, now: float) -> None:
         """What cannot be kept any longer is let go before somebody else may take it."""

@@ -86,7 +86,7 @@ UPDATE jobs SET lease_until = clock.now + :lease_us::bigint
 FROM unnest(:id::bigint[], :epoch::int[]) AS g(id, epoch), (SELECT detent_now() AS now) AS clock
 WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
     AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
-RETURNING jobs.id;
+RETURNING jobs.id, jobs.epoch;
 
 -- name: overdue
 -- Jobs whose lease is over, the longest first.
