@@ -89,6 +89,15 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter(database_url: str) ->
     assert len({pid for _, pid in runs}) == 2
 
 
+def test_a_job_that_kills_worker_after_worker_is_caught_by_the_same_check(database_url: str) -> None:
+    with stage(database_url, seed=8, lease="1s", twin="forgiving") as on:
+        ids = [add_poison(on, 0)]
+        with pytest.raises(AssertionError):
+            replace_the_dead(on, ids, workers=1, patience=7)
+        deaths = len({delivery.pid for delivery in on.sink.deliveries})
+    assert deaths > 2
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_20_jobs_that_kill_their_workers_end_as_dead_letters_in_front_of_20000_others(database_url: str) -> None:

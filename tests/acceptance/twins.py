@@ -6,15 +6,17 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from detent.lifecycle import WORKER
+from detent.lifecycle import WORKER, Change
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.dialect import POSTGRES, Dialect
 from detent.store.queries import Catalogue
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
+from detent.worker import reaper
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.worker import Worker
@@ -30,6 +32,7 @@ def break_store(twin: str) -> None:
         "same-name": _same_name_same_owner,
         "impatient": _writes_out_of_turn,
         "no-again": _claims_are_never_repeated,
+        "forgiving": _attempts_are_never_used_up,
     }[twin]()
 
 
@@ -62,6 +65,16 @@ def _nobody_reaps() -> None:
         return 0
 
     Reaper.run_once = run_once  # type: ignore[method-assign]
+
+
+def _attempts_are_never_used_up() -> None:
+    """Reapers that give a job back however often it has been tried."""
+    shipped = reaper.reaped
+
+    def reaped(job: Job, now: int) -> Change:
+        return shipped(replace(job, max_attempts=job.attempts + 1), now)
+
+    reaper.reaped = reaped
 
 
 def _recovered_jobs_go_last() -> None:
