@@ -46,6 +46,9 @@ SESSION_SETTINGS = {
 FROM_POSTGRES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
+BROKEN = (asyncpg.ConnectionDoesNotExistError, asyncpg.InternalClientError, ConnectionResetError, BrokenPipeError)
+
+
 def connect_seconds() -> float:
     """How long to wait for a server that does not answer: DETENT_CONNECT_TIMEOUT, else ten seconds."""
     given = os.environ.get(CONNECT_TIMEOUT, "").strip()
@@ -82,7 +85,7 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
 
 def lost_answer(error: StoreError) -> bool:
     """Whether the connection broke while a call was under way, so that nobody knows whether it was done."""
-    return isinstance(error.__cause__, (asyncpg.ConnectionDoesNotExistError, ConnectionResetError, BrokenPipeError))
+    return isinstance(error.__cause__, BROKEN)
 
 
 def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
@@ -101,6 +104,8 @@ def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
             return DiskFull(path=url.shown)
         case TimeoutError():
             return Unreachable(url=url.shown, detail=f"no answer within {connect_seconds():g} s")
+        case asyncpg.InternalClientError():
+            return Unreachable(url=url.shown, detail="the connection broke in the middle of a call")
         case OSError() | asyncpg.CannotConnectNowError() | asyncpg.ConnectionDoesNotExistError():
             return Unreachable(url=url.shown, detail=detail)
         case asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError() | asyncpg.TooManyConnectionsError():
