@@ -258,7 +258,7 @@ async def forgotten(store: Store, _: Any, count: int) -> None:
 
 
 async def old_telemetry(store: Store) -> None:
-    await store.record_telemetry(WORKER, 1, "beat", "{}", ttl_us=-1)
+    await store.record_telemetry(WORKER, 2, "beat", "{}", ttl_us=-1)
 
 
 async def forget_telemetry(store: Store, _: Any, again: bool) -> int:
@@ -267,7 +267,7 @@ async def forget_telemetry(store: Store, _: Any, again: bool) -> int:
 
 async def telemetry_forgotten(store: Store, _: Any, count: int) -> None:
     assert count in (0, 1)
-    assert await store.telemetry(WORKER, 1, 1) == []
+    assert await store.telemetry(WORKER, 2, 1) == []
 
 
 async def record_telemetry(store: Store, _: Any, again: bool) -> None:
