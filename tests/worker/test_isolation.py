@@ -223,7 +223,8 @@ async def test_kill_9_of_a_worker_takes_its_handlers_along(app: Detent, tmp_path
         asyncio.run(app.work(lease="1s"))
     """
     worker = _program(code, mark)
-    assert {await there(tmp_path / "begun"), worker.pid} < set(marked(mark))
+    both = {await there(tmp_path / "begun"), worker.pid}
+    await until(lambda: both < set(marked(mark)))
     worker.kill()
     worker.wait()
     assert survivors(mark) == []
