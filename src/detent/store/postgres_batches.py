@@ -38,6 +38,7 @@ TYPES = {
     "priority": "int",
     "max_attempts": "int",
     "redriven_from": "bigint",
+    "parent_id": "bigint",
     "payload": "json",
     "ring": "boolean",
 }

@@ -14,9 +14,10 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs
+from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -142,6 +143,9 @@ class PostgresReads(ABC):
 
     async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
         return [Artifact(*row) for row in await self._fetch("artifacts", tenant_id=tenant_id, job_id=job)]
+
+    async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        return [Checkpoint(*row) for row in await self._fetch("checkpoints", tenant_id=tenant_id, job_id=job)]
 
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
@@ -310,6 +314,15 @@ class PostgresVerbs(PostgresReads):
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
         async with self._transaction() as transaction:
             return await postgres_blobs.keep_artifact(transaction._fetch, job, name, blob, media_type)
+
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        if not any(save.blob for save in saves):
+            return await postgres_checkpoints.keep(self._fetch, saves)
+        async with self._transaction() as transaction:
+            return await postgres_checkpoints.keep(transaction._fetch, saves)
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        await self._fetch("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.blobs import Artifact, Blob
+from detent.store.checkpoints import Checkpoint, Save
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -112,6 +113,10 @@ class Reader(Protocol):
         """What a job keeps beside its result, by name; that of another tenant's job is not shown."""
         ...
 
+    async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        """What the steps of a job have left, in the order they did; that of another tenant's job is not shown."""
+        ...
+
     async def log_end(self) -> str:
         """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
         ...
@@ -192,9 +197,18 @@ class Writer(Protocol):
         once for a tenant. One that no longer holds the job gets `LeaseLost`: nothing was kept."""
         ...
 
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        """Keeps the results of steps of claimed jobs that are running. For each, the result that stands is returned:
+        that of the first of its name, whoever saved it. None is for a job that is no longer held: nothing was kept."""
+        ...
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        """Notes that a worker met the result of a step with other code than made it; the first time is kept."""
+        ...
+
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
-        """Drops blobs that were first kept before that time and that no result and no artifact refers to, the oldest
-        first, at most so many; returns how many. One that somebody is about to refer to stays."""
+        """Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the
+        oldest first, at most so many; returns how many. One that somebody is about to refer to stays."""
         ...
 
     async def create(

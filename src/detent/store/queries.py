@@ -19,6 +19,7 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
 from detent.store.postgres_batches import (
@@ -38,10 +39,11 @@ from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# That neither an artifact nor a result refers to a blob.
+# That no artifact, no result and no checkpoint refers to a blob.
 _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
-    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash)"
+    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash)"
 )
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
@@ -58,6 +60,7 @@ _LEFT_TO_OTHERS = {
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
+    "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),

@@ -34,6 +34,8 @@ class NewJob(NamedTuple):
     correlation_id: str | None = None
     trace_id: str | None = None
     redriven_from: int | None = None
+    parent_id: int | None = None
+    limit_key: str | None = None
 
 
 class Birth(NamedTuple):
@@ -70,6 +72,8 @@ class Job:
     held_by: str | None
     correlation_id: str | None
     trace_id: str | None
+    parent_id: int | None = None
+    limit_key: str | None = None
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

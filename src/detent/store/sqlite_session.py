@@ -20,6 +20,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.checkpoints import Checkpoint, Save, columns
 from detent.store.dialect import SQLITE
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -129,6 +130,9 @@ class Session:
 
     def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
         return [Artifact(*row) for row in self._run("artifacts", tenant_id=tenant_id, job_id=job)]
+
+    def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        return [Checkpoint(*row) for row in self._run("checkpoints", tenant_id=tenant_id, job_id=job)]
 
     def unused_blobs(self, older_than: int, limit: int) -> list[tuple[Any, ...]]:
         return self._run("unused_blobs", older_than=older_than, limit=limit)
@@ -277,6 +281,22 @@ class Session:
 
     def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
         self._run("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
+
+    def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        return [self._checkpoint_one(save) for save in saves]
+
+    def _checkpoint_one(self, save: Save) -> str | None:
+        values = {name: column[0] for name, column in columns([save]).items()}
+        if self._run("checkpoint", **values):
+            if save.blob is not None:
+                self._keep_blob(save.job.tenant_id, save.blob)
+            return save.result
+        if not self._run("still_held", job_id=save.job.id, epoch=save.job.epoch, owner=save.job.owner):
+            return None
+        return next(one.result for one in self.checkpoints(save.job.tenant_id, save.job.id) if one.name == save.name)
+
+    def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        self._run("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
 
     def drop_blobs(self, found: Sequence[tuple[Any, ...]]) -> int:
         return len(self._run("drop_blobs", found=json.dumps(found)))

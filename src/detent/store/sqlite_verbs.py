@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.checkpoints import Checkpoint, Save
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -106,6 +107,9 @@ class SqliteReads(ABC):
     async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
         return await self._read(lambda session: session.artifacts(tenant_id, job))
 
+    async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        return await self._read(lambda session: session.checkpoints(tenant_id, job))
+
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
@@ -180,6 +184,12 @@ class SqliteVerbs(SqliteReads):
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
         return await self._write(lambda session: session.keep_artifact(job, name, blob, media_type), blob.weight)
+
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        return await self._write(lambda session: session.checkpoint(saves), sum(save.weight for save in saves))
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        await self._write(lambda session: session.checkpoint_changed(tenant_id, job, name))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.

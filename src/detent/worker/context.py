@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from detent import ids
 from detent.lifecycle import JOB
+from detent.moments import Span
 from detent.store import Artifact, Job
 from detent.worker.shelf import Content, Keeps
+from detent.worker.steps import Steps
 
 
 class Context:
@@ -16,11 +19,12 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_heard", "_job", "_shelf", "_stopping")
+    __slots__ = ("_heard", "_job", "_shelf", "_steps", "_stopping")
 
-    def __init__(self, job: Job, shelf: Keeps) -> None:
+    def __init__(self, job: Job, shelf: Keeps, steps: Steps) -> None:
         self._job = job
         self._shelf = shelf
+        self._steps = steps
         self._stopping = False
         self._heard: Callable[[], None] | None = None
 
@@ -56,6 +60,27 @@ class Context:
     def idempotency_key(self, step: str) -> str:
         """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""
         return f"{self.job_id}:{step}"
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function once, whatever happens: its result is kept, and when the job runs again, after a crash, a
+        retry or a wait, it is returned instead. The function gets the arguments, and returns what JSON can hold.
+
+        `await` it in an async function; an ordinary one gets the result itself. Each step of a job has a name of its
+        own. A worker that has lost the job's lease keeps nothing: `LeaseLost`.
+
+        >>> # page = await ctx.step("get", http_get, url)
+        """
+        return self._steps.step(name, function, args, kwargs)
+
+    def sleep(self, span: Span, *, name: str | None = None) -> Any:
+        """Goes on after that time. Until then the job waits in the queue, and no worker is occupied: the handler is
+        left at this point, and runs again from its beginning, past the steps it has done.
+
+        `await` it in an async function; an ordinary one only calls it.
+
+        >>> # await ctx.sleep("3d")
+        """
+        return self._steps.sleep(span, name)
 
     def keep(self, name: str, data: Content, media_type: str | None = None) -> Awaitable[Artifact]:
         """Keeps bytes, text or a file (a Path) with the job under a name, at most 64 MiB. The same name again, in a

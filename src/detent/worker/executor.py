@@ -13,6 +13,7 @@ from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.isolation import Isolation
 from detent.worker.settlement import Raised, Release
+from detent.worker.steps import Suspended
 from detent.worker.threads import Threads
 
 MOST_UNKNOWN = 1000
@@ -42,6 +43,10 @@ class Executor:
             if kind.timeout_us is None:
                 return await self._call(kind, job, context, arguments)
             return await self._call_in_time(kind, job, context, arguments)
+        except Suspended as waiting:
+            return waiting.suspend
+        except BaseExceptionGroup as several:
+            return _settled(several)
         except (Exception, SystemExit) as error:
             return Raised(error)
 
@@ -77,8 +82,21 @@ def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
     """On a handler's thread. What is raised is returned: not every exception survives the way through a future."""
     try:
         return kind.function(context, **arguments)
+    except Suspended as waiting:
+        return waiting.suspend
     except BaseException as error:
         return Raised(error)
+
+
+def _settled(several: BaseExceptionGroup[Any]) -> Any:
+    """Tasks that ended together: what one of them waits for counts once nothing else is wrong."""
+    waiting, others = several.split(Suspended)
+    if waiting is None or others is not None:
+        return Raised(several)
+    error: BaseException = waiting
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.suspend if isinstance(error, Suspended) else Raised(several)
 
 
 def _arguments(job: Job, kind: JobType) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from detent.target import Target, load, unwrapped
 from detent.worker.answers import encoded
 from detent.worker.context import Context
 from detent.worker.settlement import Raised
+from detent.worker.steps import Steps
 from detent.worker.wishes import DistantShelf
 
 Function = Callable[..., Any]
@@ -39,7 +40,7 @@ class IsolatedContext(Context):
 
     def __init__(self, job: Job, talk: socket.socket) -> None:
         self._distant = DistantShelf(talk)
-        super().__init__(job, self._distant)
+        super().__init__(job, self._distant, Steps(job, self._distant))
         self._talk = talk
 
     @property

@@ -20,6 +20,7 @@ Chance = Callable[[], float]
 LONGEST_TEXT = 4000
 LARGEST_RESULT = 16 << 20
 LARGEST_IN_ROW = 8 << 10
+FOREVER_US = 100 * 365 * 86_400_000_000
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
 
@@ -30,6 +31,15 @@ class Release:
 
     reason: str = "worker drains"
     backs_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
+    waits for makes it due before; without that, when its patience of a hundred years is over."""
+
+    waits_for: str
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +80,17 @@ def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
 def _understood(said: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(said, Snooze):
         return "snooze", {"values": {"delay_us": span_us(said.delay)}}
+    if isinstance(said, Suspend):
+        return "snooze", {"reason": f"waits for {said.waits_for}", "values": _wait(said)}
     if isinstance(said, Release):
         return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": _plain(str(said.reason)) or None}
     return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
+
+
+def _wait(said: Suspend) -> dict[str, Any]:
+    return {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for}
 
 
 def _result(text: str) -> dict[str, Any]:

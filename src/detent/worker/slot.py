@@ -10,8 +10,10 @@ from detent.outcomes import Cancel
 from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
+from detent.worker.journal import Journal
 from detent.worker.settlement import Raised, Release
 from detent.worker.shelf import Shelf
+from detent.worker.steps import Steps
 
 
 class Slot:
@@ -23,12 +25,14 @@ class Slot:
         executor: Executor,
         holds: Callable[[Job], bool],
         shelf: Shelf,
+        journal: Journal,
         finish: Callable[[Job, Any], None],
     ) -> None:
         self._inbox = inbox
         self._executor = executor
         self._holds = holds
         self._shelf = shelf
+        self._journal = journal
         self._finish = finish
         self._context: Context | None = None
         self._stopped = False
@@ -64,7 +68,7 @@ class Slot:
     async def _run(self) -> None:
         while not self._closing:
             job = await self._inbox.get()
-            self.job, self._context = job, Context(job, self._shelf)
+            self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal))
             said = await self._said(job, self._context)
             self.job = self._context = None
             self._finish(job, said)

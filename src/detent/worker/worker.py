@@ -31,6 +31,7 @@ from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
 from detent.worker.heartbeat import Heartbeat
 from detent.worker.isolation import Isolation, check
+from detent.worker.journal import Journal
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
@@ -117,7 +118,8 @@ class Worker:
         executor = self._executor = Executor(self._kinds, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
-        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, self._finish) for _ in places]
+        journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
+        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
         chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)

@@ -17,23 +17,23 @@ UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
 -- name: job.retry
 -- Back into the queue, due after the backoff.
 UPDATE jobs SET {moves}, error = :error, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL,
-    lease_until = NULL
+    lease_until = NULL, waits_for = NULL
 {applies};
 
 -- name: job.expire
 -- Back into the queue, where it keeps its place: it has waited long enough.
-UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL {applies};
+UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL, waits_for = NULL {applies};
 
 -- name: job.release
 -- Back into the queue; an attempt that had begun is given back.
 UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
-    attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
+    waits_for = NULL, attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
 {applies};
 
 -- name: job.snooze
--- Back into the queue as the handler asked; the attempt is given back.
-UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
-    attempts = jobs.attempts - 1
+-- Back into the queue as the handler asked, until a time or for a while; the attempt is given back.
+UPDATE jobs SET {moves}, run_at = coalesce(:run_at, {now} + coalesce(:delay_us, 0)), owner = NULL, claim_id = NULL,
+    lease_until = NULL, waits_for = :waits_for, attempts = jobs.attempts - 1
 {applies};
 
 -- name: job.cancel

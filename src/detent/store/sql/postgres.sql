@@ -10,10 +10,11 @@ SELECT nextval('detent_pages') FROM generate_series(1, :count);
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+        key, payload)
     SELECT :id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), :run_at) + :delay_us,
         :tenant_id, {job.queued}, {job.enqueue}, :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts,
-        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :key, :payload
+        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :parent_id, :limit_key, :key, :payload
     FROM {given}
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
@@ -176,3 +177,20 @@ noted AS (
     ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
         pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
 SELECT id FROM gone;
+
+-- name: checkpoint
+-- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs
+-- are held, and which results are new: one of that name that is there already stands.
+WITH held AS MATERIALIZED (
+    SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
+        :result::json[], :hash::text[], :code::text[], :version::int[])
+        AS g(job_id, epoch, owner, name, result, hash, code, version)
+    JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running}
+        AND j.lease_until > detent_now()
+    FOR SHARE OF j),
+kept AS (
+    INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+    SELECT job_id, detent_now(), tenant_id, epoch, version, name, code, hash, result FROM held
+    ON CONFLICT (job_id, name) DO NOTHING
+    RETURNING job_id, name)
+SELECT held.job_id, held.name, kept.job_id IS NOT NULL FROM held LEFT JOIN kept USING (job_id, name);

@@ -163,3 +163,13 @@ RETURNING entity_id;
 -- The first to come when a duty is due takes it, and the next time is set.
 INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
 ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;
+
+-- name: checkpoints
+-- What a job's steps have left, in the order they did.
+SELECT {checkpoint_columns} FROM checkpoints
+WHERE tenant_id = :tenant_id AND job_id = :job_id ORDER BY created_at, name;
+
+-- name: checkpoint_changed
+-- A step whose result was made by other code than a worker has now.
+UPDATE checkpoints SET changed_at = coalesce(changed_at, {now})
+WHERE tenant_id = :tenant_id AND job_id = :job_id AND name = :name;

@@ -11,10 +11,11 @@ SELECT id FROM jobs WHERE tenant_id = :tenant_id AND key = :key;
 -- name: enqueue
 -- A job enters the queue.
 INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+    key, payload)
 VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant_id, {job.queued}, {job.enqueue},
     :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts, :queue, :kind, :on_exhausted, :hold_key, :held_by,
-    :redriven_from, :key, :payload);
+    :redriven_from, :parent_id, :limit_key, :key, :payload);
 
 -- name: may_claim
 -- A worker that is paused or has ended gets nothing.
@@ -117,3 +118,15 @@ ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned +
 -- name: prune_worker
 -- Deletes those of these workers that still may go.
 DELETE FROM workers WHERE id IN (SELECT value FROM json_each(:ids)) AND {worker_may_go} RETURNING id;
+
+-- name: checkpoint
+-- The result of a step whose job is still held; nothing if it is not, or if one of that name is there already.
+INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+SELECT id, {now}, tenant_id, epoch, :version, :name, :code, :hash, :result FROM jobs
+WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now}
+ON CONFLICT (job_id, name) DO NOTHING RETURNING job_id;
+
+-- name: still_held
+-- Whether a claim of a job still holds it.
+SELECT 1 FROM jobs
+WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now};
