@@ -6,6 +6,7 @@ with. This is the only place where a status or an exit code is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -70,6 +71,23 @@ class BadInput(DetentError):
 
     status = 422
     exit_code = 2
+
+
+class BadFlow(DetentError):
+    """{problems}"""
+
+    status = 422
+    exit_code = 2
+
+    def __init__(self, *, source: str, problems: Sequence[tuple[int, str]]) -> None:
+        self.source = source
+        self.problems = list(problems)
+        super().__init__(problems="\n".join(f"{source}:{line}: {what}" for line, what in problems))
+
+    @classmethod
+    def of(cls, source: str, problems: Sequence[tuple[int, str]]) -> BadFlow:
+        """What is wrong with a flow file, each problem with its line."""
+        return cls(source=source, problems=problems)
 
 
 class NotRunAgain(DetentError):

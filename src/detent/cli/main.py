@@ -32,6 +32,7 @@ COMMANDS = {
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
+    "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 
