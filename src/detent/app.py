@@ -94,14 +94,13 @@ class DeclaredJob:
         for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
             if text is not None:
                 check_name(what, text)
-        queue = await self._app.queue(_tx)
+        await self._app.open()
         new = self._app.new_job(self.kind, arguments)._replace(
             key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id
         )
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
-        (key,) = await queue.enqueue([new])
-        return Handle(key, self._app)
+        return Handle(await self._app.put(new, _tx), self._app)
 
 
 class Detent:
@@ -204,6 +203,16 @@ class Detent:
         """Where jobs go: the store, or a transaction that is open already."""
         store = await self.open()
         return store if transaction is None else store.within(transaction)
+
+    async def put(self, job: NewJob, transaction: Any = None) -> int:
+        """Puts a job into the queue and returns its key. A worker in this process that has nothing to do starts it in
+        the same write."""
+        if transaction is None:
+            for worker in self._workers:
+                if (key := await worker.start_here(job)) is not None:
+                    return key
+        (key,) = await (await self.queue(transaction)).enqueue([job])
+        return key
 
     async def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None

@@ -103,6 +103,15 @@ async def claimed_two(store: Store, given: tuple[int, list[int]], got: list[int]
     assert sorted(row["id"] for row in rows if row["owner"] == owner) == got
 
 
+async def enqueue_started(store: Store, owner: int, again: bool) -> Job:
+    return await store.enqueue_started(NewJob("k"), owner, LEASE, 7)
+
+
+async def is_started(store: Store, owner: int, job: Job) -> None:
+    await jobs_are(store, [job.id])
+    assert (job.state, job.owner) == ("running", owner)
+
+
 # --- apply
 
 
@@ -361,6 +370,7 @@ async def tenant_added(store: Store, _: Any, id: int) -> None:
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
+    "enqueue started": Call("enqueue_started", worker, enqueue_started, is_started, 3, known_to_the_caller=False),
     "claim": Call("claim", five_jobs, claim(start=False), claimed_two, 2),
     "claim and start": Call("claim", five_jobs, claim(start=True), claimed_two, 4),
     "start": Call("apply", change("start", "assigned", "holder"), apply, applied),

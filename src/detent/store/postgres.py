@@ -30,6 +30,7 @@ from detent.store.url import DatabaseUrl
 T = TypeVar("T")
 
 MOST_CONNECTIONS = 10
+KEPT_AT_HAND = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 STATEMENTS_KEPT = 400
 
@@ -46,6 +47,7 @@ class PostgresStore(PostgresVerbs):
         self.tally = tally
         self._bell = Bell(url)
         self._home: str | None = None
+        self._at_hand: list[asyncpg.Connection] = []
 
     @classmethod
     async def open(
@@ -63,6 +65,8 @@ class PostgresStore(PostgresVerbs):
 
     async def close(self) -> None:
         await flush(self)
+        while self._at_hand:
+            await self._pool.release(self._at_hand.pop())
         await self._pool.close()
 
     @asynccontextmanager
@@ -118,12 +122,28 @@ class PostgresStore(PostgresVerbs):
             connection = await self._acquired()
             try:
                 yield connection
-            finally:
+            except BaseException:
                 await self._pool.release(connection)
+                raise
+            await self._released(connection)
 
     async def _acquired(self) -> asyncpg.Connection:
-        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
+        """One that is at hand, or idle in the pool, is there at once; waiting with a limit, as for a new one, would
+        take a task of its own."""
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not connection.is_closed():
+                return connection
+            await self._pool.release(connection)
         return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+
+    async def _released(self, connection: asyncpg.Connection) -> None:
+        """After use without a fault, a few are kept at hand: the way into the pool and out again takes a task. One that
+        was left in the middle of something is the pool's to clean up."""
+        if len(self._at_hand) < KEPT_AT_HAND and not connection.is_closed():
+            self._at_hand.append(connection)
+        else:
+            await self._pool.release(connection)
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
@@ -145,8 +165,10 @@ class PostgresStore(PostgresVerbs):
                 raise
             with explained(self._url):
                 await transaction.commit()
-        finally:
+        except BaseException:
             await self._pool.release(connection)
+            raise
+        await self._released(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()

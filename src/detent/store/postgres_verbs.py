@@ -242,6 +242,14 @@ class PostgresVerbs(PostgresReads):
         known = {(tenant_id, key): id for tenant_id, key, id in rows}
         return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
 
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
+        rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
+        made = Job(*rows[0])
+        self.tally.claimed(rows if made.owner == worker else [], None)
+        return made
+
     async def claim(
         self,
         worker: int,

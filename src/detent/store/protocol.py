@@ -163,6 +163,12 @@ class Writer(Protocol):
         """All jobs are queued, or none; a job whose key was used before is not made, the first one's id is returned."""
         ...
 
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        """A job that is due at once, has no key and falls under no limit is queued and, if its queue is served and the
+        worker may claim, running under that worker when it is returned: three moves and three events in one write.
+        Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is overtaken."""
+        ...
+
     async def claim(
         self,
         worker: int,

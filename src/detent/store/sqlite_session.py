@@ -201,6 +201,13 @@ class Session:
         self._db.execute(sql, bindings((*job, id, self.now)))
         return id
 
+    def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        (id,) = self.enqueue([job])
+        served = self._run("is_served", tenant_id=job.tenant_id, queue=job.queue)
+        if served and self._run("may_claim", worker=worker):
+            self._take([id], worker, lease_us, claim_id, start=True)
+        return Job(*self._run("job", id=id)[0])
+
     def claim(
         self,
         worker: int,
@@ -215,15 +222,13 @@ class Session:
         if not self._run("may_claim", worker=worker):
             return []
         found = [self._due(queue, limit, tenant_id, without) for queue in dict.fromkeys(queues)]
-        rows = self._run(
-            "claim_and_start" if start else "claim",
-            ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
-            worker=worker,
-            claim_id=claim_id,
-            lease_us=lease_us,
-            actor=f"w:{worker}",
-        )
-        return sorted((Job(*row) for row in rows), key=lambda job: (-job.priority, job.run_at, job.id))
+        jobs = self._take([id for _, _, id in islice(merge(*found), limit)], worker, lease_us, claim_id, start)
+        return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id))
+
+    def _take(self, keys: Sequence[int], worker: int, lease_us: int, claim_id: int, start: bool) -> list[Job]:
+        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
+        rows = self._run("claim_and_start" if start else "claim", ids=json.dumps(list(keys)), **values)
+        return [Job(*row) for row in rows]
 
     def _due(self, queue: str, limit: int, tenant_id: int | None, without: Sequence[str]) -> list[tuple[int, int, int]]:
         """The first jobs of a queue, one priority after the other until there are enough."""

@@ -150,6 +150,11 @@ class SqliteVerbs(SqliteReads):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
 
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        made = await self._write(lambda session: session.enqueue_started(job, worker, lease_us, claim_id))
+        self.tally.claimed([made] if made.owner == worker else [], None)
+        return made
+
     async def claim(
         self,
         worker: int,

@@ -26,7 +26,7 @@ from detent.errors import StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.service.retention import Retention
-from detent.store import Job, Store
+from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
 from detent.worker.heartbeat import Heartbeat
@@ -103,6 +103,7 @@ class Worker:
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._maybe_due = True
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it."""
@@ -137,7 +138,7 @@ class Worker:
         await self._drain()
 
     async def _reap(self) -> None:
-        await Reaper(self._store, self._changed.set, self._outage).run()
+        await Reaper(self._store, self._look_again, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
@@ -158,6 +159,11 @@ class Worker:
     def _wake(self) -> None:
         """Called by the store's bell: there are new jobs."""
         self._store.tally.add(metrics.WAKEUPS)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Something may be due that was not."""
+        self._maybe_due = True
         self._changed.set()
 
     # --- claim
@@ -167,8 +173,12 @@ class Worker:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
-            room = self._room()
+            room = self._room() if self._maybe_due or until_idle else 0
+            if room:
+                self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
+            if len(jobs) == room:
+                self._maybe_due = True  # there may be more; after fewer, there is not until somebody says so
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
@@ -176,8 +186,34 @@ class Worker:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
             if until_idle and idle and not jobs:
                 return
-            if not jobs:
-                await self._something_changed(POLL_SECONDS)
+            if not jobs and not await self._something_changed(POLL_SECONDS):
+                self._maybe_due = True
+
+    async def start_here(self, job: NewJob) -> int | None:
+        """Enqueues a job and starts it at once, if there is a slot for it and nothing was due when this worker last
+        looked; none if it should go the usual way."""
+        room = self._settings.concurrency - self._in_hand
+        if room < 1 or self._maybe_due or self._stopping.is_set() or not self._takes(job):
+            return None
+        self._in_hand += 1  # its slot is taken while it is on its way
+        made = None
+        try:
+            number, sent = secrets.randbits(62), time.monotonic()
+            made = await self._store.enqueue_started(job, self._registration.id, self._lease_us, number)
+            if made.owner == self._registration.id:
+                self._keeper.hold([made], self._lease_us, sent, self._lengths)
+                self._inbox.put_nowait(made)
+                await self._registration.started(self._store)
+        finally:
+            if made is None or made.owner != self._registration.id:
+                self._in_hand -= 1
+                self._changed.set()
+        return made.id
+
+    def _takes(self, job: NewJob) -> bool:
+        """Whether it is one this worker could be given by a claim, and that nothing holds back."""
+        free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key)
+        return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
@@ -221,10 +257,11 @@ class Worker:
         worthwhile = max(reserve // 3, 1) if self._in_hand >= self._settings.concurrency else 1
         return min(room, LARGEST_CLAIM) if room >= worthwhile else 0
 
-    async def _something_changed(self, seconds: float) -> None:
+    async def _something_changed(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._changed.wait()
+                return await self._changed.wait()
+        return False
 
     async def _pause(self, seconds: float) -> float:
         """Waits a little longer each time the database is out of reach."""
@@ -284,6 +321,7 @@ class Worker:
         late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
+        self._maybe_due |= any(change.move.raises_epoch for change in changes)
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""

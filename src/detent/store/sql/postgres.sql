@@ -75,6 +75,11 @@ logged AS (
     FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
 SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
 
+-- name: enqueue_started
+-- A job that its worker starts at once; see the function.
+SELECT {job_columns} FROM detent_enqueue_started(:id, :tenant_id, :kind, :payload, :queue, :priority, :max_attempts,
+    :on_exhausted, :actor, :cause, :correlation_id, :trace_id, :parent_id, :worker, :claim_id, :lease_us);
+
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
 SELECT {job_columns} FROM jobs

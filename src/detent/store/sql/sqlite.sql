@@ -21,6 +21,14 @@ VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant
 -- A worker that is paused or has ended gets nothing.
 SELECT 1 FROM workers WHERE id = :worker AND state IN ({worker.IDLE}, {worker.RUNNING});
 
+-- name: is_served
+-- Nothing if a tenant's queue is paused.
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM queues WHERE tenant_id = :tenant_id AND name = :queue AND paused_at IS NOT NULL);
+
+-- name: job
+-- A job as a claim returns it.
+SELECT {job_columns} FROM jobs WHERE id = :id;
+
 -- name: next_priority
 -- The highest priority of what waits in a queue, below one that was looked at.
 SELECT max(priority) FROM jobs
