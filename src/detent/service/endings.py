@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, Change
 from detent.store import Reader
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
@@ -32,6 +32,11 @@ class Endings:
             await told
         finally:
             self._leave(key, told)
+
+    def reached_by(self, changes: Sequence[Change]) -> None:
+        """A worker in this process has written these: who waits for one of them need not look for it."""
+        if self._waiting:
+            self._tell(change.id for change in changes if change.move.target.final and change.id in self._waiting)
 
     def _leave(self, key: int, told: asyncio.Future[None]) -> None:
         self._waiting[key].remove(told)

@@ -17,8 +17,10 @@ from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
+from detent.service.job_steps import Said, said
 from detent.service.redrive import run_again
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from detent.store.checkpoints import Checkpoint
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
@@ -45,12 +47,15 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, the jobs that run it again, and what it keeps beside its result."""
+    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, and how far
+    it has come."""
 
     job: Row
     events: list[Event]
     redriven_as: list[int]
     artifacts: list[Artifact]
+    steps: list[Checkpoint]
+    progress: Said | None
 
 
 def key_of(id: str) -> int:
@@ -124,7 +129,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
     kept = await store.artifacts(tenant_id, row["id"])
-    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept)
+    steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told)
 
 
 async def cancel(

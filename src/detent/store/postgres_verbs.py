@@ -17,7 +17,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.checkpoints import Checkpoint, Save
+from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -323,6 +323,12 @@ class PostgresVerbs(PostgresReads):
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         await self._fetch("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        await postgres_checkpoints.note_progress(self._fetch, reports, ttl_us)
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        return len(await self._fetch("lift_holds", holds=list(holds)))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)
