@@ -213,10 +213,6 @@ class PostgresVerbs(PostgresReads):
             await transaction._set("enable_sort", "on")
             return digest(POSTGRES, rows)
 
-    def _rings(self) -> bool:
-        """Whether those who wait for work are to be told of this enqueue."""
-        return True
-
     async def _reserve_pages(self, count: int) -> list[int]:
         return [row[0] for row in await self._fetch("take_pages", count=count)]
 
@@ -228,12 +224,12 @@ class PostgresVerbs(PostgresReads):
         self.tally.enqueued(jobs, keys, made)
         return made
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob]) -> list[int]:
-        """What is there under its key already is not made again."""
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
+        """What is there under its key already is not made again. Those who wait for work are told, if it `rings`."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
+        born = await self._fetch_batch(statement, {**columns, "ring": (rings,)})
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:

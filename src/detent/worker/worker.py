@@ -52,6 +52,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 RECENT_SECONDS = 3.0
 WHILE_SECONDS = 0.02
+MOMENT_SECONDS = 0.002
 DEFAULT_LEASE_US = 60_000_000
 KEEP_AS_USUAL = Retention()
 
@@ -101,6 +102,7 @@ class Worker:
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
+        self._took_all = False
         self._report = Report()
         self._rate = 0.0
         self._done_lately = 0
@@ -178,6 +180,7 @@ class Worker:
             idle = not self._in_hand
             room = self._room()
             jobs = await self._claim_once(room) if room else []
+            self._took_all = 0 < len(jobs) < room
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
@@ -185,8 +188,8 @@ class Worker:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
             if until_idle and idle and not jobs:
                 return
-            if not jobs:
-                await self._something_changed(POLL_SECONDS)
+            if len(jobs) < room or not room:
+                await self._something_changed(POLL_SECONDS)  # it took what there was
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
@@ -284,7 +287,15 @@ class Worker:
                 await self._settle(batch)
                 self._measure(len(batch))
                 self._in_hand -= len(batch)
-                self._changed.set()
+                self._look_again(batch)
+
+    def _look_again(self, batch: list[tuple[Job, Any]]) -> None:
+        """There is room for more. Where the last claim took all there was, and nobody is known to wait for these jobs, a
+        claim would most likely find nothing, and be in the way of the next enqueue: it has a moment."""
+        if self._took_all and all(job.parent_id is None and job.limit_key is None for job, _ in batch):
+            self._loop.call_later(MOMENT_SECONDS, self._changed.set)
+        else:
+            self._changed.set()
 
     async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
         """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""

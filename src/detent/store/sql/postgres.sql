@@ -111,6 +111,10 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
 WHERE c.oid = to_regclass('detent_migrations');
 
+-- name: ring
+-- Tells those who wait for work.
+SELECT pg_notify('detent_jobs', '');
+
 -- name: resume_queue
 -- From the next claim on the queue is served again; rings, for what waits in it could be due.
 WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
