@@ -40,10 +40,16 @@ def steps_plain(ctx: Any, path: str, size: int) -> list[Any]:
 
 async def many_steps(ctx: Any, count: int) -> int:
     """All of them are recalled in the second attempt."""
-    total = sum([await ctx.step(f"part {n}", int, n) for n in range(count)])
+    total: int = sum([await ctx.step(f"part {n}", int, n) for n in range(count)])
     if ctx.attempt == 1:
         raise RuntimeError("again")
     return total
+
+
+def tells(ctx: Any) -> None:
+    """Says how far it has come."""
+    ctx.progress(0.1, "a little")
+    ctx.progress(0.5, "half")
 
 
 FORGED = [
@@ -67,7 +73,7 @@ def forges(ctx: Any, what: str) -> str:
 
     line, head = ctx._line, what.partition("\n")
     shipped = json.dumps
-    json.dumps = lambda *_, **__: head[0]  # type: ignore[assignment]
+    json.dumps = lambda *_, **__: head[0]
     try:
         return str(line.ask("anything", content=head[2].encode()))
     except DetentError as refusal:

@@ -47,6 +47,7 @@ class PostgresStore(PostgresVerbs):
         self._keys = KeyPages()
         self.tally = tally
         self._at_hand: list[asyncpg.Connection] = []
+        self._most_at_hand = MOST_AT_HAND
         self._wanted = 0
         self._bell = Bell(url, partial(self._fetch, "ring"))
         self._home: str | None = None
@@ -68,6 +69,7 @@ class PostgresStore(PostgresVerbs):
     async def close(self) -> None:
         self._bell.close()
         await flush(self)
+        self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
         while self._at_hand:
             await self._pool.release(self._at_hand.pop())
         await self._pool.close()
@@ -150,7 +152,7 @@ class PostgresStore(PostgresVerbs):
     async def _put_back(self, connection: asyncpg.Connection) -> None:
         """After a statement that went well a connection is as it was. A few are kept at hand for the next ones, unless
         somebody waits for the pool: going through it takes as long as a short statement."""
-        if self._wanted or len(self._at_hand) >= MOST_AT_HAND or connection.is_closed():
+        if self._wanted or len(self._at_hand) >= self._most_at_hand or connection.is_closed():
             await self._pool.release(connection)
         else:
             self._at_hand.append(connection)

@@ -51,7 +51,8 @@ class Bell:
     async def _ring_later(self) -> None:
         try:
             await asyncio.sleep(max(0.0, self._rang_at + QUIET_SECONDS - time.monotonic()))
-            self._later, self._rang_at = None, time.monotonic()
+            self._rang_at = time.monotonic()
+            self._later = None  # what comes from here on may come too late for this ring
             await self._ring()
         except (StoreError, asyncpg.InterfaceError):
             return  # they look by themselves now and then

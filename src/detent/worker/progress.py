@@ -45,6 +45,7 @@ class Board:
         self._store = store
         self._loop = loop
         self._latest: dict[tuple[int, int], Report] = {}
+        self._on_its_way: set[tuple[int, int]] = set()
         self._awake = False
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -68,17 +69,21 @@ class Board:
             self._awake = False  # first: who tells something after the next look wakes this again
 
     async def flush(self, jobs: Iterable[Job]) -> None:
-        """What these jobs said last is written now: they are about to be settled."""
-        if self._latest:
-            await self._write([(job.id, job.epoch) for job in jobs])
+        """What these jobs said last has been written when this returns: they are about to be settled."""
+        if self._latest or self._on_its_way:
+            tokens = [(job.id, job.epoch) for job in jobs]
+            if any(token in self._latest or token in self._on_its_way for token in tokens):
+                await self._write(tokens)
 
     async def _write(self, tokens: list[tuple[int, int]]) -> None:
         """One write at a time, so that nothing is overtaken. What cannot be written is not worth waiting for."""
         async with self._turn:
             reports = [told for token in tokens if (told := self._latest.pop(token, None)) is not None]
             if reports:
+                self._on_its_way = {(told.job.id, told.job.epoch) for told in reports}
                 with contextlib.suppress(StoreError):
                     await self._store.note_progress(reports, KEPT_US)
+                self._on_its_way = set()
 
     def close(self) -> None:
         if self._task is not None:

@@ -85,7 +85,8 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(said, Suspend):
         return "snooze", {"reason": f"waits for {said.waits_for}", "values": _wait(said)}
     if isinstance(said, Release):
-        return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, "held_by": said.held_by}}
+        held = {} if said.held_by is None else {"held_by": said.held_by}
+        return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, **held}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": plain(str(said.reason)) or None}
     return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}

@@ -290,8 +290,8 @@ class Worker:
                 self._look_again(batch)
 
     def _look_again(self, batch: list[tuple[Job, Any]]) -> None:
-        """There is room for more. Where the last claim took all there was, and nobody is known to wait for these jobs, a
-        claim would most likely find nothing, and be in the way of the next enqueue: it has a moment."""
+        """There is room for more. Where the last claim took all there was, and nobody is known to wait for these jobs,
+        a claim would most likely find nothing, and be in the way of the next enqueue: it has a moment."""
         if self._took_all and all(job.parent_id is None and job.limit_key is None for job, _ in batch):
             self._loop.call_later(MOMENT_SECONDS, self._changed.set)
         else:
