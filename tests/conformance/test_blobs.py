@@ -260,7 +260,7 @@ async def test_the_content_of_a_deleted_job_is_dropped_and_that_of_its_neighbour
     await store.checkpoint([Save(gone, "step", step.note, step)])
     await moved(store, JOB, gone.id, "succeed", by="holder", values=large(result))
     await hand.run(f"DELETE FROM jobs WHERE id = {gone.id}")
-    assert await store.artifacts(OURS, gone.id) == await store.checkpoints(OURS, gone.id) == []
+    assert [await store.artifacts(OURS, gone.id), await store.checkpoints(OURS, gone.id)] == [[], []]
     assert await store.drop_unused_blobs(BY_NOW, 100) == 3
     assert [await store.blob(OURS, blob.hash) for blob in (own, result, step)] == [None, None, None]
     assert await store.blob(OURS, shared.hash) == shared.content
