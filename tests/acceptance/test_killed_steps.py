@@ -70,9 +70,7 @@ def faults(kept: list[Checkpoint], deliveries: list[Delivery]) -> list[str]:
         if tokens.count(kept_in) != 1:
             found.append(f"{name} was kept in epoch {kept_in}, and ran in {tokens}")
         found += [f"{name} ran again in epoch {token}" for token in tokens if token > kept_in]
-        found += [
-            f"{name} ran in epoch {token}, before the one before it was kept" for token in tokens if token < before
-        ]
+        found += [f"{name} ran in epoch {token} before the last one was kept" for token in tokens if token < before]
         before = max(before, kept_in)
     return found
 
