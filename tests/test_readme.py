@@ -1,9 +1,11 @@
-"""The code in the README runs."""
+"""The code in the README and in the pages about writing jobs runs."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -12,8 +14,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    programs = blocks("README.md", "python")
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/durable-steps.md"])
+def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
+    programs = blocks(page, "python")
     assert programs
     for program in programs:
         (tmp_path / "program.py").write_text(program, "utf-8")

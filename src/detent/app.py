@@ -136,21 +136,34 @@ class Detent:
         self._workers: list[Worker] = []
         self._stopped = False
         self.kinds: dict[str, JobType] = {}
+        self.older_kinds: dict[tuple[str, int], JobType] = {}
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
         `on_exhausted` ("dead_letter" or "fail"), `name`. With `isolation="process"` each job runs in a process of its
-        own, within `memory` ("512MB") and `cpu` ("30s") if they are given."""
+        own, within `memory` ("512MB") and `cpu` ("30s") if they are given.
+
+        Several handlers of one `name` each have a `version` (1, 2, …; without one it is the oldest). New jobs go by the
+        newest; a job whose steps were begun under an older one runs to its end under that."""
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)
-            if kind.name in self.kinds:
-                raise BadInput(what=f"there are two kinds of jobs called {kind.name!r}; give one of them a name=")
-            self.kinds[kind.name] = kind
+            self._register(kind)
             return DeclaredJob(self, kind)
 
         return declare
+
+    def _register(self, kind: JobType) -> None:
+        newest = self.kinds.get(kind.name)
+        if newest is None:
+            self.kinds[kind.name] = kind
+            return
+        if kind.version == newest.version or (kind.name, kind.version) in self.older_kinds:
+            which = f", both of version {kind.version}" if kind.version else ""
+            raise BadInput(what=f"there are two kinds of jobs called {kind.name!r}{which}; give one of them a name=")
+        older, self.kinds[kind.name] = sorted((kind, newest), key=lambda one: one.version)
+        self.older_kinds[older.name, older.version] = older
 
     def declared(self, job: DeclaredJob) -> DeclaredJob:
         """The same kind of job, to be enqueued through this application's store."""
@@ -161,7 +174,7 @@ class Detent:
         if _in_memory(self.url):
             raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
         twin = Detent(_lasting(self.url), tenant=self._tenant)
-        twin.kinds = self.kinds
+        twin.kinds, twin.older_kinds = self.kinds, self.older_kinds
         return twin
 
     async def open(self) -> Store:
@@ -236,7 +249,8 @@ class Detent:
         return content
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
-        """A job of this kind, ready to be enqueued."""
+        """A job of this kind, ready to be enqueued: by the rules of its newest version."""
+        kind = self.kinds.get(kind.name, kind)
         return NewJob(
             kind.name,
             kind.payload(arguments),
@@ -271,7 +285,9 @@ class Detent:
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
         settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
-        worker = Worker(store, self.kinds, settings, self._leases_store)
+        worker = Worker(
+            store, self.kinds, settings, self._leases_store, older=self.older_kinds, ended=self._endings.reached_by
+        )
         self._workers.append(worker)
         if self._stopped:
             worker.stop()

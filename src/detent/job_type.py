@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
+from detent.bounds import LARGEST_INT, LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 from detent.process.limits import Limits
@@ -42,6 +42,7 @@ class JobType:
     accepted: frozenset[str] = frozenset()
     isolated: Target | None = None
     limits: Limits = field(default_factory=Limits)
+    version: int = 0
 
     @classmethod
     def of(
@@ -60,6 +61,7 @@ class JobType:
         isolation: Literal["process"] | None = None,
         memory: Size | None = None,
         cpu: Span | None = None,
+        version: int | None = None,
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
         signature = _without_context(function)
@@ -79,6 +81,7 @@ class JobType:
             *_plain_names(signature),
             _isolated(function, isolation),
             _limits(name or function.__name__, isolation, memory, cpu),
+            _version(name or function.__name__, version),
         )
         kind._check()
         return kind
@@ -120,6 +123,15 @@ def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozense
         return frozenset({""}), frozenset()
     named = [p for p in signature.parameters.values() if p.kind in _NAMED]
     return frozenset(p.name for p in named if p.default is p.empty), frozenset(p.name for p in named)
+
+
+def _version(name: str, version: object) -> int:
+    """What has none counts as older than what has."""
+    if version is None:
+        return 0
+    if type(version) is not int or not 1 <= version <= LARGEST_INT:
+        raise BadInput(what=f"job {name}: version is {version!r}; it is a whole number from 1 to {LARGEST_INT}")
+    return version
 
 
 def _isolated(function: Handler, isolation: str | None) -> Target | None:

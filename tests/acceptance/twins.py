@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
+from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES, Dialect
 from detent.store.queries import Catalogue
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
 from detent.worker import reaper
+from detent.worker.journal import Journal
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.worker import Worker
@@ -33,6 +37,8 @@ def break_store(twin: str) -> None:
         "impatient": _writes_out_of_turn,
         "no-again": _claims_are_never_repeated,
         "forgiving": _attempts_are_never_used_up,
+        "forgets-steps": _steps_are_forgotten,
+        "keeps-later": _steps_are_kept_later,
     }[twin]()
 
 
@@ -75,6 +81,31 @@ def _attempts_are_never_used_up() -> None:
         return shipped(replace(job, max_attempts=job.attempts + 1), now)
 
     reaper.reaped = reaped
+
+
+def _steps_are_forgotten() -> None:
+    """A journal that recalls nothing of what it has kept."""
+
+    async def recall(self: Journal, job: Job) -> list[Checkpoint]:
+        return []
+
+    Journal.recall = recall  # type: ignore[method-assign]
+
+
+def _steps_are_kept_later() -> None:
+    """A journal that answers before it has kept anything."""
+    shipped, writing = Journal.save, set()
+
+    async def later(self: Journal, save: Save) -> None:
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(LeaseLost):
+            await shipped(self, save)
+
+    async def at_once(self: Journal, save: Save) -> str:
+        writing.add(asyncio.create_task(later(self, save)))
+        return save.result
+
+    Journal.save = at_once  # type: ignore[method-assign]
 
 
 def _recovered_jobs_go_last() -> None:

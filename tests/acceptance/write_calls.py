@@ -9,6 +9,7 @@ from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
+from detent.store.checkpoints import Report, Save
 from detent.store.records import Counter, Expiry, Progress, Seen
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
@@ -359,6 +360,52 @@ async def artifact_kept(store: Store, jobs: list[Job], kept: Artifact) -> None:
     assert await store.blob(1, kept.hash) == b"page"
 
 
+async def checkpoint(store: Store, jobs: list[Job], again: bool) -> list[str | None]:
+    large = Blob.of(b"large")
+    return await store.checkpoint([Save(jobs[0], "one", "1"), Save(jobs[0], "two", large.note, large)])
+
+
+async def checkpointed(store: Store, jobs: list[Job], stands: list[str | None]) -> None:
+    assert [one.result for one in await store.checkpoints(1, jobs[0].id)] == stands
+    assert await store.blob(1, Blob.of(b"large").hash) == b"large"
+
+
+async def with_a_checkpoint(store: Store) -> list[Job]:
+    jobs = await claimed_and_running(store)
+    await store.checkpoint([Save(jobs[0], "one", "1")])
+    return jobs
+
+
+async def checkpoint_changed(store: Store, jobs: list[Job], again: bool) -> None:
+    await store.checkpoint_changed(1, jobs[0].id, "one")
+
+
+async def change_noted(store: Store, jobs: list[Job], _: Any) -> None:
+    assert [one.changed_at is not None for one in await store.checkpoints(1, jobs[0].id)] == [True]
+
+
+async def note_progress(store: Store, jobs: list[Job], again: bool) -> None:
+    await store.note_progress([Report(jobs[0], "{}")], HOUR)
+
+
+async def progress_noted(store: Store, jobs: list[Job], _: Any) -> None:
+    assert [seen.payload for seen in await store.telemetry(JOB, jobs[0].id, 1)] == ["{}"]
+
+
+async def held_back(store: Store) -> list[int]:
+    return await queued(store, 2, held_by="version:a@1")
+
+
+async def lift_holds(store: Store, _: Any, again: bool) -> int:
+    return await store.lift_holds(["version:a@1"])
+
+
+async def holds_lifted(store: Store, ids: list[int], count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert count in (0, 2)
+    assert [row["held_by"] for row in await store.rows(JOB, ids, ("held_by",))] == [None, None]
+
+
 async def add_tenant(store: Store, _: Any, again: bool) -> int:
     return await store.add_tenant("ann")
 
@@ -404,5 +451,9 @@ CALLS: dict[str, Call] = {
     "take_duty": Call("take_duty", nothing, take_duty, duty_taken, 0),
     "count": Call("count", nothing, count, counted_once, 0),
     "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
+    "checkpoint": Call("checkpoint", claimed_and_running, checkpoint, checkpointed, 0),
+    "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
+    "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
+    "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
     "add_tenant": Call("add_tenant", nothing, add_tenant, tenant_added, 0),
 }

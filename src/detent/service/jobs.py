@@ -10,15 +10,18 @@ from typing import Any, Literal, NamedTuple
 from detent import ids
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
+from detent.service.job_steps import Said, said
 from detent.service.redrive import run_again
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from detent.store.blobs import RESULT_BLOB
+from detent.store.checkpoints import Checkpoint
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
@@ -45,12 +48,15 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, the jobs that run it again, and what it keeps beside its result."""
+    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, and how far
+    it has come."""
 
     job: Row
     events: list[Event]
     redriven_as: list[int]
     artifacts: list[Artifact]
+    steps: list[Checkpoint]
+    progress: Said | None
 
 
 def key_of(id: str) -> int:
@@ -124,7 +130,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
     kept = await store.artifacts(tenant_id, row["id"])
-    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept)
+    steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told)
 
 
 async def cancel(
@@ -169,11 +176,20 @@ async def wait(
         return row
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
-            await (endings or Endings(store)).reached(row["id"])
+            last = await (endings or Endings(store)).reached(row["id"])
+            if last is not None and last.move.target is SUCCEEDED:
+                return _after(row, last)
     row = await find(store, tenant_id, id)
     if not JOB.state(row["state"]).final:
         raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most)
     return row
+
+
+def _after(row: Row, last: Change) -> Row:
+    """What came of a job that has just succeeded here; it need not be read again."""
+    blob = last.values.get(RESULT_BLOB)
+    changed = {"state": last.move.target.name, "result": last.values["result"], "result_hash": blob and blob.hash}
+    return {**row, **changed}
 
 
 def succeeded(row: Row) -> bool:

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from detent.store.blobs import Blob
 from detent.store.records import Job
 
+PROGRESS = "job_progress"
+"""The kind of telemetry that tells how far a job has come."""
+
 
 class Save(NamedTuple):
     """The result of a step, to be kept while its job is held. What is large comes as a blob as well; `result` then only
@@ -24,6 +27,13 @@ class Save(NamedTuple):
     def weight(self) -> int:
         """How many rows it counts for where the work of a write is estimated."""
         return 1 if self.blob is None else 1 + self.blob.weight
+
+
+class Report(NamedTuple):
+    """How far a job has come, as its handler said, in JSON."""
+
+    job: Job
+    payload: str
 
 
 class Checkpoint(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -23,14 +24,14 @@ from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seco
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter
+from detent.store.records import Event, EventFilter, NewJob
 from detent.store.tally import Tally, flush
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
 
+MOST_AT_HAND = 2
 MOST_CONNECTIONS = 10
-KEPT_AT_HAND = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 STATEMENTS_KEPT = 400
 
@@ -45,9 +46,11 @@ class PostgresStore(PostgresVerbs):
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
         self.tally = tally
-        self._bell = Bell(url)
-        self._home: str | None = None
         self._at_hand: list[asyncpg.Connection] = []
+        self._most_at_hand = MOST_AT_HAND
+        self._wanted = 0
+        self._bell = Bell(url, partial(self._fetch, "ring"))
+        self._home: str | None = None
 
     @classmethod
     async def open(
@@ -64,7 +67,9 @@ class PostgresStore(PostgresVerbs):
             return cls(url, await _open_pool(url), tally or Tally())
 
     async def close(self) -> None:
+        self._bell.close()
         await flush(self)
+        self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
         while self._at_hand:
             await self._pool.release(self._at_hand.pop())
         await self._pool.close()
@@ -99,8 +104,12 @@ class PostgresStore(PostgresVerbs):
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
 
-    def _rings(self) -> bool:
-        return self._bell.due()
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
+        rings = self._bell.due()
+        made = await super()._enqueue_as(keys, jobs, rings)
+        if not rings:
+            self._bell.make_up()
+        return made
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""
@@ -125,25 +134,28 @@ class PostgresStore(PostgresVerbs):
             except BaseException:
                 await self._pool.release(connection)
                 raise
-            await self._released(connection)
+            await self._put_back(connection)
 
     async def _acquired(self) -> asyncpg.Connection:
-        """One that is at hand, or idle in the pool, is there at once; waiting with a limit, as for a new one, would
-        take a task of its own."""
+        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
         while self._at_hand:
             connection = self._at_hand.pop()
             if not connection.is_closed():
                 return connection
             await self._pool.release(connection)
-        return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+        self._wanted += 1
+        try:
+            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+        finally:
+            self._wanted -= 1
 
-    async def _released(self, connection: asyncpg.Connection) -> None:
-        """After use without a fault, a few are kept at hand: the way into the pool and out again takes a task. One that
-        was left in the middle of something is the pool's to clean up."""
-        if len(self._at_hand) < KEPT_AT_HAND and not connection.is_closed():
-            self._at_hand.append(connection)
-        else:
+    async def _put_back(self, connection: asyncpg.Connection) -> None:
+        """After a statement that went well a connection is as it was. A few are kept at hand for the next ones, unless
+        somebody waits for the pool: going through it takes as long as a short statement."""
+        if self._wanted or len(self._at_hand) >= self._most_at_hand or connection.is_closed():
             await self._pool.release(connection)
+        else:
+            self._at_hand.append(connection)
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
@@ -168,7 +180,7 @@ class PostgresStore(PostgresVerbs):
         except BaseException:
             await self._pool.release(connection)
             raise
-        await self._released(connection)
+        await self._put_back(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()

@@ -1,7 +1,8 @@
 """Ringing for work on PostgreSQL: NOTIFY in the statement that enqueues, LISTEN on a connection of its own.
 
-A NOTIFY with every insert would cost most of the insert rate, so a process rings at most once every few milliseconds.
-Nobody depends on it: a ring that gets lost is made up for by the next poll.
+A NOTIFY with every insert would cost most of the insert rate, so a process rings at most once every few milliseconds;
+what comes between is made up for at the end of them, and is heard at once by those who listen in this process. Nobody
+depends on it: a ring that gets lost is made up for by the next poll.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 
@@ -25,9 +26,12 @@ RECONNECT_SECONDS = 1.0
 class Bell:
     """When to ring, and the listening connection."""
 
-    def __init__(self, url: DatabaseUrl) -> None:
+    def __init__(self, url: DatabaseUrl, ring: Callable[[], Awaitable[object]]) -> None:
         self._url = url
+        self._ring = ring
         self._rang_at = 0.0
+        self._ears: list[Callable[[], None]] = []
+        self._later: asyncio.Task[None] | None = None
 
     def due(self) -> bool:
         """Whether the next statement should ring."""
@@ -37,11 +41,33 @@ class Bell:
         self._rang_at = now
         return True
 
+    def make_up(self) -> None:
+        """Something was committed without a ring: those here hear of it now, the others soon."""
+        for heard in self._ears:
+            heard()
+        if self._later is None:
+            self._later = asyncio.create_task(self._ring_later())
+
+    async def _ring_later(self) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._rang_at + QUIET_SECONDS - time.monotonic()))
+            self._rang_at = time.monotonic()
+            self._later = None  # what comes from here on may come too late for this ring
+            await self._ring()
+        except (StoreError, asyncpg.InterfaceError):
+            return  # they look by themselves now and then
+
+    def close(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever it rings; returns how to stop listening."""
         listening = asyncio.create_task(self._listen(heard))
+        self._ears.append(heard)
 
         def stop() -> None:
+            self._ears.remove(heard)
             listening.cancel()
 
         return stop

@@ -17,7 +17,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.checkpoints import Checkpoint, Save
+from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -213,10 +213,6 @@ class PostgresVerbs(PostgresReads):
             await transaction._set("enable_sort", "on")
             return digest(POSTGRES, rows)
 
-    def _rings(self) -> bool:
-        """Whether those who wait for work are to be told of this enqueue."""
-        return True
-
     async def _reserve_pages(self, count: int) -> list[int]:
         return [row[0] for row in await self._fetch("take_pages", count=count)]
 
@@ -228,12 +224,12 @@ class PostgresVerbs(PostgresReads):
         self.tally.enqueued(jobs, keys, made)
         return made
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob]) -> list[int]:
-        """What is there under its key already is not made again."""
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
+        """What is there under its key already is not made again. Those who wait for work are told, if it `rings`."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
+        born = await self._fetch_batch(statement, {**columns, "ring": (rings,)})
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
@@ -331,6 +327,12 @@ class PostgresVerbs(PostgresReads):
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         await self._fetch("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        await postgres_checkpoints.note_progress(self._fetch, reports, ttl_us)
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        return len(await self._fetch("lift_holds", holds=list(holds)))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.blobs import Artifact, Blob
-from detent.store.checkpoints import Checkpoint, Save
+from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -210,6 +210,15 @@ class Writer(Protocol):
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         """Notes that a worker met the result of a step with other code than made it; the first time is kept."""
+        ...
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        """Keeps how far claimed jobs that are running have come, as telemetry until its time is over. A later report of
+        a job takes the place of the one before; that of a job no longer held changes nothing."""
+        ...
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        """Jobs in the queue that are held by exactly one of these names can be claimed again; returns how many."""
         ...
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:

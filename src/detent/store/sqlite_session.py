@@ -20,7 +20,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import event_log, job_list
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.checkpoints import Checkpoint, Save, columns
+from detent.store.checkpoints import PROGRESS, Checkpoint, Report, Save, columns
 from detent.store.dialect import SQLITE
 from detent.store.digest import Digest, digest, start
 from detent.store.guards import both, mine
@@ -302,6 +302,19 @@ class Session:
 
     def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         self._run("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
+
+    def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        for job, payload in reports:
+            seen = {"entity": JOB.name, "entity_id": job.id, "kind": PROGRESS, "payload": payload, "ttl_us": ttl_us}
+            held = self._run("still_held", job_id=job.id, epoch=job.epoch, owner=job.owner)
+            if held and not self._run("replace_telemetry", **seen):
+                self._run("record_telemetry", **seen, tenant_id=job.tenant_id)
+
+    def any_held(self, holds: Sequence[str]) -> bool:
+        return bool(self._run("any_held", holds=json.dumps(list(holds))))
+
+    def lift_holds(self, holds: Sequence[str]) -> int:
+        return len(self._run("lift_holds", holds=json.dumps(list(holds))))
 
     def drop_blobs(self, found: Sequence[tuple[Any, ...]]) -> int:
         return len(self._run("drop_blobs", found=json.dumps(found)))

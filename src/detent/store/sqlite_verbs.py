@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.checkpoints import Checkpoint, Save
+from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -195,6 +195,15 @@ class SqliteVerbs(SqliteReads):
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         await self._write(lambda session: session.checkpoint_changed(tenant_id, job, name))
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        await self._write(lambda session: session.note_progress(reports, ttl_us), len(reports))
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        # Nearly always there is none, and then no other writer is kept waiting.
+        if not await self._read(lambda session: session.any_held(holds)):
+            return 0
+        return await self._write(lambda session: session.lift_holds(holds))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.

@@ -72,6 +72,14 @@ class Context:
         """
         return self._steps.step(name, function, args, kwargs)
 
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Says how far the handler has come, from 0 to 1, and in a few words with what, for `detent jobs show --watch`.
+        It may be called as often as you like, from any thread: what is said last is kept, about twice a second.
+
+        >>> # ctx.progress(0.4, "page 2 of 5")
+        """
+        self._steps.progress(fraction, text)
+
     def sleep(self, span: Span, *, name: str | None = None) -> Any:
         """Goes on after that time. Until then the job waits in the queue, and no worker is occupied: the handler is
         left at this point, and runs again from its beginning, past the steps it has done.
@@ -90,6 +98,11 @@ class Context:
         that has lost the job's lease keeps nothing: `LeaseLost`.
         """
         return self._shelf.keep(self._job, name, data, media_type)
+
+    @property
+    def steps(self) -> Steps:
+        """For the worker."""
+        return self._steps
 
     def request_stop(self) -> None:
         """Called by the worker."""

@@ -15,6 +15,7 @@ from detent.lifecycle import JOB
 from detent.service.blobs import content_of
 from detent.store import Job, Store
 from detent.store.checkpoints import Checkpoint, Save
+from detent.worker.progress import Board
 from detent.worker.threads import Threads
 
 T = TypeVar("T")
@@ -43,8 +44,12 @@ class Journals(Protocol):
         """The database's time."""
         ...
 
-    async def recall(self, job: Job) -> dict[str, Checkpoint]:
-        """What the job's steps have left so far, by name."""
+    async def recall(self, job: Job) -> list[Checkpoint]:
+        """What the job's steps have left so far, in the order they did."""
+        ...
+
+    async def whole(self, job: Job, one: Checkpoint) -> str:
+        """The result of a checkpoint that says only where it is kept."""
         ...
 
     async def save(self, save: Save) -> str:
@@ -53,6 +58,10 @@ class Journals(Protocol):
 
     async def note_change(self, job: Job, name: str) -> None:
         """The code of a step is no longer that which made its result."""
+        ...
+
+    def tell(self, job: Job, report: str) -> None:
+        """How far the handler has come, from any thread and at once; what is out of reach hears nothing of it."""
         ...
 
 
@@ -74,6 +83,7 @@ class Journal:
         self._thread = threading.get_ident()
         self._waiting: list[tuple[Save, asyncio.Future[str | None]]] = []
         self._writing: asyncio.Task[None] | None = None
+        self.board = Board(store, self._loop)
 
     @property
     def awaited(self) -> bool:
@@ -91,19 +101,15 @@ class Journal:
     async def now(self) -> int:
         return await self._store.now()
 
-    async def recall(self, job: Job) -> dict[str, Checkpoint]:
-        """A job in its first claim has none. What is large is fetched from where it is kept."""
-        if job.epoch == 0:
-            return {}
-        kept = await self._while_held(job, lambda: self._store.checkpoints(job.tenant_id, job.id))
-        return {one.name: await self._whole(job, one) for one in kept}
+    async def recall(self, job: Job) -> list[Checkpoint]:
+        return await self._while_held(job, lambda: self._store.checkpoints(job.tenant_id, job.id))
 
-    async def _whole(self, job: Job, one: Checkpoint) -> Checkpoint:
-        if one.hash is None:
-            return one
-        hash = one.hash
-        content = await self._while_held(job, lambda: content_of(self._store, job.tenant_id, hash))
-        return one._replace(result=content.decode())
+    async def whole(self, job: Job, one: Checkpoint) -> str:
+        content = await self._while_held(job, lambda: content_of(self._store, job.tenant_id, str(one.hash)))
+        return content.decode()
+
+    def tell(self, job: Job, report: str) -> None:
+        self.board.tell(job, report)
 
     async def save(self, save: Save) -> str:
         told: asyncio.Future[str | None] = self._loop.create_future()

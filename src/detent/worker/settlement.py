@@ -27,10 +27,12 @@ DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 @dataclass(frozen=True, slots=True)
 class Release:
     """The worker gives the job back unfinished; the attempt is not spent. It is due again at once, or, where it could
-    not be done here at all, after a backoff that gives others the time to take it."""
+    not be done here at all, after a backoff that gives others the time to take it. Held by a name, nobody takes it
+    until that hold is lifted."""
 
     reason: str = "worker drains"
     backs_off: bool = False
+    held_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Raised:
 
     @property
     def described(self) -> str:
-        return described(self.error) if self.text is None else _plain(self.text)
+        return described(self.error) if self.text is None else plain(self.text)
 
 
 def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
@@ -83,9 +85,10 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(said, Suspend):
         return "snooze", {"reason": f"waits for {said.waits_for}", "values": _wait(said)}
     if isinstance(said, Release):
-        return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
+        held = {} if said.held_by is None else {"held_by": said.held_by}
+        return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, **held}}
     if isinstance(said, Cancel):
-        return "cancel", {"reason": _plain(str(said.reason)) or None}
+        return "cancel", {"reason": plain(str(said.reason)) or None}
     return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
 
 
@@ -139,9 +142,9 @@ def described(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "it cannot say what is wrong"  # an exception whose own __str__ raises
-    return _plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -20,7 +20,9 @@ from detent.step_code import same_code, step_code
 from detent.store import Blob, Job
 from detent.store.checkpoints import Checkpoint, Save
 from detent.worker.journal import Journals
-from detent.worker.settlement import LARGEST_IN_ROW, Suspend, result_text
+from detent.worker.progress import report
+from detent.worker.settlement import LARGEST_IN_ROW, Raised, Release, Suspend, result_text
+from detent.worker.versions import held_for
 
 OWN = "#"
 """What the names of waits begin with, so that no step of the user's is called the same."""
@@ -29,9 +31,20 @@ OWN = "#"
 class Suspended(BaseException):
     """The handler cannot go on yet. It passes through `except Exception`; `finally` and `with` run."""
 
-    def __init__(self, suspend: Suspend) -> None:
-        super().__init__(f"waits for {suspend.waits_for}")
+    def __init__(self, suspend: Suspend | Release) -> None:
+        super().__init__(suspend.reason if isinstance(suspend, Release) else f"waits for {suspend.waits_for}")
         self.suspend = suspend
+
+
+def said_by(error: BaseException) -> Any:
+    """What follows when a handler ends with this. Of tasks that ended together, what one of them waits for counts once
+    nothing else is wrong."""
+    if isinstance(error, BaseExceptionGroup):
+        waiting, others = error.split(Suspended)
+        if waiting is None or others is not None:
+            return Raised(error)
+        return said_by(waiting.exceptions[0])
+    return error.suspend if isinstance(error, Suspended) else Raised(error)
 
 
 class Steps:
@@ -40,7 +53,7 @@ class Steps:
     def __init__(self, job: Job, journal: Journals, version: int = 0) -> None:
         self._job = job
         self._journal = journal
-        self._version = version
+        self.version = version
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
         self._recalled: dict[str, Checkpoint] | None = None if job.epoch else {}
@@ -82,6 +95,10 @@ class Steps:
         if until > now:
             raise Suspended(Suspend("sleep", until))
 
+    def progress(self, fraction: float, text: str) -> None:
+        """How far the handler has come, for people to see."""
+        self._journal.tell(self._job, report(fraction, text))
+
     # --- for everything that waits
 
     def waiting(self, work: Any) -> Any:
@@ -91,28 +108,67 @@ class Steps:
     def own_name(self, what: str, name: str | None) -> str:
         """What a wait is called: as the user says, or by its place among those of its kind."""
         self._counts[what] = self._counts.get(what, 0) + 1
+        if name is not None:
+            _check_name(name)
         own = f"{OWN}{what} {name or self._counts[what]}"
         self._take(own, ours=True)
         return own
 
     async def recall(self, name: str) -> Checkpoint | None:
-        """What was kept under a name before this run, and so far in it."""
+        """What was kept under a name before this run. What is large is fetched from where it is kept."""
+        kept = self._recalled if self._recalled is not None else await self.before()
+        if not kept:
+            return None
+        begun = await self.begun_as()
+        if begun is not None and begun != self.version:
+            raise Suspended(held_for(self._job.kind, begun, (self.version,)))
+        found = kept.get(name)
+        if found is None or found.hash is None:
+            return found
+        return found._replace(result=await self._journal.whole(self._job, found))
+
+    async def before(self) -> dict[str, Checkpoint]:
+        """What the job's steps had left before this run, by name; what is large is not among it but where it is."""
         if self._recalled is None:
-            self._recalled = await self._journal.recall(self._job)
-        return self._recalled.get(name)
+            self._recalled = {one.name: one for one in await self._journal.recall(self._job)}
+        return self._recalled
+
+    async def begun_as(self) -> int | None:
+        """Which version of the handler made the first checkpoint of the job; none before there is one."""
+        return next((one.version for one in (await self.before()).values()), None)
 
     async def keep(self, name: str, value: Any, code: str | None = None) -> Any:
         """Keeps a value, and returns it as the next run will see it."""
-        text = _text(name, value)
+        return json.loads(await self.keep_text(name, _text(name, value), code))
+
+    async def keep_text(self, name: str, text: str, code: str | None = None) -> str:
+        """The same with a value as JSON. What another run has kept meanwhile stands."""
         blob = Blob.of(text.encode()) if len(text) > LARGEST_IN_ROW else None
-        save = Save(self._job, name, blob.note if blob else text, blob, code, self._version)
-        stands = await self._journal.save(save)
-        return json.loads(text if stands == save.result else stands)
+        save = Save(self._job, name, blob.note if blob else text, blob, code, self.version)
+        if await self._journal.save(save) == save.result:
+            return text
+        self._recalled = None
+        stands = (await self.before())[name]
+        return stands.result if stands.hash is None else await self._journal.whole(self._job, stands)
 
     async def _stored(self, found: Checkpoint, function: Callable[..., Any]) -> Any:
         if found.changed_at is None and not same_code(found.code, step_code(function)):
             await self._journal.note_change(self._job, found.name)
         return json.loads(found.result)
+
+    # --- for the worker, on behalf of a handler in a process of its own
+
+    async def whole(self, name: str) -> str:
+        """A result that is kept apart."""
+        return await self._journal.whole(self._job, (await self.before())[name])
+
+    async def note_change(self, name: str) -> None:
+        """The code of a step is no longer that which made its result."""
+        await self._journal.note_change(self._job, name)
+
+    async def now(self) -> int:
+        """The database's time."""
+        return await self._journal.now()
 
     def _take(self, name: str, ours: bool = False) -> None:
         if not ours:

@@ -42,6 +42,7 @@ from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
 from detent.worker.threads import Threads
+from detent.worker.versions import NONE_OLDER, Handlers, Lifter, Older
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
@@ -84,9 +85,13 @@ class Worker:
         settings: Settings,
         leases_store: Callable[[], AbstractAsyncContextManager[Store]],
         chance: Callable[[], float] = random.random,
+        older: Older = NONE_OLDER,
+        ended: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
         self._store = store
         self._kinds = kinds
+        self._handlers = Handlers(kinds, older)
+        self._tell_ended = ended
         self._settings = settings
         self._leases_store = leases_store
         self._chance = chance
@@ -107,21 +112,22 @@ class Worker:
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it."""
-        check(self._kinds)
+        check(self._handlers)
         self._loop = asyncio.get_running_loop()
         self._registration = await Registration.register(self._store, self._settings.name)
         self._threads = Threads(self._stuck)
-        self._isolation = Isolation(self._kinds, self._settings.database)
+        self._isolation = Isolation(self._handlers, self._settings.database)
         self._keeper = LeaseKeeper(
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._kinds, self._threads, self._isolation)
+        executor = self._executor = Executor(self._handlers, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
+        self._board = journal.board
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        chores = (self._reap(), self._prune(), self._beat(), self._lift(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -142,6 +148,9 @@ class Worker:
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
+
+    async def _lift(self) -> None:
+        await Lifter(self._store, self._handlers, self._look_again).run()
 
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()
@@ -177,7 +186,7 @@ class Worker:
             if room:
                 self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
-            if len(jobs) == room:
+            if room and len(jobs) == room:
                 self._maybe_due = True  # there may be more; after fewer, there is not until somebody says so
             self._in_hand += len(jobs)
             for job in jobs:
@@ -186,7 +195,7 @@ class Worker:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
             if until_idle and idle and not jobs:
                 return
-            if not jobs and not await self._something_changed(POLL_SECONDS):
+            if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
                 self._maybe_due = True
 
     async def start_here(self, job: NewJob) -> int | None:
@@ -318,10 +327,12 @@ class Worker:
         """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
+        await self._board.flush(job for job, _ in batch)
         late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
+        self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
-        self._maybe_due |= any(change.move.raises_epoch for change in changes)
+        self._maybe_due |= any(change.move.raises_epoch or change.parent_id or change.limit_key for change in changes)
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
@@ -372,6 +383,7 @@ class Worker:
         await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
         await asyncio.to_thread(self._keeper.stop)
         self._threads.stop()
+        self._board.close()
         await self._isolation.close()
         await self._registration.ended(self._store)
         await flush(self._store)

@@ -25,9 +25,9 @@ UPDATE jobs SET {moves}, error = :error, run_at = {now} + coalesce(:delay_us, 0)
 UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL, waits_for = NULL {applies};
 
 -- name: job.release
--- Back into the queue; an attempt that had begun is given back.
+-- Back into the queue; an attempt that had begun is given back. What it is held by, if anything, is said with it.
 UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
-    waits_for = NULL, attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
+    waits_for = NULL, held_by = coalesce(:held_by, jobs.held_by), attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
 {applies};
 
 -- name: job.snooze

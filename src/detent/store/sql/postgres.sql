@@ -116,6 +116,10 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
 WHERE c.oid = to_regclass('detent_migrations');
 
+-- name: ring
+-- Tells those who wait for work.
+SELECT pg_notify('detent_jobs', '');
+
 -- name: resume_queue
 -- From the next claim on the queue is served again; rings, for what waits in it could be due.
 WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
@@ -199,3 +203,24 @@ kept AS (
     ON CONFLICT (job_id, name) DO NOTHING
     RETURNING job_id, name)
 SELECT held.job_id, held.name, kept.job_id IS NOT NULL FROM held LEFT JOIN kept USING (job_id, name);
+
+-- name: note_progress
+-- How far jobs that are still held have come: the newest report of each is replaced.
+WITH clock AS MATERIALIZED (SELECT detent_now() AS now),
+told AS MATERIALIZED (
+    SELECT j.id, j.tenant_id, g.payload, clock.now
+    FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :payload::json[]) AS g(job_id, epoch, owner, payload)
+    JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running}, clock
+    WHERE j.lease_until > clock.now),
+replaced AS (
+    UPDATE telemetry AS t SET ts = told.now, expires_at = told.now + :ttl_us::bigint, payload = told.payload
+    FROM told WHERE t.entity_id = told.id AND t.entity = 'job' AND t.kind = :kind AND t.ts = (SELECT max(newest.ts)
+        FROM telemetry AS newest WHERE newest.entity_id = told.id AND newest.entity = 'job' AND newest.kind = :kind)
+    RETURNING t.entity_id)
+INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)
+SELECT tenant_id, 'job', id, :kind, now, now + :ttl_us::bigint, payload FROM told
+WHERE id NOT IN (SELECT entity_id FROM replaced) ON CONFLICT DO NOTHING;
+
+-- name: lift_holds
+-- What was held by one of these names can be claimed again.
+UPDATE jobs SET held_by = NULL WHERE held_by = ANY(:holds::text[]) AND state = {job.queued} RETURNING id;

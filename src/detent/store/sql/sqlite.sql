@@ -138,3 +138,18 @@ ON CONFLICT (job_id, name) DO NOTHING RETURNING job_id;
 -- Whether a claim of a job still holds it.
 SELECT 1 FROM jobs
 WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now};
+
+-- name: replace_telemetry
+-- The newest of its kind that was seen of an entity is seen anew.
+UPDATE telemetry SET ts = {now}, expires_at = {now} + :ttl_us, payload = :payload
+WHERE entity_id = :entity_id AND entity = :entity AND kind = :kind AND ts = (SELECT max(t.ts) FROM telemetry AS t
+    WHERE t.entity_id = :entity_id AND t.entity = :entity AND t.kind = :kind)
+RETURNING ts;
+
+-- name: any_held
+-- Whether any job in the queue is held by one of these names.
+SELECT 1 FROM jobs WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} LIMIT 1;
+
+-- name: lift_holds
+-- What was held by one of these names can be claimed again.
+UPDATE jobs SET held_by = NULL WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} RETURNING id;
