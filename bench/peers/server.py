@@ -4,14 +4,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from bench.peers.environment import NotInstalled
+from bench.peers.processes import end
 
-STOP_SECONDS = 10
 LOOK_SECONDS = 0.05
 
 
@@ -33,16 +33,12 @@ def running(
 ) -> Iterator[None]:
     """The server, once it answers; what it prints is in the log."""
     with log.open("wb") as output:
-        server = subprocess.Popen(argv, stdout=output, stderr=output, env=env)
+        server = subprocess.Popen(argv, stdout=output, stderr=output, env=env, start_new_session=True)
     try:
         _wait_for(server, answers, start_seconds, Path(argv[0]).name)
         yield
     finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(STOP_SECONDS)
-        server.kill()
-        server.wait()
+        end([server])
 
 
 def _wait_for(server: subprocess.Popen[bytes], answers: Callable[[], bool], seconds: float, name: str) -> None:
