@@ -79,8 +79,11 @@ class Station:
     folder: Path
 
     def ask(self, *words: str) -> str:
-        argv = command(self.system, *words)
-        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        argv, env = command(self.system, *words), self._environment
+        try:
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(words)}: no answer within {ANSWER_SECONDS} s") from None
         if done.returncode:
             raise Failed(f"{' '.join(words)}: {last_line(done.stderr)}")
         return done.stdout.strip()

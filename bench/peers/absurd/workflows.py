@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from absurd_sdk import Absurd
-from absurdctl import BUNDLED_SCHEMA_SQL
 from psycopg import Connection
 
+from bench.peers.absurd.program import AbsurdProgram
 from bench.peers.protocol import POLL_SECONDS, TARGET, speak
 from bench.workflows.protocol import LOOK_SECONDS, STEPS, WorkflowProgram, one_by_one, one_more
 
@@ -21,9 +21,7 @@ WORKERS = 8
 
 class AbsurdWorkflows(WorkflowProgram):
     def setup(self) -> None:
-        with Connection.connect(TARGET, autocommit=True) as connection:
-            connection.execute(BUNDLED_SCHEMA_SQL)
-            Absurd(connection).create_queue()
+        AbsurdProgram().setup()
 
     def alone(self, workflows: int, seconds: int) -> str:
         app, worker = Absurd(TARGET), declared()

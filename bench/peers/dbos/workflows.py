@@ -1,17 +1,14 @@
 """Workflows on DBOS at its best: called or started in the process that runs them, so that no queue is polled."""
 
-import os
 import threading
 import time
 
 import sqlalchemy
 from dbos import DBOS
 
-from bench.peers.protocol import TARGET, speak
+from bench.peers.dbos.program import URL, launched, launched_anew
+from bench.peers.protocol import speak
 from bench.workflows.protocol import STEPS, WorkflowProgram, one_by_one, one_more
-
-THREADS = 16
-URL = TARGET.replace("postgresql:", "postgresql+psycopg:")
 
 step = DBOS.step(name="step")(one_more)
 
@@ -24,28 +21,9 @@ def flow() -> int:
     return number
 
 
-def launched() -> None:
-    DBOS(
-        config={
-            "name": "bench",
-            "system_database_url": URL,
-            "application_version": "1",
-            "executor_id": str(os.getpid()),
-            "max_executor_threads": THREADS,
-            "sys_db_pool_size": THREADS + 4,
-            "run_admin_server": False,
-            "log_level": "ERROR",
-        }
-    )
-    DBOS.launch()
-
-
 class DbosWorkflows(WorkflowProgram):
     def setup(self) -> None:
-        if "sqlite" in URL:
-            with sqlalchemy.create_engine(URL).connect() as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        launched()
+        launched_anew()
         DBOS.destroy()
 
     def alone(self, workflows: int, seconds: int) -> str:
