@@ -19,6 +19,7 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -60,6 +61,7 @@ _LEFT_TO_OTHERS = {
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
+    "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),

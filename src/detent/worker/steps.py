@@ -101,6 +101,10 @@ class Steps:
             self._recalled = await self._journal.recall(self._job)
         return self._recalled.get(name)
 
+    def save(self, name: str, text: str) -> Save:
+        """What is to be kept, where that is written together with something else."""
+        return Save(self._job, name, text, version=self._version)
+
     async def keep(self, name: str, value: Any, code: str | None = None) -> Any:
         """Keeps a value, and returns it as the next run will see it."""
         text = _text(name, value)

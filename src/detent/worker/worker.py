@@ -29,6 +29,7 @@ from detent.service.retention import Retention
 from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
+from detent.worker.follow_up import FollowUp
 from detent.worker.heartbeat import Heartbeat
 from detent.worker.isolation import Isolation, check
 from detent.worker.journal import Journal
@@ -42,6 +43,7 @@ from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
 from detent.worker.threads import Threads
+from detent.worker.waits import Desk
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
@@ -119,8 +121,11 @@ class Worker:
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
-        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        desk = Desk(journal, self._kinds)
+        self._slots = [
+            Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
+        ]
+        chores = (self._reap(), self._follow_up(), self._prune(), self._beat(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -138,6 +143,9 @@ class Worker:
 
     async def _reap(self) -> None:
         await Reaper(self._store, self._changed.set, self._outage).run()
+
+    async def _follow_up(self) -> None:
+        await FollowUp(self._store, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
