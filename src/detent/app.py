@@ -230,7 +230,13 @@ class Detent:
         return content
 
     async def send_event(
-        self, name: str, payload: Any = None, *, job: Handle | str | None = None, key: str | None = None, _tx: Any = None
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job: Handle | str | None = None,
+        key: str | None = None,
+        _tx: Any = None,
     ) -> Sent:
         """Sends an event to the jobs that wait for that name, now or later, for a week; with `job`, to that one only.
         The same `key` a second time sends no second one. With `_tx`, a transaction of `app.transaction()`, it is sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from detent.service import children, jobs
 from detent.worker.context import Context
 from detent.worker.follow_up import FollowUp
 from detent.worker.outage import Outage
-from tests.worker.scene import eventually, reaches, row, state, triggers, working
+from tests.worker.scene import eventually, moved, reaches, row, state, story, triggers, working
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +90,8 @@ async def test_children_belong_to_what_their_parent_belongs_to(app: Detent) -> N
         assert await told.result("20s") == ["order-17", "trace-1"]
         assert await untold.result("20s") == [untold.id, None]
     (kid,) = await family(app, untold)
-    stored = await (await app.open()).get(JOB, kid["id"], 1)
-    assert stored is not None
-    assert (stored["parent_id"], stored["cause"], stored["tenant_id"]) == (untold.key, None, 1) or stored["cause"]
+    stored, born = await row(app, Handle(kid["id"], app)), (await story(app, Handle(kid["id"], app)))[0]
+    assert (stored["parent_id"], stored["tenant_id"], born.cause) == (untold.key, 1, untold.id)
 
 
 async def test_a_child_that_failed_is_raised_at_the_join_or_comes_back_in_its_place(app: Detent) -> None:
@@ -190,9 +190,11 @@ async def grown(app: Detent, root: Handle, count: int) -> list[dict[str, Any]]:
 
     async def all_there() -> bool:
         rows = await store.jobs(limit=100)
-        return len(rows) == count and all(row["waits_for"] for row in rows if row["state"] == "queued") and not [
-            row for row in rows if row["state"] in ("running", "assigned")
-        ]
+        return (
+            len(rows) == count
+            and all(row["waits_for"] for row in rows if row["state"] == "queued")
+            and not [row for row in rows if row["state"] in ("running", "assigned")]
+        )
 
     await eventually(all_there)
     return await store.jobs(limit=100)
@@ -232,9 +234,7 @@ async def test_what_a_handler_or_a_crash_left_behind_is_cancelled_soon(app: Dete
 async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(app: Detent) -> None:
     @app.job()
     async def busy(ctx: Context) -> str:
-        import asyncio
-
-        while not ctx.cancel_requested:
+        while not ctx.cancel_requested:  # noqa: ASYNC110 - as handlers do
             await asyncio.sleep(0.01)
         return "stopped by itself"
 
@@ -263,10 +263,7 @@ async def test_the_follow_up_touches_only_children_of_the_cancelled(app: Detent)
     async with working(app, concurrency=1):
         await grown(app, kept, 6)
     store = await app.open()
-    row_ = await row(app, gone)
-    from detent.lifecycle import decide, insist
-
-    assert await store.apply([insist(decide(JOB, row_, "cancel"))]) == []  # and then it crashed
+    await moved(store, JOB, gone.key, "cancel")  # and then it crashed
     follow_up = FollowUp(store, Outage())
     assert await follow_up.run_once() == 2
     assert await follow_up.run_once() == 0

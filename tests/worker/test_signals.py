@@ -72,6 +72,7 @@ async def test_a_wait_times_out_once_and_for_all_and_the_next_wait_still_gets_th
     @app.job()
     async def patient(ctx: Context) -> Any:
         runs.append(1)
+        said = ""
         try:
             await ctx.wait_for_event("go", timeout="50ms")
         except TimeoutError as error:

@@ -219,7 +219,7 @@ def as_json(row: Row) -> Row:
 def _outside(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in ("id", "redriven_from"):
+    if name in ("id", "redriven_from", "parent_id"):
         return public_id(JOB.name, value)
     if name == "owner":
         return public_id("worker", value)

@@ -18,7 +18,9 @@ def check_event(name: object) -> None:
     """A name that both databases can keep, beside what it is waited for with."""
     check_name("event", name)
     if len(str(name)) > LONGEST_NAME:
-        raise BadInput(what=f"the name of an event of {len(str(name)):,} characters is over the limit of {LONGEST_NAME}")
+        raise BadInput(
+            what=f"the name of an event of {len(str(name)):,} characters is over the limit of {LONGEST_NAME}"
+        )
 
 
 async def send(

@@ -1,7 +1,8 @@
 """Whom a batch of moves wakes: parents whose children ended, and jobs that begin to wait for what is there already.
 
 Both sides of a wait look: what happens looks for those who wait for it, and whoever begins to wait looks once more
-whether it has happened. Only moves of children, and of jobs that begin to wait, have such effects; others cost a glance.
+whether it has happened. Only moves of children, and of jobs that begin to wait, have such effects; others cost a
+glance.
 """
 
 from __future__ import annotations

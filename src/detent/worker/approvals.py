@@ -76,7 +76,7 @@ class Approvals:
 def _new(name: str, question: str, by: str | None, expires: Span | None, details: Any) -> NewApproval:
     """What is wrong with it is the handler's fault, and will be the next time."""
     try:
-        if not isinstance(question, str) or not question.strip() or len(question) > LONGEST_COMMENT:
+        if not question.strip() or len(question) > LONGEST_COMMENT:
             raise BadInput(what=f"a question is text of at most {LONGEST_COMMENT} characters")
         if by is not None:
             check_name("approver", by)

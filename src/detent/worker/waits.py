@@ -57,9 +57,7 @@ class Waits:
         return self._steps.waiting(self._children.spawn_many(self._steps.own_name("spawn", None), job, many))
 
     def join(self, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
-        return self._steps.waiting(
-            self._children.join(self._steps.own_name("join", None), children, return_exceptions)
-        )
+        return self._steps.waiting(self._children.join(self._steps.own_name("join", None), children, return_exceptions))
 
     def wait_for_event(self, event: str, timeout: Span | None) -> Any:
         name = self._steps.own_name(f"event {event}", None)
