@@ -1,7 +1,7 @@
 """A worker whose parent job spawns children in two writes, and stops in between to be killed.
 
-Usage: python -m tests.acceptance.spawner URL FOLDER COUNT [forgetful]. In its first run the parent leaves a file `spawned`
-in the folder and sleeps. The forgetful twin does not look for what it has spawned before.
+Usage: python -m tests.acceptance.spawner URL FOLDER COUNT [forgetful]. In its first run the parent leaves a file
+`spawned` in the folder and sleeps. The forgetful twin does not look for what it has spawned before.
 """
 
 from __future__ import annotations

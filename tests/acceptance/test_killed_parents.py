@@ -37,7 +37,7 @@ async def joined_after_a_kill(store: Store, url: str, folder: Path, *twin: str) 
     """The parent, and what its join returned in the second process."""
 
     async def has_spawned() -> bool:
-        return (folder / "spawned").exists()  # noqa: ASYNC240 - a look
+        return (folder / "spawned").exists()
 
     (parent,) = await store.enqueue([NewJob("parent")])
     with worker(url, folder, *twin):

@@ -119,6 +119,15 @@ async def test_old_signals_are_dropped_the_oldest_first(timed: Store, clock: Set
     assert await timed.forget_signals(clock.now + 1) == 1
 
 
+async def test_a_tenants_transaction_sends_and_wakes_its_own(store: Store, other_tenant: int) -> None:
+    await queued(store, tenant_id=other_tenant)
+    (job,) = await claim(store, await worker(store), 1, start=True)
+    await wait(store, job)
+    async with store.transaction(tenant_id=other_tenant) as transaction:
+        assert (await send(transaction, tenant_id=other_tenant)).woken == 1
+    assert await due(store, job)
+
+
 # --- races
 
 

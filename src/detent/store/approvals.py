@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.store.records import Job
+from detent.store.wakes import APPROVAL
 
 PREFIX = "apr"
 
@@ -51,7 +52,7 @@ class Approval(NamedTuple):
     @property
     def waits_for(self) -> str:
         """What the job that asks waits for."""
-        return f"approval {self.public_id}"
+        return f"{APPROVAL}{self.public_id}"
 
 
 APPROVAL_COLUMNS = Approval._fields

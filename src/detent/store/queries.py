@@ -36,6 +36,7 @@ from detent.store.postgres_batches import (
     shape,
 )
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -61,6 +62,10 @@ _LEFT_TO_OTHERS = {
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
+    "all_children": literal(ALL_CHILDREN),
+    "any_child": literal(ANY_CHILD),
+    "an_event": literal(EVENT),
+    "an_approval": literal(APPROVAL),
     "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from detent.lifecycle.machine import Change
+from detent.lifecycle.machine import Change, Verb
 
 ALL_CHILDREN, ANY_CHILD = "children", "a child"
 EVENT, APPROVAL = "event ", "approval "
@@ -48,7 +48,7 @@ def wakes(runs: Sequence[Sequence[Change]]) -> Wakes | None:
             if any(map(_PARENT, run)):
                 parents = {change.parent_id: MORE_THAN_ANY for change in run if change.parent_id is not None}
                 found = found._replace(parents=found.parents + list(parents.items()), ended=True)
-        elif run[0].move.trigger == "snooze":
+        elif run[0].move.verb is Verb.SNOOZE:
             for change in run:
                 _note_wait(found, change)
     return found if found.parents or found.listeners or found.askers else None

@@ -43,4 +43,4 @@ WHERE job_id IS NOT NULL AND coalesce(decision, '') <> 'withdrawn';
 CREATE INDEX approvals_open ON approvals (tenant_id, id) WHERE decision IS NULL;
 
 -- Jobs that wait for something with a name. Others pay nothing for it.
-CREATE INDEX jobs_waiting ON jobs (tenant_id, waits_for) WHERE waits_for IS NOT NULL;
+CREATE INDEX jobs_waiting ON jobs (tenant_id, waits_for) WHERE waits_for IS NOT NULL AND state = {job.queued};

@@ -215,8 +215,8 @@ SELECT pg_advisory_xact_lock(k.class, k.number) FROM (
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
-    WHEN 'children' THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    WHEN 'a child' THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     END
 RETURNING jobs.id;
 
@@ -224,7 +224,7 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a signal that had been sent.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = 'event ' || g.name AND EXISTS (
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
 RETURNING jobs.id;
@@ -233,7 +233,7 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a decision that had been made.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE 'approval %'
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
 RETURNING jobs.id;
 

@@ -136,8 +136,8 @@ SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id IN (SELECT value 
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
-    WHEN 'children' THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    WHEN 'a child' THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     END
 RETURNING jobs.id;
 
@@ -145,7 +145,7 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a signal that had been sent.
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM json_each(:given)) AS g
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = 'event ' || g.name AND EXISTS (
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
 RETURNING jobs.id;
@@ -154,7 +154,7 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a decision that had been made.
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE 'approval %'
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
 RETURNING jobs.id;
 
