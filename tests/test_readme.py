@@ -1,4 +1,4 @@
-"""The code in the README runs."""
+"""The code in the README runs, and so does that of pages with whole programs."""
 
 import re
 import subprocess
@@ -13,8 +13,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_python_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    programs = blocks("README.md", "python")
-    assert programs
+    programs = blocks("README.md", "python") + blocks("docs/how-to/waiting.md", "python")
+    assert len(programs) > 1
     for program in programs:
         (tmp_path / "program.py").write_text(program, "utf-8")
         done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
