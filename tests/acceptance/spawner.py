@@ -47,7 +47,7 @@ def forget() -> None:
     async def spawned(self: Children, name: str, *what: Any) -> list[int]:
         return await shipped(self, f"{name} {uuid4()}", *what)
 
-    Children._spawned = spawned  # type: ignore[method-assign]
+    Children._spawned = spawned  # type: ignore[method-assign, assignment]
 
 
 async def main(url: str, folder: str, count: str, twin: str = "") -> None:
