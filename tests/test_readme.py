@@ -14,7 +14,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to/durable-steps.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/durable-steps.md", "docs/how-to/waiting.md"])
 def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
     programs = blocks(page, "python")
     assert programs

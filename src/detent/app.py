@@ -15,11 +15,14 @@ from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.service import artifacts, results
+from detent.service import approvals, artifacts, results, signals
 from detent.service.endings import Endings
+from detent.service.new_jobs import new_job
 from detent.service.retention import Retention
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
+from detent.store.approvals import Approval
 from detent.store.protocol import Enqueues
+from detent.store.signals import Sent
 from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
@@ -248,18 +251,41 @@ class Detent:
         _, content = await artifacts.content(await self.open(), self._tenant_id, job_id, name)
         return content
 
+    async def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job: Handle | str | None = None,
+        key: str | None = None,
+        _tx: Any = None,
+    ) -> Sent:
+        """Sends an event to the jobs that wait for that name, now or later, for a week; with `job`, to that one only.
+        The same `key` a second time sends no second one. With `_tx`, a transaction of `app.transaction()`, it is sent
+        if and when that commits."""
+        where = await self.queue(_tx)
+        to = job.id if isinstance(job, Handle) else job
+        return await signals.send(where, self._tenant_id, name, payload, job=to, key=key)
+
+    async def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """Approves what a job asks for; the same again answers the same, another decision is `AlreadyDecided`."""
+        return await approvals.decide(
+            await self.open(), self._tenant_id, approval_id, approvals.APPROVED, by=by, comment=comment
+        )
+
+    async def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """Rejects what a job asks for."""
+        return await approvals.decide(
+            await self.open(), self._tenant_id, approval_id, approvals.REJECTED, by=by, comment=comment
+        )
+
+    async def approvals(self) -> list[Approval]:
+        """The questions that are open, the newest first."""
+        return await approvals.listed(await self.open(), self._tenant_id)
+
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
         """A job of this kind, ready to be enqueued: by the rules of its newest version."""
-        kind = self.kinds.get(kind.name, kind)
-        return NewJob(
-            kind.name,
-            kind.payload(arguments),
-            kind.queue,
-            self._tenant_id,
-            kind.priority,
-            max_attempts=kind.max_attempts,
-            on_exhausted=kind.on_exhausted,
-        )
+        return new_job(self.kinds.get(kind.name, kind), arguments, self._tenant_id)
 
     async def work(
         self,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from detent.outcomes import PermanentError
+
 
 class DetentError(Exception):
     """Something went wrong: {what}"""
@@ -119,6 +121,41 @@ class JobFailed(DetentError):
         self.reason = reason
         self.error = error
         super().__init__(id=id, state=state, why=why)
+
+
+class ChildFailed(JobFailed, PermanentError):
+    """The child {id} ended {state}: {why}; see: detent jobs show {id}"""
+
+
+class NoEvent(DetentError, TimeoutError, PermanentError):
+    """No event {name!r} came within {waited}"""
+
+    status = 504
+
+
+class NotApproved(DetentError, PermanentError):
+    """{id} was not approved: it {became}"""
+
+    status = 409
+
+
+class ApprovalRejected(NotApproved):
+    """{id} was rejected by {by}{why}"""
+
+    def __init__(self, *, id: str, by: str | None, comment: str | None) -> None:
+        self.by = by
+        self.comment = comment
+        super().__init__(id=id, by=by or "somebody", why=f": {comment}" if comment else "")
+
+
+class ApprovalExpired(NotApproved):
+    """{id} expired: nobody decided in time"""
+
+
+class AlreadyDecided(DetentError):
+    """{id} was {decision}{by} before, and stays so"""
+
+    status = 409
 
 
 class KeyReused(DetentError):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
+from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
 from detent.store.records import Counter, Expiry, Progress, Seen
+from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.spawned import keys_of
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -414,6 +418,92 @@ async def tenant_added(store: Store, _: Any, id: int) -> None:
     assert [tenant.id for tenant in await store.tenants() if tenant.name == "ann"] == [id]
 
 
+# --- what jobs wait for
+
+
+async def spawn(store: Store, jobs: list[Job], again: bool) -> list[int] | None:
+    return await store.spawn(Save(jobs[0], "#spawn 1", ""), [NewJob("k", parent_id=jobs[0].id)] * 2)
+
+
+async def spawned(store: Store, jobs: list[Job], ids: list[int] | None) -> None:
+    assert ids is not None
+    await jobs_are(store, [jobs[0].id, *ids])
+    (kept,) = await store.checkpoints(1, jobs[0].id)
+    assert keys_of(kept.result) == ids
+
+
+async def a_waiting_job(store: Store) -> tuple[int, str]:
+    """Waits for an event; and a key to send it under."""
+    (job,) = await claimed_and_running(store)
+    values = {"run_at": 1 << 60, "waits_for": "event go", "seen": 1 << 60}
+    assert await store.apply([await decided(store, JOB, job.id, "snooze", by="holder", values=values)]) == []
+    return job.id, str(uuid4())
+
+
+async def send_signal(store: Store, given: tuple[int, str], again: bool) -> Sent:
+    return await store.send_signal(NewSignal(1, "go", "1", given[1], given[0]))
+
+
+async def signal_sent(store: Store, given: tuple[int, str], sent: Sent) -> None:
+    """Once, and the job is due."""
+    (row,) = await store.rows(JOB, [given[0]])
+    assert row["waits_for"] is None
+    assert await store.next_signal(1, given[0], "go", sent.id - 1) == Signal(sent.id, "1")
+    assert await store.next_signal(1, given[0], "go", sent.id) is None
+
+
+async def an_old_signal(store: Store) -> None:
+    await store.send_signal(NewSignal(1, "old", "1", str(uuid4())))
+
+
+async def forget_signals(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_signals(1 << 60)
+
+
+async def signals_forgotten(store: Store, _: Any, count: int) -> None:
+    assert await store.next_signal(1, 1, "old", 0) is None
+
+
+async def open_approval(store: Store, jobs: list[Job], again: bool) -> Approval | None:
+    return await store.open_approval(jobs[0], NewApproval("#approval 1", "Ship?"))
+
+
+async def approval_open(store: Store, jobs: list[Job], approval: Approval | None) -> None:
+    assert await store.approvals(1, job=jobs[0].id, open_only=False) == [approval]
+
+
+async def a_question(store: Store) -> Approval:
+    approval = await open_approval(store, await claimed_and_running(store), False)
+    assert approval is not None
+    return approval
+
+
+async def decide_approval(store: Store, question: Approval, again: bool) -> Approval | None:
+    return await store.decide_approval(1, question.id, "approved", "ann")
+
+
+async def approval_decided(store: Store, question: Approval, approval: Approval | None) -> None:
+    assert approval is not None
+    assert approval == await store.approval(1, question.id)
+    assert (approval.decision, approval.decided_by) == ("approved", "ann")
+
+
+async def a_stale_question(store: Store) -> Approval:
+    question = await a_question(store)
+    assert await store.apply([await decided(store, JOB, question.job_id or 0, "cancel")]) == []
+    return question
+
+
+async def withdraw_approvals(store: Store, _: Any, again: bool) -> int:
+    return await store.withdraw_approvals()
+
+
+async def approvals_withdrawn(store: Store, question: Approval, _: int) -> None:
+    found = await store.approval(1, question.id)
+    assert found is not None
+    assert found.decision == "withdrawn"
+
+
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
@@ -455,5 +545,11 @@ CALLS: dict[str, Call] = {
     "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
     "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
     "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
+    "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
+    "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
+    "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),
+    "open_approval": Call("open_approval", claimed_and_running, open_approval, approval_open, 0),
+    "decide_approval": Call("decide_approval", a_question, decide_approval, approval_decided, 0),
+    "withdraw_approvals": Call("withdraw_approvals", a_stale_question, withdraw_approvals, approvals_withdrawn, 0),
     "add_tenant": Call("add_tenant", nothing, add_tenant, tenant_added, 0),
 }

@@ -10,10 +10,13 @@ import pytest
 from detent.errors import StoreError
 from detent.lifecycle import JOB, WORKER
 from detent.store import Blob, NewJob, Store
+from detent.store.approvals import NewApproval
+from detent.store.checkpoints import Save
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
 from detent.store.records import Counter, Expiry
+from detent.store.signals import NewSignal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -96,6 +99,9 @@ async def peopled(postgres_store: Store) -> Store:
 async def _keep_something(store: Store) -> None:
     for job in await claim(store, await worker(store, name="keeper"), start=True):
         await store.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        await store.checkpoint([Save(job, "step", "1")])
+        await store.open_approval(job, NewApproval("step", "Ship?"))
+        await store.send_signal(NewSignal(job.tenant_id, "go", "1", "key"))
         await moved(store, JOB, job.id, "release", by="holder")
 
 

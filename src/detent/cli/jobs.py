@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.cli import job_output, job_steps, job_watch, screen
+from detent.cli import job_output, job_signals, job_steps, job_watch, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operator, with_tenant
 from detent.lifecycle import JOB
 from detent.lifecycle.job import FAILED, QUEUED, RUNNING, SUCCEEDED
@@ -32,6 +32,7 @@ app = typer.Typer()
 app.command()(job_output.result)
 app.command()(job_output.artifacts)
 app.command()(job_output.artifact)
+app.command()(job_signals.signal)
 
 Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="The arguments as a JSON object; - reads stdin.")]
 Edited = Annotated[

@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
+    "approvals": Entry("detent.cli.approvals:app", "See what jobs ask people; approve or reject it."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),

@@ -13,6 +13,7 @@ from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfin
 from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
+from detent.service import children
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
@@ -150,6 +151,8 @@ async def cancel(
             if await store.request_stop(row["id"], tenant_id):
                 return "asked to stop"
         elif not await store.apply([decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
+            await children.cancel(store, tenant_id, row["id"], hard=hard)
+            await store.withdraw_approvals()
             return "cancelled"
     raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
 
@@ -232,7 +235,7 @@ def as_json(row: Row) -> Row:
 def _outside(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in ("id", "redriven_from"):
+    if name in ("id", "redriven_from", "parent_id"):
         return public_id(JOB.name, value)
     if name == "owner":
         return public_id("worker", value)

@@ -14,7 +14,8 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints
+from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints, postgres_waits
+from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Report, Save
@@ -46,7 +47,10 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
+from detent.store.wakes import wakes
 
 T = TypeVar("T")
 
@@ -146,6 +150,26 @@ class PostgresReads(ABC):
 
     async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
         return [Checkpoint(*row) for row in await self._fetch("checkpoints", tenant_id=tenant_id, job_id=job)]
+
+    async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        return [row[0] for row in await self._fetch("unfinished_children", tenant_id=tenant_id, jobs=list(jobs))]
+
+    async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        return [(tenant_id, id) for tenant_id, id in await self._fetch("cancelled_parents", limit=limit)]
+
+    async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        rows = await self._fetch("next_signal", tenant_id=tenant_id, job_id=job, name=name, after=after)
+        return Signal(*rows[0]) if rows else None
+
+    async def approval(self, tenant_id: int, id: int) -> Approval | None:
+        rows = await self._fetch("approval", tenant_id=tenant_id, id=id)
+        return Approval(*rows[0]) if rows else None
+
+    async def approvals(
+        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+    ) -> list[Approval]:
+        which = "open_approvals" if open_only else "approvals"
+        return [Approval(*row) for row in await self._fetch(which, tenant_id=tenant_id, job_id=job, limit=limit)]
 
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])
@@ -274,11 +298,16 @@ class PostgresVerbs(PostgresReads):
         runs, large = batches(changes), with_blobs(changes)
         if not runs:
             return []
-        if len(runs) == 1 and not large:
+        touched = wakes(runs)
+        if len(runs) == 1 and not large and touched is None:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
+            if touched:
+                await postgres_waits.prepare(transaction._fetch, touched, [change.id for change in changes])
             lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
             await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
+            if touched and await postgres_waits.wake(transaction._fetch, touched):
+                await transaction._fetch("ring")
             return lost
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
@@ -333,6 +362,53 @@ class PostgresVerbs(PostgresReads):
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
         return len(await self._fetch("lift_holds", holds=list(holds)))
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        made = await self._surely(partial(self._spawn_as, keys, save._replace(result=told(keys)), jobs))
+        if made == keys:
+            self.tally.enqueued(jobs, keys, keys)
+        return made
+
+    async def _spawn_as(self, keys: list[int], save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        """What is kept under the name decides: sent again, it is there, and so are the jobs."""
+        async with self._transaction() as transaction:
+            (stands,) = await transaction.checkpoint([save])
+            if stands is None or stands != save.result:
+                return None if stands is None else keys_of(stands)
+            return await transaction._enqueue_as(keys, jobs)
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        return await self._surely(partial(self._send_signal, signal))
+
+    async def _send_signal(self, signal: NewSignal) -> Sent:
+        async with self._transaction() as transaction:
+            sent = await postgres_waits.send_signal(transaction._fetch, signal)
+            if sent.woken:
+                await transaction._fetch("ring")
+            return sent
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        return len(await self._fetch("forget_signals", older_than=older_than, limit=limit))
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        async with self._transaction() as transaction:
+            return await postgres_waits.open_approval(transaction._fetch, job, question, id)
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        async with self._transaction() as transaction:
+            approval, woken = await postgres_waits.decide_approval(
+                transaction._fetch, tenant_id, id, decision, by, comment
+            )
+            if woken:
+                await transaction._fetch("ring")
+            return approval
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        return len(await self._fetch("withdraw_approvals", limit=limit))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
@@ -28,6 +29,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.tally import Tally
 
 
@@ -117,6 +119,29 @@ class Reader(Protocol):
         """What the steps of a job have left, in the order they did; that of another tenant's job is not shown."""
         ...
 
+    async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        """The children of these jobs that have not ended, by their ids; another tenant's are not shown."""
+        ...
+
+    async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        """Cancelled jobs that have children which have not ended, as (tenant, job), at most so many."""
+        ...
+
+    async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        """The first signal of that name after a place in its sequence, of those sent to this job or to everyone; none
+        while there is none."""
+        ...
+
+    async def approval(self, tenant_id: int, id: int) -> Approval | None:
+        """A question to people by its key; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def approvals(
+        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+    ) -> list[Approval]:
+        """A tenant's questions, the newest first: of one job or of all, those that are open or those of any kind."""
+        ...
+
     async def log_end(self) -> str:
         """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
         ...
@@ -191,7 +216,9 @@ class Writer(Protocol):
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         """Each change is written with its event if its record is still as it was decided on; those that came too late
         are returned and have changed nothing. The same change by the same actor a second time counts as written. A
-        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same."""
+        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. A job
+        that waits for its children is due with the end of the last of them; one that begins to wait for what has
+        happened meanwhile is due at once."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -219,6 +246,38 @@ class Writer(Protocol):
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
         """Jobs in the queue that are held by exactly one of these names can be claimed again; returns how many."""
+        ...
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        """Queues children of a claimed job that is running, and keeps their ids under the step's name, both or none.
+        Under a name that is there already nothing is queued: the ids of the first time are returned. None is for a job
+        that is no longer held."""
+        ...
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        """Sends a signal, and makes the jobs due that wait for it; one whose key was used before is not sent again. No
+        job that begins to wait at the same time misses it."""
+        ...
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        """Drops signals that were sent before that time, the oldest first, at most so many; returns how many."""
+        ...
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        """Asks a question for a claimed job that is running. The same one again, at the same step, is the first one as
+        it stands; another one at that step withdraws what is open there. None is for a job that is no longer held."""
+        ...
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        """Decides a question that is open, in time, and whose job has not ended, and makes the job due that waits for
+        it; `expired` is decided only when its time is over. Whatever came of it, the question is returned as it stands;
+        there is one decision, whoever else decides at the same time."""
+        ...
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        """Withdraws open questions of jobs that have ended or are gone, at most so many; returns how many."""
         ...
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:

@@ -19,6 +19,7 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -35,6 +36,7 @@ from detent.store.postgres_batches import (
     shape,
 )
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -60,6 +62,11 @@ _LEFT_TO_OTHERS = {
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
+    "all_children": literal(ALL_CHILDREN),
+    "any_child": literal(ANY_CHILD),
+    "an_event": literal(EVENT),
+    "an_approval": literal(APPROVAL),
+    "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),

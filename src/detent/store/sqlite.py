@@ -124,6 +124,9 @@ class SqliteStore(SqliteVerbs):
         if not paused:
             self._bell.ring()
 
+    def _ring(self) -> None:
+        self._bell.ring()
+
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
 
@@ -200,6 +203,9 @@ class SqliteTransaction(SqliteVerbs):
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         self._rings |= not paused
         await super().set_queue_paused(name, paused, tenant_id)
+
+    def _ring(self) -> None:
+        self._rings = True
 
     async def execute(self, sql: str, *values: Any) -> int:
         return (await self._write(lambda session: session.own(sql, values)))[1]

@@ -17,7 +17,8 @@ from detent import ids
 from detent.errors import LeaseLost, NotFound
 from detent.lifecycle import JOB
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list
+from detent.store import event_log, job_list, sqlite_waits
+from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import PROGRESS, Checkpoint, Report, Save, columns
@@ -46,8 +47,11 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.spawned import keys_of, told
 from detent.store.sqlite_faults import sqlite_faults
 from detent.store.tally import Tally
+from detent.store.wakes import wakes
 
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
@@ -134,6 +138,27 @@ class Session:
     def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
         return [Checkpoint(*row) for row in self._run("checkpoints", tenant_id=tenant_id, job_id=job)]
 
+    def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        return [row[0] for row in self._run("unfinished_children", tenant_id=tenant_id, jobs=json.dumps(list(jobs)))]
+
+    def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        return [(tenant_id, id) for tenant_id, id in self._run("cancelled_parents", limit=limit)]
+
+    def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        rows = self._run("next_signal", tenant_id=tenant_id, job_id=job, name=name, after=after)
+        return Signal(*rows[0]) if rows else None
+
+    def approval(self, tenant_id: int, id: int) -> Approval | None:
+        rows = self._run("approval", tenant_id=tenant_id, id=id)
+        return Approval(*rows[0]) if rows else None
+
+    def approvals(self, tenant_id: int, job: int | None, open_only: bool, limit: int) -> list[Approval]:
+        which = "open_approvals" if open_only else "approvals"
+        return [Approval(*row) for row in self._run(which, tenant_id=tenant_id, job_id=job, limit=limit)]
+
+    def stale_approvals(self) -> bool:
+        return bool(self._run("stale_approvals"))
+
     def unused_blobs(self, older_than: int, limit: int) -> list[tuple[Any, ...]]:
         return self._run("unused_blobs", older_than=older_than, limit=limit)
 
@@ -186,7 +211,9 @@ class Session:
     # --- writes
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        keys = self._take_keys(len(jobs))
+        return self._enqueue_as(self._take_keys(len(jobs)), jobs)
+
+    def _enqueue_as(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
         made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
@@ -248,13 +275,16 @@ class Session:
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
 
-    def apply(self, changes: Sequence[Change]) -> list[Change]:
-        lost = [late for batch in batches(changes) for late in self._apply_batch(batch)]
+    def apply(self, changes: Sequence[Change]) -> tuple[list[Change], int]:
+        """Those that came too late, and how many jobs were woken by the others."""
+        runs = batches(changes)
+        lost = [late for batch in runs for late in self._apply_batch(batch)]
         for change, blob in with_blobs(changes):
             if change not in lost:
                 self._keep_blob(change.tenant_id, blob)
                 self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
-        return lost
+        touched = wakes(runs)
+        return lost, sqlite_waits.wake(self._run, touched) if touched else 0
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, _, extras = self._catalogue.move(batch[0])
@@ -315,6 +345,33 @@ class Session:
 
     def lift_holds(self, holds: Sequence[str]) -> int:
         return len(self._run("lift_holds", holds=json.dumps(list(holds))))
+
+    def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = list(self._take_keys(len(jobs)))
+        mine = told(keys)
+        stands = self._checkpoint_one(save._replace(result=mine))
+        if stands is None or stands != mine:
+            return None if stands is None else keys_of(stands)
+        self._enqueue_as(keys, jobs)
+        return keys
+
+    def send_signal(self, signal: NewSignal) -> Sent:
+        return sqlite_waits.send_signal(self._run, signal)
+
+    def forget_signals(self, older_than: int, limit: int) -> int:
+        return len(self._run("forget_signals", older_than=older_than, limit=limit))
+
+    def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        (id,) = self._take_keys(1)
+        return sqlite_waits.open_approval(self._run, job, question, id)
+
+    def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None, comment: str | None
+    ) -> tuple[Approval | None, bool]:
+        return sqlite_waits.decide_approval(self._run, tenant_id, id, decision, by, comment)
+
+    def withdraw_approvals(self, limit: int) -> int:
+        return len(self._run("withdraw_approvals", limit=limit))
 
     def drop_blobs(self, found: Sequence[tuple[Any, ...]]) -> int:
         return len(self._run("drop_blobs", found=json.dumps(found)))

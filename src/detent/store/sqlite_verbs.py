@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
@@ -32,6 +33,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
 
@@ -110,6 +112,23 @@ class SqliteReads(ABC):
     async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
         return await self._read(lambda session: session.checkpoints(tenant_id, job))
 
+    async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        return await self._read(lambda session: session.unfinished_children(tenant_id, jobs))
+
+    async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        return await self._read(lambda session: session.cancelled_parents(limit))
+
+    async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        return await self._read(lambda session: session.next_signal(tenant_id, job, name, after))
+
+    async def approval(self, tenant_id: int, id: int) -> Approval | None:
+        return await self._read(lambda session: session.approval(tenant_id, id))
+
+    async def approvals(
+        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+    ) -> list[Approval]:
+        return await self._read(lambda session: session.approvals(tenant_id, job, open_only, limit))
+
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
 
@@ -147,6 +166,10 @@ class SqliteVerbs(SqliteReads):
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         """Which thread and which transaction: a subclass says."""
 
+    @abstractmethod
+    def _ring(self) -> None:
+        """Tells those who wait for work, once it is committed."""
+
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
 
@@ -178,8 +201,10 @@ class SqliteVerbs(SqliteReads):
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         weight = len(changes) + sum(blob.weight for _, blob in with_blobs(changes))
-        late = await self._write(lambda session: session.apply(changes), weight)
+        late, woken = await self._write(lambda session: session.apply(changes), weight)
         self.tally.late(late)
+        if woken:
+            self._ring()
         return late
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -204,6 +229,39 @@ class SqliteVerbs(SqliteReads):
         if not await self._read(lambda session: session.any_held(holds)):
             return 0
         return await self._write(lambda session: session.lift_holds(holds))
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = await self._write(lambda session: session.spawn(save, jobs), len(jobs) + 1)
+        self._ring()
+        return keys
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        sent = await self._write(lambda session: session.send_signal(signal))
+        if sent.woken:
+            self._ring()
+        return sent
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_signals(older_than, limit), limit)
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        return await self._write(lambda session: session.open_approval(job, question))
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        approval, woken = await self._write(
+            lambda session: session.decide_approval(tenant_id, id, decision, by, comment)
+        )
+        if woken:
+            self._ring()
+        return approval
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        # Nearly always there are none: that is seen without keeping other writers waiting.
+        if not await self._read(lambda session: session.stale_approvals()):
+            return 0
+        return await self._write(lambda session: session.withdraw_approvals(limit))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.

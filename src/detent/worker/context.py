@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from detent import ids
@@ -11,6 +11,7 @@ from detent.moments import Span
 from detent.store import Artifact, Job
 from detent.worker.shelf import Content, Keeps
 from detent.worker.steps import Steps
+from detent.worker.waits import Child, Desk, Spawnable, Waits
 
 
 class Context:
@@ -19,12 +20,14 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_heard", "_job", "_shelf", "_steps", "_stopping")
+    __slots__ = ("_desk", "_heard", "_job", "_shelf", "_steps", "_stopping", "_waits")
 
-    def __init__(self, job: Job, shelf: Keeps, steps: Steps) -> None:
+    def __init__(self, job: Job, shelf: Keeps, steps: Steps, desk: Desk | None = None) -> None:
         self._job = job
         self._shelf = shelf
         self._steps = steps
+        self._desk = desk
+        self._waits: Waits | None = None
         self._stopping = False
         self._heard: Callable[[], None] | None = None
 
@@ -89,6 +92,58 @@ class Context:
         >>> # await ctx.sleep("3d")
         """
         return self._steps.sleep(span, name)
+
+    def spawn(self, job: Spawnable | str, /, **arguments: Any) -> Any:
+        """Enqueues a child of this job, once, whatever happens: a declared job, or the name of one. What comes back
+        names the child to `join`. A cancelled parent cancels its children.
+
+        `await` it in an async function, like everything below; an ordinary one gets the value itself.
+
+        >>> # page = await ctx.spawn(fetch, url="…")
+        """
+        return self._waiting.spawn(job, arguments)
+
+    def spawn_many(self, job: Spawnable | str, many: Iterable[Mapping[str, Any]], /) -> Any:
+        """Enqueues one child for each of these arguments, in their order, each once.
+
+        >>> # pages = await ctx.spawn_many(fetch, [{"url": url} for url in urls])
+        """
+        return self._waiting.spawn_many(job, list(many))
+
+    def join(self, children: Child | Sequence[Child], /, *, return_exceptions: bool = False) -> Any:
+        """What children returned, once all of these have ended: a list in the same order, or one value for one child.
+        Until then the job holds nothing. One that ended without success raises `JobFailed`; with `return_exceptions` it
+        comes back as that, in its place.
+
+        >>> # sizes = await ctx.join(pages)
+        """
+        return self._waiting.join(children, return_exceptions)
+
+    def wait_for_event(self, name: str, timeout: Span | None = None) -> Any:
+        """The payload of the next event of that name which this job has not had, sent by `app.send_event` to this job
+        or to everyone, before or after it began to wait. Until then the job holds nothing. When the time is over it
+        raises `NoEvent`, a `TimeoutError`.
+
+        >>> # paid = await ctx.wait_for_event("payment-17", timeout="3d")
+        """
+        return self._waiting.wait_for_event(name, timeout)
+
+    def wait_for_approval(
+        self, question: str, *, by: str | None = None, expires: Span | None = None, details: Any = None
+    ) -> Any:
+        """Asks people, and goes on with an `Approved` once somebody has approved; `details` are what they are shown
+        beside the question, `by` is whom it is for. Until then the job holds nothing. It raises `ApprovalRejected`, or
+        `ApprovalExpired` when nobody decided in time.
+
+        >>> # approved = await ctx.wait_for_approval("Ship release 1.2?", by="ops", expires="24h")
+        """
+        return self._waiting.wait_for_approval(question, by, expires, details)
+
+    @property
+    def _waiting(self) -> Waits:
+        if self._waits is None:
+            self._waits = Waits(self._job, self._steps, self._desk)
+        return self._waits
 
     def keep(self, name: str, data: Content, media_type: str | None = None) -> Awaitable[Artifact]:
         """Keeps bytes, text or a file (a Path) with the job under a name, at most 64 MiB. The same name again, in a

@@ -121,6 +121,10 @@ class Journal:
             raise _lost(save.job)
         return stands
 
+    async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
+        """Asks the store for a handler, as often as it takes while the job is held."""
+        return await self._while_held(job, lambda: question(self._store))
+
     async def note_change(self, job: Job, name: str) -> None:
         await self._while_held(job, lambda: self._store.checkpoint_changed(job.tenant_id, job.id, name))
 

@@ -38,10 +38,12 @@ class Release:
 @dataclass(frozen=True, slots=True)
 class Suspend:
     """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
-    waits for makes it due before; without that, when its patience of a hundred years is over."""
+    waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
+    what it waits for the handler has looked at: what came later is found when the wait is written."""
 
     waits_for: str
     until: int | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _wait(said: Suspend) -> dict[str, Any]:
-    return {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for}
+    return {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
 
 
 def _result(text: str) -> dict[str, Any]:

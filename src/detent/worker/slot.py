@@ -14,6 +14,7 @@ from detent.worker.journal import Journal
 from detent.worker.settlement import Raised, Release
 from detent.worker.shelf import Shelf
 from detent.worker.steps import Steps
+from detent.worker.waits import Desk
 
 
 class Slot:
@@ -26,6 +27,7 @@ class Slot:
         holds: Callable[[Job], bool],
         shelf: Shelf,
         journal: Journal,
+        desk: Desk,
         finish: Callable[[Job, Any], None],
     ) -> None:
         self._inbox = inbox
@@ -33,6 +35,7 @@ class Slot:
         self._holds = holds
         self._shelf = shelf
         self._journal = journal
+        self._desk = desk
         self._finish = finish
         self._context: Context | None = None
         self._stopped = False
@@ -68,7 +71,7 @@ class Slot:
     async def _run(self) -> None:
         while not self._closing:
             job = await self._inbox.get()
-            self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal))
+            self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal), self._desk)
             said = await self._said(job, self._context)
             self.job = self._context = None
             self._finish(job, said)

@@ -137,6 +137,10 @@ class Steps:
         """Which version of the handler made the first checkpoint of the job; none before there is one."""
         return next((one.version for one in (await self.before()).values()), None)
 
+    def save(self, name: str, text: str) -> Save:
+        """What is to be kept, where that is written together with something else."""
+        return Save(self._job, name, text, version=self.version)
+
     async def keep(self, name: str, value: Any, code: str | None = None) -> Any:
         """Keeps a value, and returns it as the next run will see it."""
         return json.loads(await self.keep_text(name, _text(name, value), code))

@@ -29,6 +29,7 @@ from detent.service.retention import Retention
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
+from detent.worker.follow_up import FollowUp
 from detent.worker.heartbeat import Heartbeat
 from detent.worker.isolation import Isolation, check
 from detent.worker.journal import Journal
@@ -43,6 +44,7 @@ from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
 from detent.worker.threads import Threads
 from detent.worker.versions import NONE_OLDER, Handlers, Lifter, Older
+from detent.worker.waits import Desk
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
@@ -125,9 +127,13 @@ class Worker:
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
+        desk = Desk(journal, self._kinds)
+        self._slots = [
+            Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
+        ]
         self._board = journal.board
-        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), self._lift(), flushing(self._store))
+        mending = (self._reap(), self._follow_up(), self._lift())
+        chores = (*mending, self._prune(), self._beat(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -145,6 +151,9 @@ class Worker:
 
     async def _reap(self) -> None:
         await Reaper(self._store, self._look_again, self._outage).run()
+
+    async def _follow_up(self) -> None:
+        await FollowUp(self._store, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()

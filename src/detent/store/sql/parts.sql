@@ -7,6 +7,11 @@ completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_bef
     AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
 
+-- name: stale
+-- An open question whose job has ended, or is gone.
+a.decision IS NULL AND a.job_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = a.job_id AND j.completed_at IS NULL);
+
 -- name: worker_may_go
 -- It ended long enough ago, and no job is left in its name.
 completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)

@@ -224,3 +224,52 @@ WHERE id NOT IN (SELECT entity_id FROM replaced) ON CONFLICT DO NOTHING;
 -- name: lift_holds
 -- What was held by one of these names can be claimed again.
 UPDATE jobs SET held_by = NULL WHERE held_by = ANY(:holds::text[]) AND state = {job.queued} RETURNING id;
+
+-- name: unfinished_children
+-- The children of these jobs that have not ended.
+SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id = ANY(:jobs::bigint[]) AND completed_at IS NULL ORDER BY id;
+
+-- name: lock_jobs
+-- In one order for everyone, before it is asked what is left to wait for: who comes second sees what the first has done.
+SELECT id FROM jobs WHERE id = ANY(:ids::bigint[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_signals
+-- One at a time for a name, sender or waiter, until the transaction ends; in one order for everyone. Names share a few
+-- hundred locks, for the server has room for some thousands.
+SELECT pg_advisory_xact_lock(k.class, k.number) FROM (
+    SELECT DISTINCT 1684370548 AS class, hashtext(name) & 255 AS number FROM unnest(:names::text[]) AS g(name)
+    ORDER BY 2 OFFSET 0) AS k;
+
+-- name: wake_parents
+-- Jobs whose children were waited for: all of them, or any of more than there are now.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    END
+RETURNING jobs.id;
+
+-- name: wake_listeners
+-- Jobs that began to wait for a signal that had been sent.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+    SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
+        AND s.id > g.seen)
+RETURNING jobs.id;
+
+-- name: wake_askers
+-- Jobs that began to wait for a decision that had been made.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+    AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
+RETURNING jobs.id;
+
+-- name: wake_for_signal
+-- The jobs that wait for a signal of this name, in one order for everyone.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT j.id FROM jobs AS j WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
+        AND :job_id::bigint IN (0, j.id) ORDER BY j.id FOR NO KEY UPDATE) AS w
+WHERE jobs.id = w.id RETURNING jobs.id;

@@ -173,3 +173,98 @@ WHERE tenant_id = :tenant_id AND job_id = :job_id ORDER BY created_at, name;
 -- A step whose result was made by other code than a worker has now.
 UPDATE checkpoints SET changed_at = coalesce(changed_at, {now})
 WHERE tenant_id = :tenant_id AND job_id = :job_id AND name = :name;
+
+-- name: cancelled_parents
+-- Cancelled jobs with children that have not ended. Of such children the index is read one parent at a time, however
+-- many each has.
+WITH RECURSIVE parents(id) AS (
+    SELECT min(parent_id) FROM jobs WHERE parent_id IS NOT NULL AND completed_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(j.parent_id) FROM jobs AS j WHERE j.parent_id > parents.id AND j.completed_at IS NULL)
+    FROM parents WHERE parents.id IS NOT NULL)
+SELECT p.tenant_id, p.id FROM parents JOIN jobs AS p ON p.id = parents.id WHERE p.state = {job.cancelled} LIMIT :limit;
+
+-- name: next_signal
+-- The first signal of a name after a position: of those for everyone, or of those for this job.
+SELECT id, payload FROM (
+    SELECT * FROM (SELECT id, payload FROM signals
+        WHERE tenant_id = :tenant_id AND name = :name AND job_id = 0 AND id > :after ORDER BY id LIMIT 1) AS everyones
+    UNION ALL
+    SELECT * FROM (SELECT id, payload FROM signals
+        WHERE tenant_id = :tenant_id AND name = :name AND job_id = :job_id AND id > :after ORDER BY id LIMIT 1) AS own
+) AS next ORDER BY id LIMIT 1;
+
+-- name: send_signal
+-- The next signal of its name; nothing if its key was used before.
+INSERT INTO signals (created_at, job_id, tenant_id, name, key, payload)
+VALUES ({now}, :job_id, :tenant_id, :name, :key, :payload) ON CONFLICT (tenant_id, key) DO NOTHING RETURNING id;
+
+-- name: signal_by_key
+-- The signal a key has already sent.
+SELECT id FROM signals WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: forget_signals
+-- Signals that were sent before then, the oldest first.
+DELETE FROM signals WHERE id IN (
+    SELECT id FROM signals WHERE created_at < :older_than ORDER BY created_at LIMIT :limit)
+RETURNING id;
+
+-- name: approval
+-- A question by its key.
+SELECT {approval_columns} FROM approvals WHERE id = :id AND tenant_id = :tenant_id;
+
+-- name: approvals
+-- Questions, the newest first: of one job or of all, open or of any kind.
+SELECT {approval_columns} FROM approvals
+WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id) ORDER BY id DESC LIMIT :limit;
+
+-- name: open_approvals
+-- The same, of those without a decision.
+SELECT {approval_columns} FROM approvals
+WHERE tenant_id = :tenant_id AND decision IS NULL AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: still_held
+-- Whether a claim of a job still holds it; PostgreSQL lets nobody take it away before this is committed.
+SELECT 1 FROM jobs
+WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now} {for_share};
+
+-- name: approval_asked
+-- The same question of the same job and place, if it was not withdrawn.
+SELECT {approval_columns} FROM approvals
+WHERE job_id = :job_id AND step = :step AND digest = :digest AND coalesce(decision, '') <> 'withdrawn';
+
+-- name: withdraw_others
+-- Other questions of the same job and place that are still open: what they ask about is no longer what would be done.
+UPDATE approvals SET decision = 'withdrawn', decided_at = {now}
+WHERE job_id = :job_id AND step = :step AND digest <> :digest AND decision IS NULL;
+
+-- name: open_approval
+-- A question, unless it was asked before.
+INSERT INTO approvals (id, created_at, expires_at, job_id, tenant_id, step, question, details, digest, scope)
+VALUES (:id, {now}, {now} + :expires_us, :job_id, :tenant_id, :step, :question, :details, :digest, :scope)
+ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: lock_asker
+-- The job that asks, so that nothing moves it before the decision is written.
+SELECT id FROM jobs WHERE id = (SELECT job_id FROM approvals WHERE id = :id AND tenant_id = :tenant_id) {for_change};
+
+-- name: decide_approval
+-- One decision for ever: of what is open, while its job has not ended, and in time; or, once it is late, that it is late.
+UPDATE approvals SET decision = :decision, decided_at = {now}, decided_by = :decided_by, comment = :comment
+WHERE id = :id AND tenant_id = :tenant_id AND decision IS NULL
+    AND (job_id IS NULL OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = approvals.job_id AND j.completed_at IS NULL))
+    AND CASE WHEN :decision = 'expired' THEN expires_at <= {now}
+        ELSE expires_at IS NULL OR expires_at > {now} END
+RETURNING job_id;
+
+-- name: wake_asker
+-- The job that waits for this decision is due.
+UPDATE jobs SET run_at = {now}, waits_for = NULL
+WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id;
+
+-- name: withdraw_approvals
+-- Open questions of jobs that have ended, or are gone.
+UPDATE approvals SET decision = 'withdrawn', decided_at = {now} WHERE id IN (
+    SELECT a.id FROM approvals AS a WHERE {stale} LIMIT :limit)
+    AND decision IS NULL RETURNING id;

@@ -134,11 +134,6 @@ SELECT id, {now}, tenant_id, epoch, :version, :name, :code, :hash, :result FROM 
 WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now}
 ON CONFLICT (job_id, name) DO NOTHING RETURNING job_id;
 
--- name: still_held
--- Whether a claim of a job still holds it.
-SELECT 1 FROM jobs
-WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now};
-
 -- name: replace_telemetry
 -- The newest of its kind that was seen of an entity is seen anew.
 UPDATE telemetry SET ts = {now}, expires_at = {now} + :ttl_us, payload = :payload
@@ -153,3 +148,44 @@ SELECT 1 FROM jobs WHERE held_by IN (SELECT value FROM json_each(:holds)) AND st
 -- name: lift_holds
 -- What was held by one of these names can be claimed again.
 UPDATE jobs SET held_by = NULL WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} RETURNING id;
+
+-- name: unfinished_children
+-- The children of these jobs that have not ended.
+SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id IN (SELECT value FROM json_each(:jobs))
+    AND completed_at IS NULL ORDER BY id;
+
+-- name: wake_parents
+-- Jobs whose children were waited for: all of them, or any of more than there are now.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    END
+RETURNING jobs.id;
+
+-- name: wake_listeners
+-- Jobs that began to wait for a signal that had been sent.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+    SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
+        AND s.id > g.seen)
+RETURNING jobs.id;
+
+-- name: wake_askers
+-- Jobs that began to wait for a decision that had been made.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+    AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
+RETURNING jobs.id;
+
+-- name: wake_for_signal
+-- The jobs that wait for a signal of this name.
+UPDATE jobs SET run_at = min(run_at, {now}), waits_for = NULL
+WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id;
+
+-- name: stale_approvals
+-- Whether there is any open question whose job has ended.
+SELECT 1 FROM approvals AS a WHERE {stale} LIMIT 1;

@@ -1,0 +1,22 @@
+"""From a declared kind of job and its arguments to what is put into the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detent.job_type import JobType
+from detent.store import NewJob
+
+
+def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJob:
+    """A job of this kind, ready to be enqueued; arguments its function would not take are refused."""
+    return NewJob(
+        kind.name,
+        kind.payload(arguments),
+        kind.queue,
+        tenant_id,
+        kind.priority,
+        max_attempts=kind.max_attempts,
+        on_exhausted=kind.on_exhausted,
+    )
