@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, overload
 from urllib.parse import quote
 
 from detent import ids
@@ -15,7 +15,8 @@ from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.service import artifacts, results
+from detent.schedule import CatchUp, Rule
+from detent.service import artifacts, results, schedules
 from detent.service.endings import Endings
 from detent.service.retention import Retention
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
@@ -137,6 +138,7 @@ class Detent:
         self._workers: list[Worker] = []
         self._stopped = False
         self.kinds: dict[str, JobType] = {}
+        self.schedules: dict[str, tuple[schedules.Declaration, JobType, Mapping[str, Any]]] = {}
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
@@ -152,6 +154,80 @@ class Detent:
             return DeclaredJob(self, kind)
 
         return declare
+
+    @overload
+    def schedule(
+        self,
+        job: DeclaredJob,
+        /,
+        *,
+        cron: str | None = ...,
+        every: Span | None = ...,
+        tz: str = ...,
+        name: str | None = ...,
+        arguments: Mapping[str, Any] | None = ...,
+        catch_up: CatchUp = ...,
+    ) -> DeclaredJob: ...
+
+    @overload
+    def schedule(
+        self,
+        cron: str | None = ...,
+        /,
+        *,
+        every: Span | None = ...,
+        tz: str = ...,
+        name: str | None = ...,
+        arguments: Mapping[str, Any] | None = ...,
+        catch_up: CatchUp = ...,
+    ) -> Callable[[DeclaredJob], DeclaredJob]: ...
+
+    def schedule(self, what: DeclaredJob | str | None = None, /, **how: Any) -> Any:
+        """Enqueues a kind of job again and again: by a cron expression in a time zone, or `every` so often. Workers
+        keep the schedule when they start, and fire each of its ticks once, however many they are.
+
+        As a decorator over `@app.job`, or called with what it returned. `name` is that of the job if nothing is said;
+        `arguments` are those of every job. `catch_up` says what becomes of ticks that nobody was there for: "latest"
+        fires the last one, "all" every one (the newest 1,000), "none" waits for the next.
+
+        >>> app = Detent("sqlite:///:memory:")
+        >>> @app.schedule("0 9 * * mon", tz="Europe/Berlin", catch_up="none")
+        ... @app.job()
+        ... async def report(ctx): ...
+        >>> app.schedule(report, every="15m", name="report often").kind.name
+        'report'
+        """
+        if isinstance(what, DeclaredJob):
+            return self._scheduled(what, **how)
+        return lambda job: self._scheduled(job, cron=what, **how)
+
+    def _scheduled(
+        self,
+        job: DeclaredJob,
+        *,
+        cron: str | None = None,
+        every: Span | None = None,
+        tz: str = "UTC",
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        catch_up: str = "latest",
+    ) -> DeclaredJob:
+        name = job.kind.name if name is None else name
+        if name in self.schedules:
+            raise BadInput(what=f"there are two schedules called {name!r}; give one of them a name=")
+        try:
+            rule = Rule.of(cron, every, tz)
+        except BadInput as refusal:
+            raise BadInput(what=f"schedule {name}: {refusal}") from None
+        job.kind.payload(arguments or {})
+        self.schedules[name] = (schedules.Declaration.of(name, rule, catch_up), job.kind, arguments or {})
+        return job
+
+    async def keep_schedules(self) -> None:
+        """Keeps what is declared in the database; a worker does it when it starts."""
+        store = await self.open()
+        for declaration, kind, arguments in self.schedules.values():
+            await schedules.put(store, declaration, self.new_job(kind, arguments), schedules.DECLARED)
 
     def declared(self, job: DeclaredJob) -> DeclaredJob:
         """The same kind of job, to be enqueued through this application's store."""
@@ -261,6 +337,7 @@ class Detent:
         lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
+        await self.keep_schedules()
         settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)

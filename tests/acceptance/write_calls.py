@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.records import Counter, Expiry, Progress, Seen
+from detent.store.schedules import NewSchedule, Schedule
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -212,6 +214,53 @@ async def paused_queue(store: Store) -> None:
     await store.set_queue_paused("default", True)
 
 
+SCHEDULE = NewSchedule.of("s", NewJob("k"), Rule.of(every="1h"), "latest", "test", 1)
+
+
+async def put_schedule(store: Store, _: Any, again: bool) -> None:
+    await store.put_schedule(SCHEDULE)
+
+
+async def one_schedule(store: Store) -> Schedule:
+    await store.put_schedule(SCHEDULE)
+    return (await store.schedules(1))[0]
+
+
+async def paused_schedule(store: Store) -> None:
+    await one_schedule(store)
+    await store.pause_schedule(1, "s")
+
+
+async def move_schedule(store: Store, schedule: Schedule, again: bool) -> bool:
+    return await store.move_schedule(schedule, 2, 1)
+
+
+async def due_schedules(store: Store, _: Any, again: bool) -> None:
+    assert len(await store.due_schedules(5)) == 1
+
+
+async def pause_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.pause_schedule(1, "s")
+
+
+async def resume_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.resume_schedule(1, "s", 5)
+
+
+async def drop_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.drop_schedule(1, "s")
+
+
+def schedules_are(*expected: tuple[int, int | None, bool]) -> Check:
+    """By next tick, last tick, and whether it is paused."""
+
+    async def check(store: Store, _: Any, __: Any) -> None:
+        found = [(one.next_at, one.last_at, one.paused_at is not None) for one in await store.schedules(1)]
+        assert found == list(expected)
+
+    return check
+
+
 async def request(store: Store, _: Any, again: bool) -> str:
     """A whole request: recalled, done and answered in one transaction. This is how anything is made repeatable."""
     async with store.transaction() as transaction:
@@ -384,6 +433,12 @@ CALLS: dict[str, Call] = {
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
     "pause": Call("set_queue_paused", nothing, pause(True), is_paused(True), 0),
     "resume": Call("set_queue_paused", paused_queue, pause(False), is_paused(False), 0),
+    "put_schedule": Call("put_schedule", nothing, put_schedule, schedules_are((1, None, False)), 0),
+    "due_schedules": Call("due_schedules", one_schedule, due_schedules, schedules_are((1, None, False)), 0),
+    "move_schedule": Call("move_schedule", one_schedule, move_schedule, schedules_are((2, 1, False)), 0),
+    "pause_schedule": Call("pause_schedule", one_schedule, pause_schedule, schedules_are((1, None, True)), 0),
+    "resume_schedule": Call("resume_schedule", paused_schedule, resume_schedule, schedules_are((5, None, False)), 0),
+    "drop_schedule": Call("drop_schedule", one_schedule, drop_schedule, schedules_are(), 0),
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),

@@ -28,6 +28,7 @@ SQLITE = Dialect(
         "bytes": "BLOB",
         "strict": "STRICT",
         "for_share": "",
+        "for_update_skip_locked": "",
         "pk": "INTEGER PRIMARY KEY",
         "pk_int": "INTEGER PRIMARY KEY",
         "event_position": "id INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -49,6 +50,7 @@ POSTGRES = Dialect(
         "bytes": "bytea",
         "strict": "",
         "for_share": "FOR SHARE",
+        "for_update_skip_locked": "FOR UPDATE SKIP LOCKED",
         "pk": "bigint PRIMARY KEY",
         "pk_int": "int PRIMARY KEY",
         "event_position": (

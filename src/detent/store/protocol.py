@@ -28,6 +28,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.schedules import NewSchedule, Schedule
 from detent.store.tally import Tally
 
 
@@ -76,6 +77,15 @@ class Reader(Protocol):
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
         first that could be claimed has been due, and since when the queue is paused."""
+        ...
+
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        """The schedules of a tenant, by name; those of another are not shown."""
+        ...
+
+    async def schedule_due(self) -> int | None:
+        """How many microseconds it is until a schedule of any tenant has its next tick, or since one had; none where
+        there is no schedule, or all are paused."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -231,6 +241,33 @@ class Writer(Protocol):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def put_schedule(self, schedule: NewSchedule) -> None:
+        """The schedule of that name is made, or is from now on as it is said here. It keeps its pause and how far it
+        has got; only where its rule is another is it due when it is said here."""
+        ...
+
+    async def due_schedules(self, limit: int) -> list[Schedule]:
+        """Schedules that are not paused and whose tick has come, the longest first, at most so many. Until the
+        transaction ends they are nobody else's; those that are somebody else's are left out."""
+        ...
+
+    async def move_schedule(self, schedule: Schedule, next_at: int, last_at: int | None) -> bool:
+        """Its next tick is another, and the last one that was fired, if one was. False if it is no longer as it was
+        read: another has moved it, and nothing was changed."""
+        ...
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is never due until it is resumed; pausing twice changes nothing. False where there is no such schedule."""
+        ...
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        """It is due again from that tick on; one that is not paused stays as it is. False where there is none."""
+        ...
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is gone, and the jobs that it enqueued stay. False where there was none."""
         ...
 
     async def add_tenant(self, name: str) -> int:

@@ -35,6 +35,7 @@ from detent.store.postgres_batches import (
     shape,
 )
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.schedules import SCHEDULE_COLUMNS
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -61,6 +62,7 @@ _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
+    "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),

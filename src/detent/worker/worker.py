@@ -38,6 +38,7 @@ from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.report import Doing, Report
+from detent.worker.scheduler import Scheduler
 from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
@@ -120,7 +121,7 @@ class Worker:
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        chores = (self._reap(), self._prune(), self._beat(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -141,6 +142,9 @@ class Worker:
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
+
+    async def _schedule(self) -> None:
+        await Scheduler(self._store, self._outage).run()
 
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()
