@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from detent.lifecycle import WORKER, Change
+from detent.service import schedules
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
-from detent.store.dialect import POSTGRES, Dialect
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.queries import Catalogue
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
@@ -33,6 +34,7 @@ def break_store(twin: str) -> None:
         "impatient": _writes_out_of_turn,
         "no-again": _claims_are_never_repeated,
         "forgiving": _attempts_are_never_used_up,
+        "fires-blindly": _fires_what_it_read_before,
     }[twin]()
 
 
@@ -75,6 +77,25 @@ def _attempts_are_never_used_up() -> None:
         return shipped(replace(job, max_attempts=job.attempts + 1), now)
 
     reaper.reaped = reaped
+
+
+def _fires_what_it_read_before() -> None:
+    """Schedulers that read what is due without a lock, and move it on without a look at where it stands by then."""
+    for dialect in (SQLITE, POSTGRES):
+        _patch("move_schedule", "AND next_at = :was", "", dialect)
+
+    async def fire(store: Store) -> int:
+        found, now = await store.due_schedules(schedules.MOST_SCHEDULES), await store.now()
+        await asyncio.sleep(0.002)
+        async with store.transaction() as transaction:
+            for schedule in found:
+                firing = schedules._firing(schedule, now)
+                assert firing is not None
+                await transaction.move_schedule(schedule, firing.next_at, max(firing.ticks, default=None))
+                await transaction.enqueue([schedules._job(schedule, tick, "scheduler") for tick in firing.ticks])
+        return len(found)
+
+    schedules.fire = fire
 
 
 def _recovered_jobs_go_last() -> None:
