@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from detent import ids
 from detent.bounds import check_name, check_priority
+from detent.clock import Clock
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
@@ -132,8 +133,9 @@ class Detent:
         self.url = url
         self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
-        self._tenant_id = 1
+        self.tenant_id = 1
         self._store: Store | None = None
+        self._clock: Clock | None = None
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self._stopped = False
@@ -247,14 +249,22 @@ class Detent:
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
-                store = await open_store(self.url)
+                store = await open_store(self.url, clock=self._clock)
                 try:
-                    self._tenant_id = await store.tenant(self._tenant)
+                    self.tenant_id = await store.tenant(self._tenant)
                 except BaseException:
                     await store.close()
                     raise
                 self._store, self._endings = store, Endings(store)
         return self._store
+
+    def lend(self, url: str | None, clock: Clock | None) -> tuple[str | None, Clock | None]:
+        """Another database and another clock for it, while it is closed; returns those it had. For `detent.testing`."""
+        if self._store is not None:
+            raise BadInput(what="the application has its database open: close it before it is given another")
+        before = self.url, self._clock
+        self.url, self._clock = url, clock
+        return before
 
     async def close(self) -> None:
         """Gives the database back."""
@@ -291,15 +301,15 @@ class Detent:
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""
         store = await self.open()
-        return await results.result(store, self._tenant_id, job_id, timeout, self._endings)
+        return await results.result(store, self.tenant_id, job_id, timeout, self._endings)
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
         """What a job keeps beside its result: name, media type, size and hash of each."""
-        return await artifacts.listed(await self.open(), self._tenant_id, job_id)
+        return await artifacts.listed(await self.open(), self.tenant_id, job_id)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """What is in an artifact of a job; one that is not there is `NotFound`."""
-        _, content = await artifacts.content(await self.open(), self._tenant_id, job_id, name)
+        _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
@@ -308,7 +318,7 @@ class Detent:
             kind.name,
             kind.payload(arguments),
             kind.queue,
-            self._tenant_id,
+            self.tenant_id,
             kind.priority,
             max_attempts=kind.max_attempts,
             on_exhausted=kind.on_exhausted,
@@ -339,7 +349,7 @@ class Detent:
         store = await self.open()
         await self.keep_schedules()
         settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
-        worker = Worker(store, self.kinds, settings, self._leases_store)
+        worker = Worker(store, self.kinds, settings, self.leases_store)
         self._workers.append(worker)
         if self._stopped:
             worker.stop()
@@ -364,7 +374,7 @@ class Detent:
             worker.stop()
 
     @asynccontextmanager
-    async def _leases_store(self) -> AsyncIterator[Store]:
+    async def leases_store(self) -> AsyncIterator[Store]:
         """A store for the thread that keeps leases: connections of its own. A database in memory has but one, which any
         thread may use: its writer is a thread of its own already."""
         if _in_memory(self.url):
