@@ -89,10 +89,10 @@ def _fires_what_it_read_before() -> None:
         await asyncio.sleep(0.002)
         async with store.transaction() as transaction:
             for schedule in found:
-                firing = schedules._firing(schedule, now)
-                assert firing is not None
-                await transaction.move_schedule(schedule, firing.next_at, max(firing.ticks, default=None))
-                await transaction.enqueue([schedules._job(schedule, tick, "scheduler") for tick in firing.ticks])
+                plan = schedules.plan(schedule, now)
+                assert plan is not None
+                await transaction.move_schedule(schedule, plan.next_at, plan.last_at)
+                await transaction.enqueue(plan.jobs)
         return len(found)
 
     schedules.fire = fire

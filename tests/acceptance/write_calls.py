@@ -11,7 +11,7 @@ from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.records import Counter, Expiry, Progress, Seen
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -214,7 +214,7 @@ async def paused_queue(store: Store) -> None:
     await store.set_queue_paused("default", True)
 
 
-SCHEDULE = NewSchedule.of("s", NewJob("k"), Rule.of(every="1h"), "latest", "test", 1)
+SCHEDULE = Schedule.of("s", NewJob("k"), Rule.of(every="1h"), "latest", "test", 1)
 
 
 async def put_schedule(store: Store, _: Any, again: bool) -> None:

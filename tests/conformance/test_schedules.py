@@ -13,7 +13,7 @@ from detent.schedule import Rule
 from detent.service import schedules as service
 from detent.store import NewJob, Store
 from detent.store.protocol import Reader, Writer
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.times import SECOND, SetClock
@@ -22,8 +22,8 @@ EVERY = Rule.of(every="1m")
 MINUTE = 60 * SECOND
 
 
-def minutely(name: str, next_at: int, tenant_id: int = 1, rule: Rule = EVERY, **job: int) -> NewSchedule:
-    return NewSchedule.of(name, NewJob(name, '{"n":1}', tenant_id=tenant_id, **job), rule, "latest", "test", next_at)  # type: ignore[arg-type]  # numbers only
+def minutely(name: str, next_at: int, tenant_id: int = 1, rule: Rule = EVERY, **job: int) -> Schedule:
+    return Schedule.of(name, NewJob(name, '{"n":1}', tenant_id=tenant_id, **job), rule, "latest", "test", next_at)  # type: ignore[arg-type]  # numbers only
 
 
 async def names(store: Store, limit: int = 10) -> list[str]:

@@ -97,20 +97,25 @@ async def test_a_schedule_runs_out_of_turn_without_losing_its_turn(timed: Timed)
     assert row == {"actor": "cli:ann", "cause": "schedule a"}
 
 
-async def test_a_zone_this_machine_does_not_know_stops_no_other_schedule(
-    timed: Timed, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("tz = 'Mars/Base'", "'Mars/Base' is no time zone; say a name like Europe/Berlin"),
+        ("cron = 'often'", "Wrong number of fields"),
+    ],
+)
+async def test_a_schedule_this_machine_cannot_read_stops_no_other(
+    timed: Timed, caplog: pytest.LogCaptureFixture, written: str, says: str
 ) -> None:
     await put(timed.store, "good", every="1m")
     odd = await put(timed.store, "odd", cron="* * * * *", tz="Europe/Berlin")
     async with timed.store.transaction() as transaction:
-        await transaction.execute("UPDATE schedules SET tz = 'Mars/Base' WHERE name = 'odd'")
+        await transaction.execute(f"UPDATE schedules SET {written} WHERE name = 'odd'")
     await timed.advance(MINUTE)
     schedules._complain.cache_clear()  # it is said once in a process
     with caplog.at_level(logging.WARNING):
         assert [await schedules.fire(timed.store) for _ in range(3)] == [1, 0, 0]
-    assert [record.message for record in caplog.records] == [
-        "schedule odd cannot be fired here: 'Mars/Base' is no time zone; say a name like Europe/Berlin"
-    ]
+    assert [record.message for record in caplog.records] == [f"schedule odd cannot be fired here: {says}"]
     assert (await schedules.find(timed.store, 1, "odd")).next_at == odd.next_at
 
 

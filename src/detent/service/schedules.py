@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent.bounds import check_name
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
-from detent.schedule import CatchUp, Firing, Rule, check_catch_up, correlation, due, next_tick, next_ticks, zone
+from detent.schedule import CatchUp, Rule, check_catch_up, correlation, due, next_tick, next_ticks, zone
 from detent.store import EventFilter, NewJob, Store, Transaction
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 
 MOST_SCHEDULES = 100
 MOST_JOBS = 1_000
@@ -49,7 +49,7 @@ async def put(store: Store, declared: Declaration, job: NewJob, by: str) -> None
     """Keeps a schedule that enqueues this job. One of that name keeps its pause, and unless its rule is another, also
     the ticks it has not fired."""
     next_at = next_tick(declared.rule, await store.now())
-    await store.put_schedule(NewSchedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at))
+    await store.put_schedule(Schedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at))
 
 
 async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Schedule:
@@ -60,7 +60,7 @@ async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Sche
                 what=f"there is a schedule {declared.name!r} already; see: detent schedules show {declared.name}"
             )
         next_at = next_tick(declared.rule, await transaction.now())
-        new = NewSchedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at)
+        new = Schedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at)
         await transaction.put_schedule(new)
         return await find(transaction, job.tenant_id, declared.name)
 
@@ -120,20 +120,31 @@ async def fire(store: Store) -> int:
     async with store.transaction() as transaction:
         now, moved, waiting = await transaction.now(), 0, 0
         for schedule in await transaction.due_schedules(MOST_SCHEDULES):
-            firing = _firing(schedule, now)
-            if firing is None or waiting + len(firing.ticks) > MOST_JOBS:
+            planned = plan(schedule, now)
+            if planned is None or waiting + len(planned.jobs) > MOST_JOBS:
                 continue
-            if await transaction.move_schedule(schedule, firing.next_at, max(firing.ticks, default=None)):
-                await transaction.enqueue([_job(schedule, tick, "scheduler") for tick in firing.ticks])
-                moved, waiting = moved + 1, waiting + len(firing.ticks)
+            if await transaction.move_schedule(schedule, planned.next_at, planned.last_at):
+                await transaction.enqueue(planned.jobs)
+                moved, waiting = moved + 1, waiting + len(planned.jobs)
     return moved
 
 
-def _firing(schedule: Schedule, now: int) -> Firing | None:
-    """None for a rule that this machine cannot read, such as one in a zone it does not know: others may."""
+class Plan(NamedTuple):
+    """What firing a schedule does: its jobs, its next tick, and the last one it has fired, if it fires any."""
+
+    jobs: list[NewJob]
+    next_at: int
+    last_at: int | None
+
+
+def plan(schedule: Schedule, now: int) -> Plan | None:
+    """None for a schedule that this program cannot read, such as one in a zone this machine does not know: others may,
+    and the rest must not wait for it."""
     try:
-        return due(schedule.rule, schedule.catch_up, schedule.next_at, schedule.last_at, now)
-    except BadInput as error:
+        ticks, next_at = due(schedule.rule, schedule.catch_up, schedule.next_at, schedule.last_at, now)
+        jobs = [_job(schedule, tick, "scheduler") for tick in ticks]
+        return Plan(jobs, next_at, max(ticks, default=None))
+    except Exception as error:  # whatever somebody wrote into the table by hand
         _complain(schedule.name, str(error))
         return None
 

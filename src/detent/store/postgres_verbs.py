@@ -46,7 +46,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from detent.store.tally import Tally
 
 T = TypeVar("T")
@@ -367,7 +367,7 @@ class PostgresVerbs(PostgresReads):
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
 
-    async def put_schedule(self, schedule: NewSchedule) -> None:
+    async def put_schedule(self, schedule: Schedule) -> None:
         await self._fetch("put_schedule", **schedule._asdict())
 
     async def due_schedules(self, limit: int) -> list[Schedule]:

@@ -28,7 +28,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from detent.store.tally import Tally
 
 
@@ -243,7 +243,7 @@ class Writer(Protocol):
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
         ...
 
-    async def put_schedule(self, schedule: NewSchedule) -> None:
+    async def put_schedule(self, schedule: Schedule) -> None:
         """The schedule of that name is made, or is from now on as it is said here. It keeps its pause and how far it
         has got; only where its rule is another is it due when it is said here."""
         ...

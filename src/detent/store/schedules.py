@@ -11,9 +11,9 @@ from detent.store.records import NewJob
 _OWN = ("kind", "payload", "queue", "tenant_id")
 
 
-class NewSchedule(NamedTuple):
-    """A schedule to be kept. `rules` are all other rules of its jobs, as JSON; `next_at` is the first tick of its rule
-    from now."""
+class Schedule(NamedTuple):
+    """A schedule: what it enqueues, by which rule, and how far it has got. `rules` are all other rules of its jobs, as
+    JSON; `next_at` is its first tick that was not fired, `last_at` the last one that was."""
 
     tenant_id: int
     name: str
@@ -27,35 +27,18 @@ class NewSchedule(NamedTuple):
     catch_up: CatchUp
     declared_by: str
     next_at: int
+    last_at: int | None = None
+    paused_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
 
     @classmethod
-    def of(cls, name: str, job: NewJob, rule: Rule, catch_up: CatchUp, by: str, next_at: int) -> NewSchedule:
-        """One that enqueues this job."""
+    def of(cls, name: str, job: NewJob, rule: Rule, catch_up: CatchUp, by: str, next_at: int) -> Schedule:
+        """One that enqueues this job, and has its first tick then."""
         usual = NewJob(job.kind)._asdict()
         rules = {field: value for field, value in job._asdict().items() if field not in _OWN and value != usual[field]}
         kept = (job.tenant_id, name, job.kind, job.queue, job.payload, json.dumps(rules))
         return cls(*kept, rule.cron, rule.every_us, rule.tz, catch_up, by, next_at)
-
-
-class Schedule(NamedTuple):
-    """A schedule as it is kept: `next_at` is its first tick that was not fired, `last_at` the last one that was."""
-
-    tenant_id: int
-    name: str
-    kind: str
-    queue: str
-    payload: str
-    rules: str
-    cron: str | None
-    every_us: int | None
-    tz: str
-    catch_up: CatchUp
-    declared_by: str
-    next_at: int
-    last_at: int | None
-    paused_at: int | None
-    created_at: int
-    updated_at: int
 
     @property
     def rule(self) -> Rule:

@@ -181,7 +181,11 @@ class SqliteTransaction(SqliteVerbs):
     async def __aenter__(self) -> SqliteTransaction:
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._served = asyncio.ensure_future(self._writer.run(self._serve, alone=True))
-        await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._calls.put(None)  # whoever gave up waiting ends it: the thread must not be lent to nobody
+            raise
         if self._served.done():
             self._served.result()
         return self

@@ -46,7 +46,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from detent.store.sqlite_faults import sqlite_faults
 from detent.store.tally import Tally
 
@@ -322,7 +322,7 @@ class Session:
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
 
-    def put_schedule(self, schedule: NewSchedule) -> None:
+    def put_schedule(self, schedule: Schedule) -> None:
         self._run("put_schedule", **schedule._asdict())
 
     def due_schedules(self, limit: int) -> list[Schedule]:

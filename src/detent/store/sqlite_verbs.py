@@ -32,7 +32,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
-from detent.store.schedules import NewSchedule, Schedule
+from detent.store.schedules import Schedule
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
 
@@ -223,7 +223,7 @@ class SqliteVerbs(SqliteReads):
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
 
-    async def put_schedule(self, schedule: NewSchedule) -> None:
+    async def put_schedule(self, schedule: Schedule) -> None:
         await self._write(lambda session: session.put_schedule(schedule))
 
     async def due_schedules(self, limit: int) -> list[Schedule]:
