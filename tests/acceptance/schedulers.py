@@ -23,8 +23,8 @@ from typing import Any
 
 from detent.service import schedules
 from detent.store import Store, open_store
-from detent.store.postgres import PostgresTransaction
-from detent.store.sqlite import SqliteTransaction
+from detent.store.postgres_verbs import PostgresVerbs
+from detent.store.sqlite_session import Session
 from detent.worker.outage import Outage
 from detent.worker.scheduler import Scheduler
 from tests.acceptance.twins import break_store
@@ -101,19 +101,25 @@ async def _serve(url: str, clock: Path, chance: random.Random) -> None:
 def _die_inside(chance: random.Random) -> None:
     """After the lock, after the move, after the jobs, after the commit: there it ends without a word, as by kill -9."""
 
-    def dying(shipped: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def perhaps(answer: Any) -> Any:
+        if answer and chance.random() < DEADLY:
+            os._exit(INSIDE)
+        return answer
+
+    def on_thread(shipped: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: perhaps(shipped(*args))
+
+    def in_loop(shipped: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any) -> Any:
-            answer = await shipped(*args)
-            if answer and chance.random() < DEADLY:
-                os._exit(INSIDE)
-            return answer
+            return perhaps(await shipped(*args))
 
         return call
 
-    for kind in (SqliteTransaction, PostgresTransaction):
-        for verb in ("due_schedules", "move_schedule", "enqueue"):
-            setattr(kind, verb, dying(getattr(kind, verb)))
-    schedules.fire = dying(schedules.fire)  # type: ignore[assignment]  # the same call, on the way to its death
+    for verb in ("due_schedules", "move_schedule", "enqueue"):
+        setattr(Session, verb, on_thread(getattr(Session, verb)))
+    for verb in ("_due_schedules", "_move_schedule", "enqueue"):
+        setattr(PostgresVerbs, verb, in_loop(getattr(PostgresVerbs, verb)))
+    schedules.fire = in_loop(schedules.fire)  # type: ignore[assignment]  # the same call, on the way to its death
 
 
 async def settled(store: Store) -> None:

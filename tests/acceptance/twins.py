@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from detent.lifecycle import WORKER, Change
-from detent.service import schedules
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.queries import Catalogue
+from detent.store.schedules import Planner, planned
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
@@ -83,19 +83,20 @@ def _fires_what_it_read_before() -> None:
     """Schedulers that read what is due without a lock, and move it on without a look at where it stands by then."""
     for dialect in (SQLITE, POSTGRES):
         _patch("move_schedule", "AND next_at = :was", "", dialect)
+    _patch("due_schedules", "{for_update_skip_locked}", "", POSTGRES)
 
-    async def fire(store: Store) -> int:
-        found, now = await store.due_schedules(schedules.MOST_SCHEDULES), await store.now()
-        await asyncio.sleep(0.002)
-        async with store.transaction() as transaction:
-            for schedule in found:
-                plan = schedules.plan(schedule, now)
-                assert plan is not None
-                await transaction.move_schedule(schedule, plan.next_at, plan.last_at)
-                await transaction.enqueue(plan.jobs)
-        return len(found)
+    async def fire_schedules(self: SqliteVerbs, plan: Planner, limit: int, most_jobs: int) -> int:
+        found = await self._read(lambda session: session.due_schedules(limit))
 
-    schedules.fire = fire
+        def fire(session: Session) -> int:
+            for schedule, what in planned(found, plan, session.now, most_jobs):
+                session.move_schedule(schedule, what)
+                session.enqueue(what.jobs)
+            return len(found)
+
+        return await self._write(fire, most_jobs)
+
+    SqliteVerbs.fire_schedules = fire_schedules  # type: ignore[method-assign]
 
 
 def _recovered_jobs_go_last() -> None:

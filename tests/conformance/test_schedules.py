@@ -13,7 +13,7 @@ from detent.schedule import Rule
 from detent.service import schedules as service
 from detent.store import NewJob, Store
 from detent.store.protocol import Reader, Writer
-from detent.store.schedules import Schedule
+from detent.store.schedules import Plan, Schedule
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.times import SECOND, SetClock
@@ -27,7 +27,14 @@ def minutely(name: str, next_at: int, tenant_id: int = 1, rule: Rule = EVERY, **
 
 
 async def names(store: Store, limit: int = 10) -> list[str]:
-    return [schedule.name for schedule in await store.due_schedules(limit)]
+    """What is due, by a plan that leaves all of it as it is."""
+    seen: list[str] = []
+    assert await store.fire_schedules(lambda schedule, _: seen.append(schedule.name), limit, 10) == 0
+    return seen
+
+
+async def moved_to(store: Store, next_at: int, last_at: int | None) -> int:
+    return await store.fire_schedules(lambda _, __: Plan([], next_at, last_at), 10, 10)
 
 
 async def only(store: Store, tenant_id: int = 1) -> Schedule:
@@ -57,7 +64,7 @@ async def test_a_schedule_is_kept_as_it_was_said(timed: Store, clock: SetClock, 
 )
 async def test_what_is_said_anew_keeps_its_pause_and_how_far_it_has_got(timed: Store, clock: SetClock) -> None:
     await timed.put_schedule(minutely("a", clock.now))
-    assert await timed.move_schedule(await only(timed), clock.now + MINUTE, clock.now)
+    assert await moved_to(timed, clock.now + MINUTE, clock.now) == 1
     await timed.pause_schedule(1, "a")
     await timed.put_schedule(minutely("a", clock.now + 5))
     same = await only(timed)
@@ -89,23 +96,55 @@ async def test_the_next_tick_is_that_of_any_tenant(timed: Store, clock: SetClock
 
 
 @keeps(
-    Writer.due_schedules,
-    "Schedules that are not paused and whose tick has come, the longest first, at most so many",
+    Writer.fire_schedules,
+    "Of the schedules that are not paused and whose tick has come, the longest first, at most so many are moved on and "
+    "their jobs enqueued, as the plan says for each",
+    "returns how many",
 )
-async def test_what_is_due_comes_the_longest_first(timed: Store, clock: SetClock, other_tenant: int) -> None:
+async def test_what_is_due_is_fired_the_longest_first(timed: Store, clock: SetClock, other_tenant: int) -> None:
     for name, at in (("soon", 1), ("now", 0), ("before", -5), ("paused", -9)):
         await timed.put_schedule(minutely(name, clock.now + at))
     await timed.put_schedule(minutely("foreign", clock.now - 7, tenant_id=other_tenant))
     await timed.pause_schedule(1, "paused")
     assert await names(timed) == ["foreign", "before", "now"]
-    assert await names(timed, 1) == ["foreign"]
+
+    def plan(schedule: Schedule, now: int) -> Plan:
+        return Plan([NewJob(schedule.name)] * 2, now + MINUTE, schedule.next_at)
+
+    assert await timed.fire_schedules(plan, 2, 10) == 2
+    assert sorted(row["kind"] for row in await timed.jobs()) == ["before", "before", "foreign", "foreign"]
+    after = {schedule.name: schedule for schedule in await timed.schedules(1)}
+    assert (after["before"].next_at, after["before"].last_at) == (clock.now + MINUTE, clock.now - 5)
+    assert (after["now"].next_at, after["now"].last_at) == (clock.now, None)
+    assert await names(timed) == ["now"]
+
+
+async def test_a_schedule_that_fires_nothing_keeps_its_last_tick(timed: Store, clock: SetClock) -> None:
+    await timed.put_schedule(minutely("a", clock.now))
+    assert await moved_to(timed, clock.now, clock.now - 3) == 1
+    assert await moved_to(timed, clock.now + 1, None) == 1
+    assert ((await only(timed)).next_at, (await only(timed)).last_at) == (clock.now + 1, clock.now - 3)
 
 
 @keeps(
-    Writer.due_schedules,
-    "Until the transaction ends they are nobody else's",
-    "those that are somebody else's are left out",
+    Writer.fire_schedules,
+    "One stays as it is if the plan says nothing, and if its jobs would make too many",
 )
+async def test_a_schedule_stays_as_it_is_if_its_jobs_would_make_too_many(timed: Store, clock: SetClock) -> None:
+    for place, name in enumerate(("three", "two", "one", "none")):
+        await timed.put_schedule(minutely(name, clock.now - 9 + place))
+    sizes = {"three": 3, "two": 2, "one": 1}
+
+    def plan(schedule: Schedule, now: int) -> Plan | None:
+        size = sizes.get(schedule.name)
+        return None if size is None else Plan([NewJob(schedule.name)] * size, now + MINUTE, now)
+
+    assert await timed.fire_schedules(plan, 10, 4) == 2
+    assert await names(timed) == ["two", "none"]
+    assert len(await timed.jobs()) == 4
+
+
+@keeps(Writer.fire_schedules, "What another is firing is left to it", "no tick is fired twice")
 async def test_what_one_is_firing_nobody_else_is(store: Store) -> None:
     """SQLite keeps the second waiting until the first has ended; PostgreSQL shows it what is left."""
     now = await store.now()
@@ -113,44 +152,26 @@ async def test_what_one_is_firing_nobody_else_is(store: Store) -> None:
         await store.put_schedule(minutely(name, now - 1))
     inside, leave = asyncio.Event(), asyncio.Event()
 
+    def plan(schedule: Schedule, _: int) -> Plan:
+        return Plan([NewJob(schedule.name)], now + 60 * MINUTE, now)
+
     async def first() -> None:
         async with store.transaction() as transaction:
-            (mine,) = await transaction.due_schedules(1)
+            assert await transaction.fire_schedules(plan, 1, 10) == 1
             inside.set()
             await leave.wait()
-            assert await transaction.move_schedule(mine, now + MINUTE * 60, now)
 
-    async def second() -> list[str]:
+    async def second() -> int:
         await inside.wait()
-        async with store.transaction() as transaction:
-            return [schedule.name for schedule in await transaction.due_schedules(10)]
+        return await store.fire_schedules(plan, 10, 10)
 
     tasks = asyncio.create_task(first()), asyncio.create_task(second())
     await inside.wait()
     await asyncio.wait({tasks[1]}, timeout=0.1)
     leave.set()
     await tasks[0]
-    assert len(await tasks[1]) == 1
-
-
-@keeps(
-    Writer.move_schedule,
-    "Its next tick is another, and the last one that was fired, if one was",
-    "False if it is no longer as it was read",
-    "another has moved it, and nothing was changed",
-)
-async def test_a_schedule_is_moved_on_once(timed: Store, clock: SetClock) -> None:
-    await timed.put_schedule(minutely("a", clock.now))
-    read = await only(timed)
-    assert await timed.move_schedule(read, clock.now + 1, None)
-    assert (await only(timed)).last_at is None
-    assert not await timed.move_schedule(read, clock.now + 2, clock.now)
-    assert ((await only(timed)).next_at, (await only(timed)).last_at) == (clock.now + 1, None)
-    assert await timed.move_schedule(await only(timed), clock.now + 3, clock.now)
-    assert ((await only(timed)).next_at, (await only(timed)).last_at) == (clock.now + 3, clock.now)
-    read = await only(timed)
-    await timed.pause_schedule(1, "a")
-    assert not await timed.move_schedule(read, clock.now + 9, clock.now)
+    assert await tasks[1] == 1
+    assert sorted(row["kind"] for row in await store.jobs()) == ["a", "b"]
 
 
 @keeps(
@@ -216,8 +237,9 @@ async def test_postgres_shows_a_tenant_only_its_own_schedules(postgres_store: St
     await postgres_store.put_schedule(minutely("b", 0, tenant_id=other))
     async with postgres_store.transaction(tenant_id=other) as transaction:
         assert await transaction.schedules(1) == []
-        assert [schedule.name for schedule in await transaction.due_schedules(10)] == ["b"]
+        assert await transaction.fire_schedules(lambda _, now: Plan([], now + MINUTE, 7), 10, 10) == 1
         assert not await transaction.drop_schedule(1, "a")
+    assert [(await only(postgres_store, tenant)).last_at for tenant in (1, other)] == [None, 7]
 
 
 async def test_firing_enqueues_each_tenants_job_for_that_tenant(store: Store, other_tenant: int) -> None:

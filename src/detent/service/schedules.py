@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from detent.bounds import check_name
 from detent.errors import BadInput, NotFound
@@ -16,7 +16,7 @@ from detent.lifecycle import JOB
 from detent.moments import rfc3339
 from detent.schedule import CatchUp, Rule, check_catch_up, correlation, due, next_tick, next_ticks, zone
 from detent.store import EventFilter, NewJob, Store, Transaction
-from detent.store.schedules import Schedule
+from detent.store.schedules import Plan, Schedule
 
 MOST_SCHEDULES = 100
 MOST_JOBS = 1_000
@@ -115,26 +115,9 @@ async def run_now(store: Store, tenant_id: int, name: str, by: str) -> int:
 
 
 async def fire(store: Store) -> int:
-    """Enqueues what is due and moves its schedules on, in one transaction: whoever dies when, each tick is fired once.
+    """Enqueues what is due and moves its schedules on, in one write: whoever dies when, each tick is fired once.
     Returns how many schedules moved; the rest, if there are more, is left to the next call."""
-    async with store.transaction() as transaction:
-        now, moved, waiting = await transaction.now(), 0, 0
-        for schedule in await transaction.due_schedules(MOST_SCHEDULES):
-            planned = plan(schedule, now)
-            if planned is None or waiting + len(planned.jobs) > MOST_JOBS:
-                continue
-            if await transaction.move_schedule(schedule, planned.next_at, planned.last_at):
-                await transaction.enqueue(planned.jobs)
-                moved, waiting = moved + 1, waiting + len(planned.jobs)
-    return moved
-
-
-class Plan(NamedTuple):
-    """What firing a schedule does: its jobs, its next tick, and the last one it has fired, if it fires any."""
-
-    jobs: list[NewJob]
-    next_at: int
-    last_at: int | None
+    return await store.fire_schedules(plan, MOST_SCHEDULES, MOST_JOBS)
 
 
 def plan(schedule: Schedule, now: int) -> Plan | None:

@@ -46,7 +46,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
-from detent.store.schedules import Schedule
+from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.tally import Tally
 
 T = TypeVar("T")
@@ -370,12 +370,22 @@ class PostgresVerbs(PostgresReads):
     async def put_schedule(self, schedule: Schedule) -> None:
         await self._fetch("put_schedule", **schedule._asdict())
 
-    async def due_schedules(self, limit: int) -> list[Schedule]:
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        async with self._transaction() as transaction:
+            due = await transaction._due_schedules(limit)
+            for schedule, what in planned(due, plan, await transaction.now(), most_jobs):
+                if await transaction._move_schedule(schedule, what):
+                    await transaction.enqueue(what.jobs)
+                    moved += 1
+        return moved
+
+    async def _due_schedules(self, limit: int) -> list[Schedule]:
         return [Schedule(*row) for row in await self._fetch("due_schedules", limit=limit)]
 
-    async def move_schedule(self, schedule: Schedule, next_at: int, last_at: int | None) -> bool:
+    async def _move_schedule(self, schedule: Schedule, what: Plan) -> bool:
         which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
-        return bool(await self._fetch("move_schedule", **which, next_at=next_at, last_at=last_at))
+        return bool(await self._fetch("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
 
     async def pause_schedule(self, tenant_id: int, name: str) -> bool:
         return bool(await self._fetch("pause_schedule", tenant_id=tenant_id, name=name))

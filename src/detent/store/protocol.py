@@ -28,7 +28,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
-from detent.store.schedules import Schedule
+from detent.store.schedules import Planner, Schedule
 from detent.store.tally import Tally
 
 
@@ -248,14 +248,10 @@ class Writer(Protocol):
         has got; only where its rule is another is it due when it is said here."""
         ...
 
-    async def due_schedules(self, limit: int) -> list[Schedule]:
-        """Schedules that are not paused and whose tick has come, the longest first, at most so many. Until the
-        transaction ends they are nobody else's; those that are somebody else's are left out."""
-        ...
-
-    async def move_schedule(self, schedule: Schedule, next_at: int, last_at: int | None) -> bool:
-        """Its next tick is another, and the last one that was fired, if one was. False if it is no longer as it was
-        read: another has moved it, and nothing was changed."""
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        """Of the schedules that are not paused and whose tick has come, the longest first, at most so many are moved on
+        and their jobs enqueued, as the plan says for each; returns how many. One stays as it is if the plan says
+        nothing, and if its jobs would make too many. What another is firing is left to it: no tick is fired twice."""
         ...
 
     async def pause_schedule(self, tenant_id: int, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from detent.schedule import CatchUp, Rule
@@ -52,3 +53,25 @@ class Schedule(NamedTuple):
 
 
 SCHEDULE_COLUMNS = Schedule._fields
+
+
+class Plan(NamedTuple):
+    """What firing a schedule does: its jobs, its next tick, and the last one it has fired, if it fires any."""
+
+    jobs: list[NewJob]
+    next_at: int
+    last_at: int | None
+
+
+Planner = Callable[[Schedule, int], Plan | None]
+"""What firing a schedule does at a time; none leaves it as it is. It may be called on any thread."""
+
+
+def planned(due: Iterable[Schedule], plan: Planner, now: int, most_jobs: int) -> Iterator[tuple[Schedule, Plan]]:
+    """Those that are fired now, and how: as many as do not make too many jobs."""
+    jobs = 0
+    for schedule in due:
+        what = plan(schedule, now)
+        if what is not None and jobs + len(what.jobs) <= most_jobs:
+            jobs += len(what.jobs)
+            yield schedule, what

@@ -46,7 +46,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
-from detent.store.schedules import Schedule
+from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.sqlite_faults import sqlite_faults
 from detent.store.tally import Tally
 
@@ -325,12 +325,20 @@ class Session:
     def put_schedule(self, schedule: Schedule) -> None:
         self._run("put_schedule", **schedule._asdict())
 
+    def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        for schedule, what in planned(self.due_schedules(limit), plan, self.now, most_jobs):
+            if self.move_schedule(schedule, what):
+                self.enqueue(what.jobs)
+                moved += 1
+        return moved
+
     def due_schedules(self, limit: int) -> list[Schedule]:
         return [Schedule(*row) for row in self._run("due_schedules", limit=limit)]
 
-    def move_schedule(self, schedule: Schedule, next_at: int, last_at: int | None) -> bool:
+    def move_schedule(self, schedule: Schedule, what: Plan) -> bool:
         which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
-        return bool(self._run("move_schedule", **which, next_at=next_at, last_at=last_at))
+        return bool(self._run("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
 
     def pause_schedule(self, tenant_id: int, name: str) -> bool:
         return bool(self._run("pause_schedule", tenant_id=tenant_id, name=name))

@@ -32,7 +32,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
-from detent.store.schedules import Schedule
+from detent.store.schedules import Planner, Schedule
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
 
@@ -226,11 +226,8 @@ class SqliteVerbs(SqliteReads):
     async def put_schedule(self, schedule: Schedule) -> None:
         await self._write(lambda session: session.put_schedule(schedule))
 
-    async def due_schedules(self, limit: int) -> list[Schedule]:
-        return await self._write(lambda session: session.due_schedules(limit))
-
-    async def move_schedule(self, schedule: Schedule, next_at: int, last_at: int | None) -> bool:
-        return await self._write(lambda session: session.move_schedule(schedule, next_at, last_at))
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        return await self._write(lambda session: session.fire_schedules(plan, limit, most_jobs), most_jobs)
 
     async def pause_schedule(self, tenant_id: int, name: str) -> bool:
         return await self._write(lambda session: session.pause_schedule(tenant_id, name))
