@@ -86,8 +86,8 @@ EXPRESSIONS = ["* * * * *", "*/7 * * * *", "30 2 * * *", "0,30 2,3 * * *", "15 *
 
 
 @pytest.mark.parametrize("cron", EXPRESSIONS)
-@pytest.mark.parametrize("tz", ["UTC", BERLIN, "America/New_York", "Asia/Beirut"])
-@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-11-01", "2026-04-05"])
+@pytest.mark.parametrize("tz", ["UTC", BERLIN, "Asia/Beirut"])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
 def test_ticks_read_backwards_are_those_read_forwards(cron, tz, day):
     """Three days around changes of the clocks, from moments of every kind."""
     rule, start, end = Rule.of(cron=cron, tz=tz), us(day) - DAY, us(day) + 2 * DAY

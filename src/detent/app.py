@@ -6,18 +6,18 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, overload
+from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import ids
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
+from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.schedule import CatchUp, Rule
-from detent.service import artifacts, results, schedules
+from detent.service import artifacts, results
 from detent.service.endings import Endings
 from detent.service.retention import Retention
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
@@ -140,7 +140,7 @@ class Detent:
         self._workers: list[Worker] = []
         self._stopped = False
         self.kinds: dict[str, JobType] = {}
-        self.schedules: dict[str, tuple[schedules.Declaration, JobType, Mapping[str, Any]]] = {}
+        self._schedules = DeclaredSchedules()
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
@@ -158,31 +158,10 @@ class Detent:
         return declare
 
     @overload
-    def schedule(
-        self,
-        job: DeclaredJob,
-        /,
-        *,
-        cron: str | None = ...,
-        every: Span | None = ...,
-        tz: str = ...,
-        name: str | None = ...,
-        arguments: Mapping[str, Any] | None = ...,
-        catch_up: CatchUp = ...,
-    ) -> DeclaredJob: ...
+    def schedule(self, job: DeclaredJob, /, **how: Unpack[How]) -> DeclaredJob: ...
 
     @overload
-    def schedule(
-        self,
-        cron: str | None = ...,
-        /,
-        *,
-        every: Span | None = ...,
-        tz: str = ...,
-        name: str | None = ...,
-        arguments: Mapping[str, Any] | None = ...,
-        catch_up: CatchUp = ...,
-    ) -> Callable[[DeclaredJob], DeclaredJob]: ...
+    def schedule(self, cron: str | None = ..., /, **how: Unpack[How]) -> Callable[[DeclaredJob], DeclaredJob]: ...
 
     def schedule(self, what: DeclaredJob | str | None = None, /, **how: Any) -> Any:
         """Enqueues a kind of job again and again: by a cron expression in a time zone, or `every` so often. Workers
@@ -199,37 +178,15 @@ class Detent:
         >>> app.schedule(report, every="15m", name="report often").kind.name
         'report'
         """
-        if isinstance(what, DeclaredJob):
-            return self._scheduled(what, **how)
-        return lambda job: self._scheduled(job, cron=what, **how)
-
-    def _scheduled(
-        self,
-        job: DeclaredJob,
-        *,
-        cron: str | None = None,
-        every: Span | None = None,
-        tz: str = "UTC",
-        name: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        catch_up: str = "latest",
-    ) -> DeclaredJob:
-        name = job.kind.name if name is None else name
-        if name in self.schedules:
-            raise BadInput(what=f"there are two schedules called {name!r}; give one of them a name=")
-        try:
-            rule = Rule.of(cron, every, tz)
-        except BadInput as refusal:
-            raise BadInput(what=f"schedule {name}: {refusal}") from None
-        job.kind.payload(arguments or {})
-        self.schedules[name] = (schedules.Declaration.of(name, rule, catch_up), job.kind, arguments or {})
-        return job
+        if not isinstance(what, DeclaredJob):
+            given = how if what is None else {"cron": what, **how}
+            return lambda job: self.schedule(job, **given)
+        self._schedules.add(what.kind, cast(How, how))
+        return what
 
     async def keep_schedules(self) -> None:
         """Keeps what is declared in the database; a worker does it when it starts."""
-        store = await self.open()
-        for declaration, kind, arguments in self.schedules.values():
-            await schedules.put(store, declaration, self.new_job(kind, arguments), schedules.DECLARED)
+        await self._schedules.keep(await self.open(), self.new_job)
 
     def declared(self, job: DeclaredJob) -> DeclaredJob:
         """The same kind of job, to be enqueued through this application's store."""

@@ -195,7 +195,7 @@ async def test_an_hour_of_ten_schedules_on_three_servers_that_are_killed_fires_e
 
 
 async def test_servers_that_neither_lock_nor_compare_are_caught(database_url, tmp_path):
-    fired, _, _ = await run(database_url, tmp_path, kills=1, longest=120, nap=0.05, seed=2, twin="fires-blindly")
+    fired, _, _ = await run(database_url, tmp_path, kills=1, longest=160, nap=0.05, seed=2, twin="fires-blindly")
     assert wrong(fired).keys() == {"doubled"}
 
 

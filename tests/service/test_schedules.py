@@ -195,13 +195,14 @@ async def test_what_is_declared_wrongly_is_refused_where_it_is_declared() -> Non
 
     for how, says in (
         ({"cron": "0 25 * * *"}, "schedule greet: cron '0 25 * * *': bad hour '25'"),
-        ({"every": "1m"}, "job greet: missing a required argument: 'name'"),
+        ({"every": "1m"}, "schedule greet: job greet: missing a required argument: 'name'"),
         ({"every": "1m", "arguments": {"name": 1}, "catch_up": "some"}, "schedule greet: catch_up is 'some'"),
         ({"every": "1m", "tz": "Mars/Base"}, "schedule greet: 'Mars/Base' is no time zone"),
     ):
         with pytest.raises(BadInput) as refused:
             app.schedule(greet, **how)
         assert says in str(refused.value)
+    app.schedule(cron="* * * * *", arguments={"name": "ann"}, name="by keyword")(greet)
     app.schedule(greet, every="1m", arguments={"name": "ann"})
     with pytest.raises(BadInput, match="two schedules called 'greet'"):
         app.schedule("* * * * *", arguments={"name": "bob"})(greet)

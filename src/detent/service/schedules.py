@@ -39,10 +39,7 @@ class Declaration:
     @classmethod
     def of(cls, name: str, rule: Rule, catch_up: str = "latest") -> Declaration:
         check_name("schedule", name)
-        try:
-            return cls(name, rule, check_catch_up(catch_up))
-        except BadInput as refusal:
-            raise BadInput(what=f"schedule {name}: {refusal}") from None
+        return cls(name, rule, check_catch_up(catch_up))
 
 
 async def put(store: Store, declared: Declaration, job: NewJob, by: str) -> None:
