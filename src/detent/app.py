@@ -6,11 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import ids
 from detent.bounds import check_name, check_priority
+from detent.clock import Clock
+from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
@@ -133,13 +135,15 @@ class Detent:
         self.url = url
         self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
-        self._tenant_id = 1
+        self.tenant_id = 1
         self._store: Store | None = None
+        self._clock: Clock | None = None
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self._stopped = False
         self.kinds: dict[str, JobType] = {}
         self.older_kinds: dict[tuple[str, int], JobType] = {}
+        self._schedules = DeclaredSchedules()
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
@@ -168,6 +172,37 @@ class Detent:
         older, self.kinds[kind.name] = sorted((kind, newest), key=lambda one: one.version)
         self.older_kinds[older.name, older.version] = older
 
+    @overload
+    def schedule(self, job: DeclaredJob, /, **how: Unpack[How]) -> DeclaredJob: ...
+
+    @overload
+    def schedule(self, cron: str | None = ..., /, **how: Unpack[How]) -> Callable[[DeclaredJob], DeclaredJob]: ...
+
+    def schedule(self, what: DeclaredJob | str | None = None, /, **how: Any) -> Any:
+        """Enqueues a kind of job again and again: by a cron expression in a time zone, or `every` so often. Workers
+        keep the schedule when they start, and fire each of its ticks once, however many they are.
+
+        As a decorator over `@app.job`, or called with what it returned. `name` is that of the job if nothing is said;
+        `arguments` are those of every job. `catch_up` says what becomes of ticks that nobody was there for: "latest"
+        fires the last one, "all" every one (the newest 1,000), "none" waits for the next.
+
+        >>> app = Detent("sqlite:///:memory:")
+        >>> @app.schedule("0 9 * * mon", tz="Europe/Berlin", catch_up="none")
+        ... @app.job()
+        ... async def report(ctx): ...
+        >>> app.schedule(report, every="15m", name="report often").kind.name
+        'report'
+        """
+        if not isinstance(what, DeclaredJob):
+            given = how if what is None else {"cron": what, **how}
+            return lambda job: self.schedule(job, **given)
+        self._schedules.add(what.kind, cast(How, how))
+        return what
+
+    async def keep_schedules(self) -> None:
+        """Keeps what is declared in the database; a worker does it when it starts."""
+        await self._schedules.keep(await self.open(), self.new_job)
+
     def declared(self, job: DeclaredJob) -> DeclaredJob:
         """The same kind of job, to be enqueued through this application's store."""
         return DeclaredJob(self, job.kind)
@@ -186,14 +221,22 @@ class Detent:
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
-                store = await open_store(self.url)
+                store = await open_store(self.url, clock=self._clock)
                 try:
-                    self._tenant_id = await store.tenant(self._tenant)
+                    self.tenant_id = await store.tenant(self._tenant)
                 except BaseException:
                     await store.close()
                     raise
                 self._store, self._endings = store, Endings(store)
         return self._store
+
+    def lend(self, url: str | None, clock: Clock | None) -> tuple[str | None, Clock | None]:
+        """Another database and another clock for it, while it is closed; returns those it had. For `detent.testing`."""
+        if self._store is not None:
+            raise BadInput(what="the application has its database open: close it before it is given another")
+        before = self.url, self._clock
+        self.url, self._clock = url, clock
+        return before
 
     async def close(self) -> None:
         """Gives the database back."""
@@ -240,15 +283,15 @@ class Detent:
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""
         store = await self.open()
-        return await results.result(store, self._tenant_id, job_id, timeout, self._endings)
+        return await results.result(store, self.tenant_id, job_id, timeout, self._endings)
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
         """What a job keeps beside its result: name, media type, size and hash of each."""
-        return await artifacts.listed(await self.open(), self._tenant_id, job_id)
+        return await artifacts.listed(await self.open(), self.tenant_id, job_id)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """What is in an artifact of a job; one that is not there is `NotFound`."""
-        _, content = await artifacts.content(await self.open(), self._tenant_id, job_id, name)
+        _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
     async def send_event(
@@ -265,27 +308,27 @@ class Detent:
         if and when that commits."""
         where = await self.queue(_tx)
         to = job.id if isinstance(job, Handle) else job
-        return await signals.send(where, self._tenant_id, name, payload, job=to, key=key)
+        return await signals.send(where, self.tenant_id, name, payload, job=to, key=key)
 
     async def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
         """Approves what a job asks for; the same again answers the same, another decision is `AlreadyDecided`."""
         return await approvals.decide(
-            await self.open(), self._tenant_id, approval_id, approvals.APPROVED, by=by, comment=comment
+            await self.open(), self.tenant_id, approval_id, approvals.APPROVED, by=by, comment=comment
         )
 
     async def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
         """Rejects what a job asks for."""
         return await approvals.decide(
-            await self.open(), self._tenant_id, approval_id, approvals.REJECTED, by=by, comment=comment
+            await self.open(), self.tenant_id, approval_id, approvals.REJECTED, by=by, comment=comment
         )
 
     async def approvals(self) -> list[Approval]:
         """The questions that are open, the newest first."""
-        return await approvals.listed(await self.open(), self._tenant_id)
+        return await approvals.listed(await self.open(), self.tenant_id)
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
         """A job of this kind, ready to be enqueued: by the rules of its newest version."""
-        return new_job(self.kinds.get(kind.name, kind), arguments, self._tenant_id)
+        return new_job(self.kinds.get(kind.name, kind), arguments, self.tenant_id)
 
     async def work(
         self,
@@ -310,9 +353,10 @@ class Detent:
         lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
+        await self.keep_schedules()
         settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
         worker = Worker(
-            store, self.kinds, settings, self._leases_store, older=self.older_kinds, ended=self._endings.reached_by
+            store, self.kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
         self._workers.append(worker)
         if self._stopped:
@@ -338,7 +382,7 @@ class Detent:
             worker.stop()
 
     @asynccontextmanager
-    async def _leases_store(self) -> AsyncIterator[Store]:
+    async def leases_store(self) -> AsyncIterator[Store]:
         """A store for the thread that keeps leases: connections of its own. A database in memory has but one, which any
         thread may use: its writer is a thread of its own already."""
         if _in_memory(self.url):

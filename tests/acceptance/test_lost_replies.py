@@ -31,7 +31,7 @@ _TABLES = ("jobs", "events", "workers", "crews", "runs", "workstreams", "steps",
 _WIPE = "; ".join(
     [
         *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in _TABLES),
-        f"TRUNCATE {', '.join(_TABLES)}, queues, idempotency_keys",
+        f"TRUNCATE {', '.join(_TABLES)}, queues, schedules, idempotency_keys",
         *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in _TABLES),
     ]
 )

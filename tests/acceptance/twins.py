@@ -14,8 +14,9 @@ from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.checkpoints import Checkpoint, Save
-from detent.store.dialect import POSTGRES, Dialect
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.queries import Catalogue
+from detent.store.schedules import Planner, planned
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
@@ -39,6 +40,7 @@ def break_store(twin: str) -> None:
         "forgiving": _attempts_are_never_used_up,
         "forgets-steps": _steps_are_forgotten,
         "keeps-later": _steps_are_kept_later,
+        "fires-blindly": _fires_what_it_read_before,
     }[twin]()
 
 
@@ -106,6 +108,26 @@ def _steps_are_kept_later() -> None:
         return save.result
 
     Journal.save = at_once  # type: ignore[method-assign]
+
+
+def _fires_what_it_read_before() -> None:
+    """Schedulers that read what is due without a lock, and move it on without a look at where it stands by then."""
+    for dialect in (SQLITE, POSTGRES):
+        _patch("move_schedule", "AND next_at = :was", "", dialect)
+    _patch("due_schedules", "{for_update_skip_locked}", "", POSTGRES)
+
+    async def fire_schedules(self: SqliteVerbs, plan: Planner, limit: int, most_jobs: int) -> int:
+        found = await self._read(lambda session: session.due_schedules(limit))
+
+        def fire(session: Session) -> int:
+            for schedule, what in planned(found, plan, session.now, most_jobs):
+                session.move_schedule(schedule, what)
+                session.enqueue(what.jobs)
+            return len(found)
+
+        return await self._write(fire, most_jobs)
+
+    SqliteVerbs.fire_schedules = fire_schedules  # type: ignore[method-assign]
 
 
 def _recovered_jobs_go_last() -> None:

@@ -8,11 +8,13 @@ from uuid import uuid4
 
 from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
 from detent.store.records import Counter, Expiry, Progress, Seen
+from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
@@ -224,6 +226,56 @@ def is_paused(paused: bool) -> Check:
 
 async def paused_queue(store: Store) -> None:
     await store.set_queue_paused("default", True)
+
+
+SCHEDULE = Schedule.of("s", NewJob("k"), Rule.of(every="1h"), "latest", "test", 1)
+
+
+async def put_schedule(store: Store, _: Any, again: bool) -> None:
+    await store.put_schedule(SCHEDULE)
+
+
+async def one_schedule(store: Store) -> Schedule:
+    await store.put_schedule(SCHEDULE)
+    return (await store.schedules(1))[0]
+
+
+async def paused_schedule(store: Store) -> None:
+    await one_schedule(store)
+    await store.pause_schedule(1, "s")
+
+
+async def fire_schedules(store: Store, _: Any, again: bool) -> int:
+    return await store.fire_schedules(lambda _, now: Plan([NewJob("k")], now + HOUR, 1), 5, 5)
+
+
+async def fired_once(store: Store, _: Any, count: int) -> None:
+    """Whoever lost the answer finds nothing left to fire."""
+    assert count in (0, 1)
+    assert [one.last_at for one in await store.schedules(1)] == [1]
+    assert len(await store.jobs()) == 1
+
+
+async def pause_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.pause_schedule(1, "s")
+
+
+async def resume_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.resume_schedule(1, "s", 5)
+
+
+async def drop_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.drop_schedule(1, "s")
+
+
+def schedules_are(*expected: tuple[int, int | None, bool]) -> Check:
+    """By next tick, last tick, and whether it is paused."""
+
+    async def check(store: Store, _: Any, __: Any) -> None:
+        found = [(one.next_at, one.last_at, one.paused_at is not None) for one in await store.schedules(1)]
+        assert found == list(expected)
+
+    return check
 
 
 async def request(store: Store, _: Any, again: bool) -> str:
@@ -531,6 +583,11 @@ CALLS: dict[str, Call] = {
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
     "pause": Call("set_queue_paused", nothing, pause(True), is_paused(True), 0),
     "resume": Call("set_queue_paused", paused_queue, pause(False), is_paused(False), 0),
+    "put_schedule": Call("put_schedule", nothing, put_schedule, schedules_are((1, None, False)), 0),
+    "fire_schedules": Call("fire_schedules", one_schedule, fire_schedules, fired_once),
+    "pause_schedule": Call("pause_schedule", one_schedule, pause_schedule, schedules_are((1, None, True)), 0),
+    "resume_schedule": Call("resume_schedule", paused_schedule, resume_schedule, schedules_are((5, None, False)), 0),
+    "drop_schedule": Call("drop_schedule", one_schedule, drop_schedule, schedules_are(), 0),
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),

@@ -9,6 +9,7 @@ import pytest
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB, WORKER
+from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
 from detent.store.approvals import NewApproval
 from detent.store.checkpoints import Save
@@ -16,6 +17,7 @@ from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
 from detent.store.records import Counter, Expiry
+from detent.store.schedules import Schedule
 from detent.store.signals import NewSignal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
@@ -87,6 +89,8 @@ async def peopled(postgres_store: Store) -> Store:
         for name, lifecycle in CREATED.items():
             await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
+        hourly = Schedule.of("hourly", NewJob("k", tenant_id=tenant_id), Rule.of(every="1h"), "all", "test", 1)
+        await postgres_store.put_schedule(hourly)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)

@@ -27,6 +27,7 @@ COMMANDS = {
     "approvals": Entry("detent.cli.approvals:app", "See what jobs ask people; approve or reject it."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
+    "schedules": Entry("detent.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),

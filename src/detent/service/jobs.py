@@ -83,24 +83,23 @@ async def enqueue(
     actor: str | None = None,
 ) -> int:
     """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
-    for what, text in (("kind", kind), ("queue", queue), ("key", key), ("correlation", correlation_id)):
+    for what, text in (("key", key), ("correlation", correlation_id)):
         if text is not None:
             check_name(what, text)
+    job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
+    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor, correlation_id=correlation_id)
+    return (await store.enqueue([job]))[0]
+
+
+def new_job(
+    tenant_id: int, kind: str, payload: str, *, queue: str = "default", priority: int = 0, max_attempts: int = 4
+) -> NewJob:
+    """A job within the bounds; what is not is `BadInput`."""
+    check_name("kind", kind)
+    check_name("queue", queue)
     check_attempts(max_attempts)
     check_priority(priority)
-    job = NewJob(
-        kind,
-        arguments(payload),
-        queue,
-        tenant_id,
-        priority,
-        delay_us=span_us(run_in),
-        max_attempts=max_attempts,
-        key=key,
-        actor=actor,
-        correlation_id=correlation_id,
-    )
-    return (await store.enqueue([job]))[0]
+    return NewJob(kind, arguments(payload), queue, tenant_id, priority, max_attempts=max_attempts)
 
 
 async def page(

@@ -47,6 +47,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
@@ -113,6 +114,13 @@ class PostgresReads(ABC):
 
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
+
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        return [Schedule(*row) for row in await self._fetch("schedules", tenant_id=tenant_id)]
+
+    async def schedule_due(self) -> int | None:
+        rows = await self._fetch("schedule_due")
+        return rows[0][0] if rows else None
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
@@ -444,6 +452,35 @@ class PostgresVerbs(PostgresReads):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        await self._fetch("put_schedule", **schedule._asdict())
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        async with self._transaction() as transaction:
+            due = await transaction._due_schedules(limit)
+            for schedule, what in planned(due, plan, await transaction.now(), most_jobs):
+                if await transaction._move_schedule(schedule, what):
+                    await transaction.enqueue(what.jobs)
+                    moved += 1
+        return moved
+
+    async def _due_schedules(self, limit: int) -> list[Schedule]:
+        return [Schedule(*row) for row in await self._fetch("due_schedules", limit=limit)]
+
+    async def _move_schedule(self, schedule: Schedule, what: Plan) -> bool:
+        which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
+        return bool(await self._fetch("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(await self._fetch("pause_schedule", tenant_id=tenant_id, name=name))
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return bool(await self._fetch("resume_schedule", tenant_id=tenant_id, name=name, next_at=next_at))
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(await self._fetch("drop_schedule", tenant_id=tenant_id, name=name))
 
     async def add_tenant(self, name: str) -> int:
         """Two may make a tenant at the same time, and take the same key for two names: then one tries again."""

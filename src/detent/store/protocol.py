@@ -29,6 +29,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.tally import Tally
 
@@ -78,6 +79,15 @@ class Reader(Protocol):
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
         first that could be claimed has been due, and since when the queue is paused."""
+        ...
+
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        """The schedules of a tenant, by name; those of another are not shown."""
+        ...
+
+    async def schedule_due(self) -> int | None:
+        """How many microseconds it is until a schedule of any tenant has its next tick, or since one had; none where
+        there is no schedule, or all are paused."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -305,6 +315,29 @@ class Writer(Protocol):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """The schedule of that name is made, or is from now on as it is said here. It keeps its pause and how far it
+        has got; only where its rule is another is it due when it is said here."""
+        ...
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        """Of the schedules that are not paused and whose tick has come, the longest first, at most so many are moved on
+        and their jobs enqueued, as the plan says for each; returns how many. One stays as it is if the plan says
+        nothing, and if its jobs would make too many. What another is firing is left to it: no tick is fired twice."""
+        ...
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is never due until it is resumed; pausing twice changes nothing. False where there is no such schedule."""
+        ...
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        """It is due again from that tick on; one that is not paused stays as it is. False where there is none."""
+        ...
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is gone, and the jobs that it enqueued stay. False where there was none."""
         ...
 
     async def add_tenant(self, name: str) -> int:

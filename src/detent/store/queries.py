@@ -36,6 +36,7 @@ from detent.store.postgres_batches import (
     shape,
 )
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.schedules import SCHEDULE_COLUMNS
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
@@ -68,6 +69,7 @@ _WORDS = {
     "an_approval": literal(APPROVAL),
     "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
+    "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),

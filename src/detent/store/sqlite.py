@@ -20,6 +20,7 @@ from detent.store.migrations import newest
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
+from detent.store.schedules import Planner
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
@@ -119,6 +120,12 @@ class SqliteStore(SqliteVerbs):
         self._bell.ring()
         return keys
 
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        fired = await super().fire_schedules(plan, limit, most_jobs)
+        if fired:
+            self._bell.ring()
+        return fired
+
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await super().set_queue_paused(name, paused, tenant_id)
         if not paused:
@@ -184,7 +191,11 @@ class SqliteTransaction(SqliteVerbs):
     async def __aenter__(self) -> SqliteTransaction:
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._served = asyncio.ensure_future(self._writer.run(self._serve, alone=True))
-        await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._calls.put(None)  # whoever gave up waiting ends it: the thread must not be lent to nobody
+            raise
         if self._served.done():
             self._served.result()
         return self
@@ -199,6 +210,10 @@ class SqliteTransaction(SqliteVerbs):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         self._rings = True
         return await super().enqueue(jobs)
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        self._rings = True
+        return await super().fire_schedules(plan, limit, most_jobs)
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         self._rings |= not paused

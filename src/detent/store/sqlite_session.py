@@ -47,6 +47,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of, told
 from detent.store.sqlite_faults import sqlite_faults
@@ -109,6 +110,13 @@ class Session:
 
     def queues(self, tenant_id: int) -> list[QueueSummary]:
         return job_list.summaries(self._run("queues", tenant_id=tenant_id))
+
+    def schedules(self, tenant_id: int) -> list[Schedule]:
+        return [Schedule(*row) for row in self._run("schedules", tenant_id=tenant_id)]
+
+    def schedule_due(self) -> int | None:
+        rows = self._run("schedule_due")
+        return rows[0][0] if rows else None
 
     def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in self._run("overdue", limit=limit)]
@@ -388,6 +396,33 @@ class Session:
 
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._run("put_schedule", **schedule._asdict())
+
+    def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        for schedule, what in planned(self.due_schedules(limit), plan, self.now, most_jobs):
+            if self.move_schedule(schedule, what):
+                self.enqueue(what.jobs)
+                moved += 1
+        return moved
+
+    def due_schedules(self, limit: int) -> list[Schedule]:
+        return [Schedule(*row) for row in self._run("due_schedules", limit=limit)]
+
+    def move_schedule(self, schedule: Schedule, what: Plan) -> bool:
+        which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
+        return bool(self._run("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
+
+    def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(self._run("pause_schedule", tenant_id=tenant_id, name=name))
+
+    def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return bool(self._run("resume_schedule", tenant_id=tenant_id, name=name, next_at=next_at))
+
+    def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(self._run("drop_schedule", tenant_id=tenant_id, name=name))
 
     def add_tenant(self, name: str) -> int:
         return int((self._run("add_tenant", name=name) or self._run("tenant_by_name", name=name))[0][0])

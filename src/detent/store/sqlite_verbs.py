@@ -33,6 +33,7 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
@@ -80,6 +81,12 @@ class SqliteReads(ABC):
 
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return await self._read(lambda session: session.queues(tenant_id))
+
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        return await self._read(lambda session: session.schedules(tenant_id))
+
+    async def schedule_due(self) -> int | None:
+        return await self._read(lambda session: session.schedule_due())
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
@@ -287,6 +294,21 @@ class SqliteVerbs(SqliteReads):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        await self._write(lambda session: session.put_schedule(schedule))
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        return await self._write(lambda session: session.fire_schedules(plan, limit, most_jobs), most_jobs)
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return await self._write(lambda session: session.pause_schedule(tenant_id, name))
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return await self._write(lambda session: session.resume_schedule(tenant_id, name, next_at))
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return await self._write(lambda session: session.drop_schedule(tenant_id, name))
 
     async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from detent import ids
 from detent.lifecycle import JOB
 from detent.moments import Span
+from detent.schedule import tick_of
 from detent.store import Artifact, Job
 from detent.worker.shelf import Content, Keeps
 from detent.worker.steps import Steps
@@ -50,6 +52,11 @@ class Context:
     def correlation_id(self) -> str:
         """What this job belongs to; its own id when nothing was said."""
         return self._job.correlation_id or self.job_id
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """The tick of the schedule this job belongs to, in UTC; none if it belongs to none. It may run later."""
+        return tick_of(self._job.correlation_id)
 
     @property
     def trace_id(self) -> str | None:

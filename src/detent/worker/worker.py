@@ -39,6 +39,7 @@ from detent.worker.pruner import Pruner
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.report import Doing, Report
+from detent.worker.scheduler import Scheduler
 from detent.worker.settlement import Release, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
@@ -133,7 +134,7 @@ class Worker:
         ]
         self._board = journal.board
         mending = (self._reap(), self._follow_up(), self._lift())
-        chores = (*mending, self._prune(), self._beat(), flushing(self._store))
+        chores = (*mending, self._prune(), self._beat(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -160,6 +161,9 @@ class Worker:
 
     async def _lift(self) -> None:
         await Lifter(self._store, self._handlers, self._look_again).run()
+
+    async def _schedule(self) -> None:
+        await Scheduler(self._store, self._outage).run()
 
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()

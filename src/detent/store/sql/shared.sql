@@ -164,6 +164,49 @@ RETURNING entity_id;
 INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
 ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;
 
+-- name: schedules
+-- The schedules of a tenant.
+SELECT {schedule_columns} FROM schedules WHERE tenant_id = :tenant_id ORDER BY name;
+
+-- name: schedule_due
+-- How long it is until the next schedule of any tenant is due.
+SELECT next_at - (SELECT {now}) FROM schedules WHERE paused_at IS NULL ORDER BY next_at LIMIT 1;
+
+-- name: put_schedule
+-- A schedule, or what is said anew about one. Its pause and how far it has got stay; a changed rule begins from now.
+INSERT INTO schedules (tenant_id, name, kind, queue, payload, rules, cron, every_us, tz, catch_up, declared_by, next_at,
+    created_at, updated_at)
+VALUES (:tenant_id, :name, :kind, :queue, :payload, :rules, :cron, :every_us, :tz, :catch_up, :declared_by, :next_at,
+    {now}, {now})
+ON CONFLICT (tenant_id, name) DO UPDATE SET kind = excluded.kind, queue = excluded.queue, payload = excluded.payload,
+    rules = excluded.rules, cron = excluded.cron, every_us = excluded.every_us, tz = excluded.tz,
+    catch_up = excluded.catch_up, declared_by = excluded.declared_by, updated_at = excluded.updated_at,
+    next_at = CASE WHEN schedules.cron IS NOT DISTINCT FROM excluded.cron AND schedules.tz = excluded.tz
+        AND schedules.every_us IS NOT DISTINCT FROM excluded.every_us THEN schedules.next_at ELSE excluded.next_at END;
+
+-- name: due_schedules
+-- Those whose tick has come, the longest first. On PostgreSQL they are this transaction's; SQLite has one writer.
+SELECT {schedule_columns} FROM schedules WHERE paused_at IS NULL AND next_at <= (SELECT {now})
+ORDER BY next_at LIMIT :limit {for_update_skip_locked};
+
+-- name: move_schedule
+-- To its next tick, if it still stands where it was read.
+UPDATE schedules SET next_at = :next_at, last_at = coalesce(:last_at, last_at)
+WHERE tenant_id = :tenant_id AND name = :name AND next_at = :was AND paused_at IS NULL RETURNING name;
+
+-- name: pause_schedule
+-- From now on it is never due.
+UPDATE schedules SET paused_at = coalesce(paused_at, {now}) WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
+
+-- name: resume_schedule
+-- From its next tick on it is due again; those of its pause are over.
+UPDATE schedules SET next_at = CASE WHEN paused_at IS NULL THEN next_at ELSE :next_at END, paused_at = NULL
+WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
+
+-- name: drop_schedule
+-- Jobs that it enqueued stay.
+DELETE FROM schedules WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
+
 -- name: checkpoints
 -- What a job's steps have left, in the order they did.
 SELECT {checkpoint_columns} FROM checkpoints
