@@ -18,6 +18,7 @@ from detent.moments import Span, span_us
 from detent.service import artifacts, results
 from detent.service.endings import Endings
 from detent.service.retention import Retention
+from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.protocol import Enqueues
 from detent.store.url import database_url
@@ -248,12 +249,22 @@ class Detent:
         name: str = "",
         until_idle: bool = False,
         most_stuck: int | None = None,
+        max_memory: Size | None = None,
+        supervisor_timeout: Span = "60s",
+        own_process: bool = False,
+        supervisor: str | None = None,
+        parent: int | None = None,
     ) -> int:
-        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
+        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
+        worker that somebody terminated raises `WorkerTerminated`.
 
         Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
         also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of
-        `concurrency`, if nothing is said.
+        `concurrency`, if nothing is said. With more than `max_memory` in use it pauses until what it runs has ended,
+        and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
+        terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
+        the process itself, should it be terminated hard and a handler not let go; it ends with its `parent`, the
+        process of the `supervisor` it was started by.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
@@ -261,7 +272,22 @@ class Detent:
         lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
-        settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
+        settings = Settings(
+            served,
+            concurrency,
+            name,
+            None,
+            lease_us,
+            grace_us,
+            self._retention,
+            self.url,
+            most_stuck,
+            None if max_memory is None else size_bytes(max_memory),
+            span_us(supervisor_timeout),
+            own_process,
+            supervisor,
+            parent,
+        )
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)
         if self._stopped:

@@ -14,9 +14,18 @@ import typer
 from detent.cli import screen, watch
 from detent.cli.database import Db
 from detent.errors import BadInput
+from detent.supervisor.bond import bound_to_supervisor
 
 if TYPE_CHECKING:
     from detent.app import Detent
+
+
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Pause while more memory than this is in use, such as 1GiB.")
+]
+SupervisorTimeout = Annotated[
+    str, typer.Option(metavar="SPAN", help="Terminate workers that were not heard of for this long.")
+]
 
 
 def work(
@@ -29,10 +38,13 @@ def work(
     ] = None,
     grace: Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")] = "30s",
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    max_memory: MaxMemory = None,
+    supervisor_timeout: SupervisorTimeout = "60s",
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
-    and gives the others back."""
+    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
+    supervisor = bound_to_supervisor()
     app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
     screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
@@ -45,7 +57,16 @@ def work(
             shown = asyncio.create_task(watch.watch(app.doing))
             try:
                 return await app.work(
-                    queues=served or None, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle
+                    queues=served or None,
+                    concurrency=concurrency,
+                    lease=lease,
+                    grace=grace,
+                    until_idle=until_idle,
+                    max_memory=max_memory,
+                    supervisor_timeout=supervisor_timeout,
+                    own_process=True,
+                    supervisor=supervisor and supervisor.name,
+                    parent=supervisor and supervisor.pid,
                 )
             finally:
                 shown.cancel()

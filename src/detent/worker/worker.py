@@ -22,26 +22,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from detent import metrics
-from detent.errors import StoreError
+from detent.errors import BadInput, StoreError, WorkerExhausted, WorkerTerminated
 from detent.job_type import JobType
-from detent.lifecycle import Change
+from detent.lifecycle import WORKER, Change
+from detent.service.entities import actor_name, public_id
+from detent.service.orders import Order
 from detent.service.retention import Retention
+from detent.sizes import size_text
 from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.worker.executor import Executor
-from detent.worker.heartbeat import Heartbeat
+from detent.worker.heartbeat import Heartbeat, memory_bytes
 from detent.worker.isolation import Isolation, check
 from detent.worker.journal import Journal
+from detent.worker.last_resort import end_process
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
+from detent.worker.pulse import Pulse
 from detent.worker.reaper import Reaper
-from detent.worker.registration import Registration
+from detent.worker.registration import DRAINED, EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
-from detent.worker.settlement import Release, settle
+from detent.worker.settlement import Release, described, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
+from detent.worker.strain import Strain
 from detent.worker.threads import Threads
+from detent.worker.watchman import Watchman
 
 POLL_SECONDS = 1.0
 LARGEST_CLAIM = 500
@@ -52,6 +59,8 @@ END_SECONDS = 5.0
 RECENT_SECONDS = 3.0
 WHILE_SECONDS = 0.02
 DEFAULT_LEASE_US = 60_000_000
+SILENT_US = 60_000_000
+A_DAY = 86_400.0
 KEEP_AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
@@ -61,7 +70,9 @@ logger = logging.getLogger(__name__)
 class Settings:
     """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
     of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
-    slots) a worker ends, to be replaced."""
+    slots) a worker ends, to be replaced; with more than `most_memory` bytes in use it pauses. Workers that say nothing
+    for `silent_us` are given up. One that has a process to itself may end that process; it ends with its `parent`, the
+    `supervisor` that started it."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32
@@ -72,6 +83,11 @@ class Settings:
     retention: Retention = KEEP_AS_USUAL
     database: str | None = None
     most_stuck: int | None = None
+    most_memory: int | None = None
+    silent_us: int = SILENT_US
+    own_process: bool = False
+    supervisor: str | None = None
+    parent: int | None = None
 
 
 class Worker:
@@ -103,16 +119,21 @@ class Worker:
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._order: Order | None = None
+        self._ends_at = 0.0
+        self._reason = DRAINED
 
     async def run(self, *, until_idle: bool = False) -> int:
-        """Works; returns how many jobs it settled. An error in any of its duties ends it."""
+        """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
+        else has ended raises `WorkerTerminated`."""
         check(self._kinds)
+        self._check_memory()
         self._loop = asyncio.get_running_loop()
-        self._registration = await Registration.register(self._store, self._settings.name)
+        self._registration = await self._register()
         self._threads = Threads(self._stuck)
         self._isolation = Isolation(self._kinds, self._settings.database)
         self._keeper = LeaseKeeper(
-            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage
+            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
         self._keeper.start()
         executor = self._executor = Executor(self._kinds, self._threads, self._isolation)
@@ -120,17 +141,58 @@ class Worker:
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        chores = (self._reap(), self._prune(), self._beat(), self._watch(), self._bear(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
+        failure: Exception | None = None
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in ended:
                 duty.result()
+        except Exception as error:
+            failure = error
+            raise
         finally:
             stop_listening()
-            await self._end(duties)
+            await self._end(duties, failure)
+        self._raise_what_ended_it()
         return self.doing().settled
+
+    def _raise_what_ended_it(self) -> None:
+        if self._order is not None and self._order.how != "drain":
+            raise self._terminated(self._order)
+        if self._reason.startswith(EXHAUSTED):
+            raise WorkerExhausted(id=self.public_id, what=self._reason.removeprefix(f"{EXHAUSTED}: "))
+
+    def _terminated(self, order: Order) -> WorkerTerminated:
+        by = actor_name(order.by) or "somebody"
+        return WorkerTerminated(id=self.public_id, by=by, reason=order.reason or "no reason was given")
+
+    @property
+    def public_id(self) -> str:
+        """The id of its row, once it is registered."""
+        return public_id(WORKER.name, self._registration.id)
+
+    async def _register(self) -> Registration:
+        given = self._settings
+        return await Registration.register(
+            self._store,
+            given.name,
+            queues=given.queues,
+            kinds=self._kinds,
+            concurrency=given.concurrency,
+            supervisor=given.supervisor,
+        )
+
+    def _check_memory(self) -> None:
+        most, used = self._settings.most_memory, memory_bytes() or 0
+        if most is not None and used >= most:
+            has = f"it has {size_text(used)} in use before its first job"
+            raise BadInput(what=f"{size_text(most)} of memory are too little for this application: {has}")
+
+    def _pulse(self) -> Pulse:
+        resort = self._end_process if self._settings.own_process else None
+        return Pulse(self._registration.id, self._ordered, self._look_again, resort, self._settings.parent)
 
     async def _work(self, until_idle: bool) -> None:
         await self._claim(until_idle)
@@ -145,15 +207,69 @@ class Worker:
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()
 
+    async def _watch(self) -> None:
+        worker = self._registration
+        await Watchman(self._store, self._settings.silent_us, worker.actor, worker.id).run()
+
+    async def _bear(self) -> None:
+        """Pauses when too much memory is in use; without a bound there is nothing to bear."""
+        if self._settings.most_memory is None:
+            await asyncio.Event().wait()
+        most = self._settings.most_memory or 0
+        await Strain(most, self._pause_itself, self._resume_itself, lambda: bool(self._in_hand), self._give_up).run()
+
+    async def _pause_itself(self, reason: str) -> None:
+        await self._registration.pause(self._store, reason)
+        self._give_back(f"{EXHAUSTED}: {reason}")
+
+    async def _resume_itself(self) -> None:
+        await self._registration.resume(self._store)
+        self._changed.set()
+
+    def _give_up(self, reason: str) -> None:
+        """It cannot get any better by itself: another worker is to take its place."""
+        self._reason = f"{EXHAUSTED}: {reason}"
+        self.stop()
+
     def doing(self) -> Doing:
         """What it is doing at this moment."""
         per_second = self._rate if time.monotonic() - self._wrote_at < RECENT_SECONDS else 0.0
         return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), per_second)
 
     def stop(self) -> None:
-        """Asks it to finish what it has begun, give back what it has not, and end."""
+        """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
+        self._stop_within(self._settings.grace_us / 1_000_000)
+
+    def _stop_within(self, seconds: float) -> None:
+        """Asked several times, the soonest end counts."""
+        ends_at = time.monotonic() + seconds
+        self._ends_at = min(self._ends_at, ends_at) if self._stopping.is_set() else ends_at
         self._stopping.set()
         self._changed.set()
+
+    # --- orders
+
+    def _ordered(self, order: Order) -> None:
+        """Called by the lease keeper's thread: somebody wants this worker to end, or has ended it."""
+        self._loop.call_soon_threadsafe(self._obey, order)
+
+    def _look_again(self) -> None:
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def _obey(self, order: Order) -> None:
+        self._order = order
+        if order.how == "drain":
+            self._reason = f"{DRAINED}: {order.reason}" if order.reason else DRAINED
+        logger.warning("asked to end (%s) by %s: %s", order.how, actor_name(order.by) or "somebody", order.reason)
+        grace = self._settings.grace_us / 1_000_000
+        self._stop_within({"drain": A_DAY, "soft": grace, "hard": 0.0}[order.how])
+
+    async def _end_process(self, store: Store, order: Order) -> None:
+        """Called by the lease keeper's thread when the event loop has not obeyed a hard order."""
+        running = [slot.job for slot in self._slots if slot.job is not None]
+        waiting = list(self._inbox._queue)  # type: ignore[attr-defined]  # the loop that owns it is stuck
+        jobs = [job for job in (*running, *waiting) if self._keeper.holds(job)]
+        await end_process(store, jobs, order, self._registration.actor, self._terminated(order))
 
     def _wake(self) -> None:
         """Called by the store's bell: there are new jobs."""
@@ -262,7 +378,7 @@ class Worker:
         most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
         if count >= most and not self._stopping.is_set():
             logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
-            self.stop()
+            self._give_up(f"{count} handlers do not end and cannot be ended")
 
     # --- write
 
@@ -311,22 +427,27 @@ class Worker:
     async def _drain(self) -> None:
         """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
         itself be stopped, and what cannot be written, is left to its lease."""
-        while not self._inbox.empty():
-            self._finish(self._inbox.get_nowait(), Release())
-        if not await self._all_settled_within(self._settings.grace_us / 1_000_000):
+        self._give_back()
+        await self._all_settled(lambda: self._ends_at)
+        if self._in_hand:
+            cancelled = "its worker was terminated" if self._order and self._order.jobs == "cancel" else ""
             for slot in self._slots:
-                slot.stop(hard=True)
-            await self._all_settled_within(END_SECONDS)
+                slot.stop(hard=True, cancelled=cancelled)
+            last = time.monotonic() + END_SECONDS
+            await self._all_settled(lambda: last)
 
-    async def _all_settled_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._in_hand:
-                    self._changed.clear()
-                    await self._changed.wait()
-        return not self._in_hand
+    def _give_back(self, reason: str = "worker drains") -> None:
+        """What has not begun goes back into the queue."""
+        while not self._inbox.empty():
+            self._finish(self._inbox.get_nowait(), Release(reason))
 
-    async def _end(self, duties: list[asyncio.Task[None]]) -> None:
+    async def _all_settled(self, ends_at: Callable[[], float]) -> None:
+        """Until nothing is in hand, or the time is over: which may be sooner than it was when the wait began."""
+        while self._in_hand and (left := ends_at() - time.monotonic()) > 0:
+            self._changed.clear()
+            await self._something_changed(left)
+
+    async def _end(self, duties: list[asyncio.Task[None]], failure: Exception | None) -> None:
         for slot in self._slots:
             slot.close()
         for duty in duties:
@@ -335,5 +456,8 @@ class Worker:
         await asyncio.to_thread(self._keeper.stop)
         self._threads.stop()
         await self._isolation.close()
-        await self._registration.ended(self._store)
+        if failure is None:
+            await self._registration.ended(self._store, self._reason)
+        else:
+            await self._registration.failed(self._store, described(failure))
         await flush(self._store)
