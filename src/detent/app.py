@@ -24,6 +24,7 @@ from detent.store.protocol import Enqueues
 from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
+from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.worker import Settings, Worker
 
@@ -252,8 +253,7 @@ class Detent:
         max_memory: Size | None = None,
         supervisor_timeout: Span = "60s",
         own_process: bool = False,
-        supervisor: str | None = None,
-        parent: int | None = None,
+        bond: Bond | None = None,
     ) -> int:
         """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
         worker that somebody terminated raises `WorkerTerminated`.
@@ -263,8 +263,8 @@ class Detent:
         `concurrency`, if nothing is said. With more than `max_memory` in use it pauses until what it runs has ended,
         and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
         terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
-        the process itself, should it be terminated hard and a handler not let go; it ends with its `parent`, the
-        process of the `supervisor` it was started by.
+        the process itself, should it be terminated hard and a handler not let go; with a `bond` it ends with its
+        supervisor.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
@@ -285,8 +285,7 @@ class Detent:
             None if max_memory is None else size_bytes(max_memory),
             span_us(supervisor_timeout),
             own_process,
-            supervisor,
-            parent,
+            bond,
         )
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)

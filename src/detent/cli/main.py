@@ -23,9 +23,7 @@ from detent.errors import BadInput, DetentError
 COMMANDS = {
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
-    "supervise": Entry(
-        "detent.cli.supervise:supervise", "Run several workers of an application, and replace the dead."
-    ),
+    "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
     "workers": Entry("detent.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),

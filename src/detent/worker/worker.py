@@ -31,6 +31,8 @@ from detent.service.retention import Retention
 from detent.sizes import size_text
 from detent.store import Job, Store
 from detent.store.tally import flush, flushing
+from detent.store.url import database_url
+from detent.worker.bond import Bond
 from detent.worker.executor import Executor
 from detent.worker.heartbeat import Heartbeat, memory_bytes
 from detent.worker.isolation import Isolation, check
@@ -71,8 +73,8 @@ class Settings:
     """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
     of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
     slots) a worker ends, to be replaced; with more than `most_memory` bytes in use it pauses. Workers that say nothing
-    for `silent_us` are given up. One that has a process to itself may end that process; it ends with its `parent`, the
-    `supervisor` that started it."""
+    for `silent_us` are given up. One that has a process to itself may end that process; with a `bond` it ends with its
+    supervisor."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32
@@ -86,8 +88,7 @@ class Settings:
     most_memory: int | None = None
     silent_us: int = SILENT_US
     own_process: bool = False
-    supervisor: str | None = None
-    parent: int | None = None
+    bond: Bond | None = None
 
 
 class Worker:
@@ -174,15 +175,18 @@ class Worker:
         return public_id(WORKER.name, self._registration.id)
 
     async def _register(self) -> Registration:
-        given = self._settings
-        return await Registration.register(
+        given, bond = self._settings, self._settings.bond
+        registration = await Registration.register(
             self._store,
             given.name,
             queues=given.queues,
             kinds=self._kinds,
             concurrency=given.concurrency,
-            supervisor=given.supervisor,
+            supervisor=None if bond is None else bond.name,
         )
+        if bond is not None:
+            bond.report(registration.id, database_url(given.database).text)
+        return registration
 
     def _check_memory(self) -> None:
         most, used = self._settings.most_memory, memory_bytes() or 0
@@ -192,7 +196,8 @@ class Worker:
 
     def _pulse(self) -> Pulse:
         resort = self._end_process if self._settings.own_process else None
-        return Pulse(self._registration.id, self._ordered, self._look_again, resort, self._settings.parent)
+        parent = None if self._settings.bond is None else self._settings.bond.pid
+        return Pulse(self._registration.id, self._ordered, self._look_again, resort, parent)
 
     async def _work(self, until_idle: bool) -> None:
         await self._claim(until_idle)
