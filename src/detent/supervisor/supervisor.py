@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from detent.errors import InvalidTransition, StoreError
-from detent.lifecycle import WORKER, decide
+from detent.errors import StoreError
+from detent.lifecycle import WORKER, decide, insist
 from detent.process.bonds import adopt_orphans
 from detent.process.tree import children, signal_all
 from detent.service.entities import actor_name, public_id
@@ -87,6 +87,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._restarting: asyncio.Task[None] | None = None
         self._store: Store | None = None
+        self._opening = asyncio.Lock()
         self._replaced = 0
 
     async def run(self) -> int:
@@ -217,11 +218,11 @@ class Supervisor:
                     self._kill(child, "it did not end by itself in time")
 
     async def _look(self) -> None:
-        await self._open()
+        store = await self._open()
         known = {child.worker: child for child in self._children.values() if child.worker is not None}
-        if self._store is None or not known:
+        if store is None or not known:
             return
-        for row in await self._store.rows(WORKER, list(known), ("id", *Standing._fields)):
+        for row in await store.rows(WORKER, list(known), ("id", *Standing._fields)):
             standing = Standing(*(row[name] for name in Standing._fields))
             self._note(known[row["id"]], standing)
 
@@ -265,23 +266,23 @@ class Supervisor:
         store = await self._opened
         await Watchman(store, self._plan.silent_us, self._actor).run()
 
-    async def _open(self) -> None:
+    async def _open(self, *told: Child) -> Store | None:
         """The workers' database, known from the first of them that came up."""
-        url = next((child.database for child in self._children.values() if child.database), None)
-        if self._store is None and url is not None:
-            self._store = await open_store(url, migrate=False, create=False)
-            self._opened.set_result(self._store)
+        url = next((child.database for child in (*told, *self._children.values()) if child.database), None)
+        async with self._opening:
+            if self._store is None and url is not None:
+                self._store = await open_store(url, migrate=False, create=False)
+                self._opened.set_result(self._store)
+        return self._store
 
     async def _close_row(self, child: Child, how: str) -> None:
         """A worker that died without a word has left its row as it was. Its jobs are left to their leases."""
-        if self._store is None or child.worker is None:
-            return
         with contextlib.suppress(StoreError):
-            row = await self._store.get(WORKER, child.worker, None)
-            if row is not None and not WORKER.state(row["state"]).final:
-                change = decide(WORKER, row, "terminate", actor=self._actor, reason=f"its process {how}")
-                if not isinstance(change, InvalidTransition):
-                    await self._store.apply([change])
+            store = await self._open(child)
+            row = None if store is None or child.worker is None else await store.get(WORKER, child.worker, None)
+            if store is not None and row is not None and not WORKER.state(row["state"]).final:
+                reason = f"its process {how}"
+                await store.apply([insist(decide(WORKER, row, "terminate", actor=self._actor, reason=reason))])
 
     async def _close(self) -> None:
         for child in list(self._children.values()):
