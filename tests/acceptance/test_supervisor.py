@@ -39,7 +39,16 @@ def lite(sqlite_url: str, tmp_path: Path) -> Iterator[Ground]:
         yield made
 
 
-def test_pause_resume_and_both_kinds_of_termination_reach_workers_at_work(scene: Ground) -> None:
+def test_pause_resume_and_both_kinds_of_termination_reach_workers_at_work(lite: Ground) -> None:
+    commanded(lite)
+
+
+@pytest.mark.chaos
+def test_commands_reach_workers_at_work_on_either_database(scene: Ground) -> None:
+    commanded(scene)
+
+
+def commanded(scene: Ground) -> None:
     took: dict[str, float] = {}
     database, supervised = scene.database, scene.supervise("--workers", "1", "--grace", "20s")
     (waiting,) = database.enqueue("wait", seconds=3)

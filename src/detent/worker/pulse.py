@@ -18,10 +18,10 @@ from detent.service.orders import Order, understood
 from detent.store import Store
 from detent.store.records import Standing
 
-LOOK_SECONDS = 0.4
+LOOK_SECONDS = 0.3
 SHORTEST_LOOK = 0.1
 BEAT_SECONDS = 1.2
-LAST_RESORT_SECONDS = 0.5
+LAST_RESORT_SECONDS = 0.35
 
 log = logging.getLogger("detent")
 
@@ -86,6 +86,8 @@ class Pulse:
             return
         self._order, self._order_at = order, time.monotonic()
         self._ordered(order)
+        if order.how == "hard":
+            self.look_at = self._order_at + LAST_RESORT_SECONDS
 
     def _note_state(self, standing: Standing | None) -> None:
         before, self._state = self._state, standing.state if standing else self._state
