@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from detent import metrics
-from detent.errors import BadInput, StoreError, WorkerExhausted, WorkerTerminated
+from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
-from detent.lifecycle import WORKER, Change
-from detent.service.entities import actor_name, public_id
+from detent.lifecycle import Change
 from detent.service.orders import Order
 from detent.service.retention import Retention
 from detent.sizes import size_text
@@ -33,6 +32,7 @@ from detent.store import Job, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.bond import Bond
+from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.heartbeat import Heartbeat, memory_bytes
 from detent.worker.isolation import Isolation, check
@@ -43,7 +43,7 @@ from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
 from detent.worker.pulse import Pulse
 from detent.worker.reaper import Reaper
-from detent.worker.registration import DRAINED, EXHAUSTED, Registration
+from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
 from detent.worker.settlement import Release, described, settle
 from detent.worker.shelf import Shelf
@@ -62,7 +62,6 @@ RECENT_SECONDS = 3.0
 WHILE_SECONDS = 0.02
 DEFAULT_LEASE_US = 60_000_000
 SILENT_US = 60_000_000
-A_DAY = 86_400.0
 KEEP_AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
@@ -119,10 +118,7 @@ class Worker:
         self._wrote_at = time.monotonic()
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._order: Order | None = None
-        self._ends_at = 0.0
-        self._reason = DRAINED
+        self._departure = Departure(settings.grace_us / 1_000_000)
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
@@ -156,23 +152,9 @@ class Worker:
         finally:
             stop_listening()
             await self._end(duties, failure)
-        self._raise_what_ended_it()
+        if untoward := self._departure.error(self._registration.id):
+            raise untoward
         return self.doing().settled
-
-    def _raise_what_ended_it(self) -> None:
-        if self._order is not None and self._order.how != "drain":
-            raise self._terminated(self._order)
-        if self._reason.startswith(EXHAUSTED):
-            raise WorkerExhausted(id=self.public_id, what=self._reason.removeprefix(f"{EXHAUSTED}: "))
-
-    def _terminated(self, order: Order) -> WorkerTerminated:
-        by = actor_name(order.by) or "somebody"
-        return WorkerTerminated(id=self.public_id, by=by, reason=order.reason or "no reason was given")
-
-    @property
-    def public_id(self) -> str:
-        """The id of its row, once it is registered."""
-        return public_id(WORKER.name, self._registration.id)
 
     async def _register(self) -> Registration:
         given, bond = self._settings, self._settings.bond
@@ -231,10 +213,9 @@ class Worker:
         await self._registration.resume(self._store)
         self._changed.set()
 
-    def _give_up(self, reason: str) -> None:
-        """It cannot get any better by itself: another worker is to take its place."""
-        self._reason = f"{EXHAUSTED}: {reason}"
-        self.stop()
+    def _give_up(self, what: str) -> None:
+        self._departure.exhausted(what)
+        self._changed.set()
 
     def doing(self) -> Doing:
         """What it is doing at this moment."""
@@ -243,13 +224,7 @@ class Worker:
 
     def stop(self) -> None:
         """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
-        self._stop_within(self._settings.grace_us / 1_000_000)
-
-    def _stop_within(self, seconds: float) -> None:
-        """Asked several times, the soonest end counts."""
-        ends_at = time.monotonic() + seconds
-        self._ends_at = min(self._ends_at, ends_at) if self._stopping.is_set() else ends_at
-        self._stopping.set()
+        self._departure.within_grace()
         self._changed.set()
 
     # --- orders
@@ -262,19 +237,15 @@ class Worker:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def _obey(self, order: Order) -> None:
-        self._order = order
-        if order.how == "drain":
-            self._reason = f"{DRAINED}: {order.reason}" if order.reason else DRAINED
-        logger.warning("asked to end (%s) by %s: %s", order.how, actor_name(order.by) or "somebody", order.reason)
-        grace = self._settings.grace_us / 1_000_000
-        self._stop_within({"drain": A_DAY, "soft": grace, "hard": 0.0}[order.how])
+        self._departure.obey(order)
+        self._changed.set()
 
     async def _end_process(self, store: Store, order: Order) -> None:
         """Called by the lease keeper's thread when the event loop has not obeyed a hard order."""
         running = [slot.job for slot in self._slots if slot.job is not None]
         waiting = list(self._inbox._queue)  # type: ignore[attr-defined]  # the loop that owns it is stuck
         jobs = [job for job in (*running, *waiting) if self._keeper.holds(job)]
-        await end_process(store, jobs, order, self._registration.actor, self._terminated(order))
+        await end_process(store, jobs, order, self._registration.actor, terminated(self._registration.id, order))
 
     def _wake(self) -> None:
         """Called by the store's bell: there are new jobs."""
@@ -284,7 +255,7 @@ class Worker:
     # --- claim
 
     async def _claim(self, until_idle: bool) -> None:
-        while not self._stopping.is_set():
+        while not self._departure.asked:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
@@ -316,7 +287,7 @@ class Worker:
                 # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
                 number, sent, again = secrets.randbits(62), time.monotonic(), False
             except StoreError as error:
-                if self._stopping.is_set():
+                if self._departure.asked:
                     return []
                 self._outage.endure("claim", error)
                 again, pause = True, await self._pause(pause)
@@ -381,7 +352,7 @@ class Worker:
     def _stuck(self, count: int) -> None:
         """Handlers that were given up and go on anyway: their threads are lost to this process."""
         most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
-        if count >= most and not self._stopping.is_set():
+        if count >= most and not self._departure.asked:
             logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
             self._give_up(f"{count} handlers do not end and cannot be ended")
 
@@ -433,11 +404,10 @@ class Worker:
         """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
         itself be stopped, and what cannot be written, is left to its lease."""
         self._give_back()
-        await self._all_settled(lambda: self._ends_at)
+        await self._all_settled(lambda: self._departure.ends_at)
         if self._in_hand:
-            cancelled = "its worker was terminated" if self._order and self._order.jobs == "cancel" else ""
             for slot in self._slots:
-                slot.stop(hard=True, cancelled=cancelled)
+                slot.stop(hard=True, cancelled=self._departure.cancelled)
             last = time.monotonic() + END_SECONDS
             await self._all_settled(lambda: last)
 
@@ -462,7 +432,7 @@ class Worker:
         self._threads.stop()
         await self._isolation.close()
         if failure is None:
-            await self._registration.ended(self._store, self._reason)
+            await self._registration.ended(self._store, self._departure.reason)
         else:
             await self._registration.failed(self._store, described(failure))
         await flush(self._store)
