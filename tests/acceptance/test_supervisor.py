@@ -207,11 +207,13 @@ def count_over_time(events: list[Event]) -> list[int]:
 
 @pytest.mark.chaos
 def test_twenty_killed_workers_are_all_replaced_and_no_job_is_lost(scene: Ground) -> None:
-    database = scene.database
-    scene.supervise("--workers", "4")
-    jobs, took = database.enqueue("wait", 200, seconds=0.5), []
+    """The oldest each time: one that is killed young counts as dying at start, and is replaced ever more slowly."""
+    database, took = scene.database, []
+    scene.supervise("--workers", "4", "--concurrency", "8")
+    jobs = database.enqueue("wait", 3000, seconds=0.5)
     for _ in range(20):
-        (victim, *_), before = scene.up(4), {worker["id"] for worker in database.workers()}
+        victim, before = scene.up(4)[-1], {worker["id"] for worker in database.workers()}
+        time.sleep(1.5)
         kill(victim["pid"], signal.SIGKILL)
         took.append(until(lambda: {w["id"] for w in database.alive()} - before, "replaced"))  # noqa: B023
     until(lambda: {row["state"] for row in database.jobs(jobs)} == {"succeeded"}, "all jobs are done", 120)

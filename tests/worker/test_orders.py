@@ -16,6 +16,7 @@ from detent.service import workers as service
 from detent.service.entities import public_id
 from detent.service.workers import Wish
 from detent.worker.context import Context
+from detent.worker.pulse import Pulse
 from tests.conformance import stage
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, only_worker, reaches, row, state, worker_story, working
@@ -139,6 +140,24 @@ async def test_a_worker_that_was_given_up_finds_out_and_ends_with_its_job_releas
     assert await state(app, job) == "running"
     assert "supervisor_timeout" in await ends(task)
     assert await state(app, job) == "queued"
+
+
+async def test_a_worker_that_does_not_look_at_its_row_is_caught_by_the_same_check(
+    app: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looks_away(pulse: Pulse, _: object) -> None:
+        pulse.look_at += 1.0
+
+    monkeypatch.setattr(Pulse, "beat", looks_away)
+    scene = Endless(app)
+    task, job, id = await scene.begin()
+    await service.terminate(await app.open(), 1, id, hard=True)
+    await asyncio.sleep(1.0)
+    assert not task.done()
+    assert await state(app, job) == "running"
+    scene.gate.set()
+    app.stop()
+    await asyncio.wait_for(task, PROMPT)
 
 
 async def test_its_row_tells_what_it_serves_and_that_it_is_alive(app: Detent) -> None:
