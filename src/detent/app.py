@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
-from detent import ids
+from detent import __version__, ids
 from detent.bounds import check_name, check_priority
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
@@ -276,16 +276,16 @@ class Detent:
             served,
             concurrency,
             name,
-            None,
-            lease_us,
-            grace_us,
-            self._retention,
-            self.url,
-            most_stuck,
-            None if max_memory is None else size_bytes(max_memory),
-            span_us(supervisor_timeout),
-            own_process,
-            bond,
+            lease_us=lease_us,
+            grace_us=grace_us,
+            retention=self._retention,
+            database=self.url,
+            most_stuck=most_stuck,
+            most_memory=None if max_memory is None else size_bytes(max_memory),
+            silent_us=span_us(supervisor_timeout),
+            own_process=own_process,
+            bond=bond,
+            version=__version__,
         )
         worker = Worker(store, self.kinds, settings, self._leases_store)
         self._workers.append(worker)

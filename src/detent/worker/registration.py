@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import Iterable, Sequence
 
-from detent import __version__
 from detent.errors import InvalidTransition, StoreError
 from detent.lifecycle import WORKER, Verb, decide
 from detent.lifecycle.worker import PAUSED
@@ -38,11 +37,12 @@ class Registration:
         queues: Sequence[str] = (),
         kinds: Iterable[str] = (),
         concurrency: int | None = None,
+        version: str = "",
         supervisor: str | None = None,
     ) -> Registration:
         """From here on it counts as alive, and has a heartbeat to miss."""
         host = socket.gethostname()
-        serves = {"queues": list(queues), "kinds": sorted(kinds), "concurrency": concurrency, "version": __version__}
+        serves = {"queues": list(queues), "kinds": sorted(kinds), "concurrency": concurrency, "version": version}
         return cls(
             await store.create(
                 WORKER,

@@ -88,6 +88,7 @@ class Settings:
     silent_us: int = SILENT_US
     own_process: bool = False
     bond: Bond | None = None
+    version: str = ""
 
 
 class Worker:
@@ -164,6 +165,7 @@ class Worker:
             queues=given.queues,
             kinds=self._kinds,
             concurrency=given.concurrency,
+            version=given.version,
             supervisor=None if bond is None else bond.name,
         )
         if bond is not None:
