@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
-from detent import ids
+from detent import __version__, ids
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
@@ -21,6 +21,7 @@ from detent.service import approvals, artifacts, results, signals
 from detent.service.endings import Endings
 from detent.service.new_jobs import new_job
 from detent.service.retention import Retention
+from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.approvals import Approval
 from detent.store.protocol import Enqueues
@@ -28,6 +29,7 @@ from detent.store.signals import Sent
 from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
+from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.worker import Settings, Worker
 
@@ -340,12 +342,21 @@ class Detent:
         name: str = "",
         until_idle: bool = False,
         most_stuck: int | None = None,
+        max_memory: Size | None = None,
+        supervisor_timeout: Span = "60s",
+        own_process: bool = False,
+        bond: Bond | None = None,
     ) -> int:
-        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
+        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
+        worker that somebody terminated raises `WorkerTerminated`.
 
         Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
         also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of
-        `concurrency`, if nothing is said.
+        `concurrency`, if nothing is said. With more than `max_memory` in use it pauses until what it runs has ended,
+        and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
+        terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
+        the process itself, should it be terminated hard and a handler not let go; with a `bond` it ends with its
+        supervisor.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
@@ -354,7 +365,21 @@ class Detent:
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
         await self.keep_schedules()
-        settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
+        settings = Settings(
+            served,
+            concurrency,
+            name,
+            lease_us=lease_us,
+            grace_us=grace_us,
+            retention=self._retention,
+            database=self.url,
+            most_stuck=most_stuck,
+            most_memory=None if max_memory is None else size_bytes(max_memory),
+            silent_us=span_us(supervisor_timeout),
+            own_process=own_process,
+            bond=bond,
+            version=__version__,
+        )
         worker = Worker(
             store, self.kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )

@@ -104,6 +104,21 @@ class RunAgainBefore(DetentError):
     status = 409
 
 
+class WorkerTerminated(DetentError):
+    """worker {id} was terminated by {by}: {reason}; what it ran was given back or cancelled as asked. \
+Start another if work is left"""
+
+    status = 409
+    exit_code = 3
+
+
+class WorkerExhausted(DetentError):
+    """worker {id} has ended to be replaced: {what}. Start another, or run it under: detent supervise"""
+
+    status = 503
+    exit_code = 4
+
+
 class StillUnfinished(DetentError):
     """{id} is still {state} after {waited}; wait longer with --timeout, or see: detent jobs show {id}"""
 

@@ -13,7 +13,7 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
-from detent.store.records import Counter, Expiry, Progress, Seen
+from detent.store.records import Counter, Expiry, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
@@ -207,6 +207,44 @@ async def stop_requested(store: Store, id: int, answer: bool) -> None:
     (row,) = await store.rows(JOB, [id])
     assert answer
     assert row["cancel_requested_at"] is not None
+
+
+async def a_worker(store: Store) -> int:
+    return await worker(store)
+
+
+async def beat(store: Store, id: int, again: bool) -> Standing | None:
+    return await store.beat(id)
+
+
+async def heard_of(store: Store, id: int, standing: Standing | None) -> None:
+    (row,) = await store.rows(WORKER, [id])
+    assert row["seen_at"] is not None
+    assert standing == Standing("IDLE", None, None, None)
+
+
+async def ask_to_end(store: Store, id: int, again: bool) -> bool:
+    return await store.ask_to_end(id, 1, '{"how":"drain"}')
+
+
+async def asked_to_end(store: Store, id: int, answer: bool) -> None:
+    (row,) = await store.rows(WORKER, [id])
+    assert answer
+    assert row["ending"] == '{"how":"drain"}'
+
+
+async def a_silent_worker(store: Store) -> int:
+    id = await worker(store)
+    await store.beat(id)
+    return id
+
+
+async def silent_workers(store: Store, _: int, again: bool) -> list[int]:
+    return [row["id"] for row in await store.silent_workers(0, 10)]
+
+
+async def found_silent(store: Store, id: int, found: list[int]) -> None:
+    assert found == [id]
 
 
 def pause(paused: bool) -> Make:
@@ -581,6 +619,9 @@ CALLS: dict[str, Call] = {
         for name in NEEDED
     },
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
+    "beat": Call("beat", a_worker, beat, heard_of, 0),
+    "ask_to_end": Call("ask_to_end", a_worker, ask_to_end, asked_to_end, 0),
+    "silent_workers": Call("silent_workers", a_silent_worker, silent_workers, found_silent, 0),
     "pause": Call("set_queue_paused", nothing, pause(True), is_paused(True), 0),
     "resume": Call("set_queue_paused", paused_queue, pause(False), is_paused(False), 0),
     "put_schedule": Call("put_schedule", nothing, put_schedule, schedules_are((1, None, False)), 0),

@@ -23,6 +23,8 @@ from detent.errors import BadInput, DetentError
 COMMANDS = {
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
+    "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
+    "workers": Entry("detent.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
     "approvals": Entry("detent.cli.approvals:app", "See what jobs ask people; approve or reject it."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),

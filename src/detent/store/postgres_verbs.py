@@ -14,7 +14,7 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints, postgres_waits
+from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints, postgres_waits, worker_list
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
@@ -42,8 +42,10 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Standing,
     Telemetry,
     Tenant,
+    WorkerFilter,
     added_up,
     seen_before,
 )
@@ -121,6 +123,20 @@ class PostgresReads(ABC):
     async def schedule_due(self) -> int | None:
         rows = await self._fetch("schedule_due")
         return rows[0][0] if rows else None
+
+    async def workers(
+        self,
+        wanted: WorkerFilter = WorkerFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        sql, values = worker_list.page(POSTGRES, wanted, after, limit)
+        async with self._connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *values)]
+
+    async def worker_states(self, tenant_id: int) -> dict[str, int]:
+        return dict(await self._fetch("worker_states", tenant_id=tenant_id))
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
@@ -449,6 +465,16 @@ class PostgresVerbs(PostgresReads):
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))
+
+    async def beat(self, worker: int) -> Standing | None:
+        rows = await self._fetch("beat", worker=worker)
+        return Standing(*rows[0]) if rows else None
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return bool(await self._fetch("ask_to_end", worker=worker, tenant_id=tenant_id, ending=ending))
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._fetch("silent_workers", silent_us=silent_us, limit=limit)]
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)

@@ -26,8 +26,10 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Standing,
     Telemetry,
     Tenant,
+    WorkerFilter,
 )
 from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
@@ -88,6 +90,16 @@ class Reader(Protocol):
     async def schedule_due(self) -> int | None:
         """How many microseconds it is until a schedule of any tenant has its next tick, or since one had; none where
         there is no schedule, or all are paused."""
+        ...
+
+    async def workers(
+        self, wanted: WorkerFilter = ..., *, after: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """One page of the workers that match, the newest first. Read on from the last id, no worker comes twice."""
+        ...
+
+    async def worker_states(self, tenant_id: int) -> dict[str, int]:
+        """How many workers of the tenant there are in each state that some are in."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -311,6 +323,21 @@ class Writer(Protocol):
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         """Asks a running job to come to an end by itself; false when it is not running."""
+        ...
+
+    async def beat(self, worker: int) -> Standing | None:
+        """Notes that a worker's process is alive, and tells how the worker stands; none if there is no such worker. It
+        is no move, and no event."""
+        ...
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        """Asks a worker to come to an end in some way, which is for the worker to read; false if there is none. The
+        last one to ask is heard. It is no move, and no event."""
+        ...
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        """Workers that have not ended and were last heard of that long ago, or longer; never one that has yet to say
+        its first word. In a transaction none of them can be heard of until it is over."""
         ...
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:

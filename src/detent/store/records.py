@@ -98,7 +98,9 @@ JOB_COLUMNS = tuple(Job.__dataclass_fields__)
 
 # What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
 ENTITY_COLUMNS: dict[str, frozenset[str]] = {
-    "worker": frozenset({"name", "incarnation", "workspace_id", "host", "pid", "metadata"}),
+    "worker": frozenset(
+        {"name", "incarnation", "workspace_id", "host", "pid", "metadata", "seen_at", "serves", "supervisor"}
+    ),
     "crew": frozenset({"parent_id", "depth", "worker_count", "task_description"}),
     "run": frozenset({"key"}),
     "run-step": frozenset({"flow_id", "name", "position", "max_retries"}),
@@ -200,6 +202,26 @@ class JobFilter:
     ended_before: int | None = None
     redriven_from: tuple[int, ...] | None = None
     redriven: bool | None = None
+    owner: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFilter:
+    """Which workers to read; what is none does not narrow."""
+
+    tenant_id: int | None = None
+    states: tuple[str, ...] | None = None
+    host: str | None = None
+    supervisor: str | None = None
+
+
+class Standing(NamedTuple):
+    """How a worker stands: its state, how it was asked to end (JSON), and who moved it last and why."""
+
+    state: str
+    ending: str | None
+    actor: str | None
+    reason: str | None
 
 
 class QueueSummary(NamedTuple):

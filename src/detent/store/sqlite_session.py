@@ -15,9 +15,9 @@ import apsw
 
 from detent import ids
 from detent.errors import LeaseLost, NotFound
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, WORKER
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, sqlite_waits
+from detent.store import event_log, job_list, sqlite_waits, worker_list
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
@@ -42,8 +42,10 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Standing,
     Telemetry,
     Tenant,
+    WorkerFilter,
     added_up,
     seen_before,
 )
@@ -117,6 +119,12 @@ class Session:
     def schedule_due(self) -> int | None:
         rows = self._run("schedule_due")
         return rows[0][0] if rows else None
+
+    def workers(self, wanted: WorkerFilter, after: int | None, limit: int) -> list[dict[str, Any]]:
+        return _named(self._db.execute(*worker_list.page(SQLITE, wanted, after, limit)))
+
+    def worker_states(self, tenant_id: int) -> dict[str, int]:
+        return dict(self._run("worker_states", tenant_id=tenant_id))
 
     def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in self._run("overdue", limit=limit)]
@@ -393,6 +401,17 @@ class Session:
 
     def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(self._run("request_stop", id=id, tenant_id=tenant_id))
+
+    def beat(self, worker: int) -> Standing | None:
+        rows = self._run("beat", worker=worker)
+        return Standing(*rows[0]) if rows else None
+
+    def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return bool(self._run("ask_to_end", worker=worker, tenant_id=tenant_id, ending=ending))
+
+    def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        found = self._run("silent_workers", silent_us=silent_us, limit=limit)
+        return self.rows(WORKER, [id for (id,) in found])
 
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)

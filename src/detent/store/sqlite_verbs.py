@@ -30,8 +30,10 @@ from detent.store.records import (
     Pruned,
     QueueSummary,
     Seen,
+    Standing,
     Telemetry,
     Tenant,
+    WorkerFilter,
 )
 from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
@@ -87,6 +89,18 @@ class SqliteReads(ABC):
 
     async def schedule_due(self) -> int | None:
         return await self._read(lambda session: session.schedule_due())
+
+    async def workers(
+        self,
+        wanted: WorkerFilter = WorkerFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        return await self._read(lambda session: session.workers(wanted, after, limit))
+
+    async def worker_states(self, tenant_id: int) -> dict[str, int]:
+        return await self._read(lambda session: session.worker_states(tenant_id))
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
@@ -291,6 +305,15 @@ class SqliteVerbs(SqliteReads):
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return await self._write(lambda session: session.request_stop(id, tenant_id))
+
+    async def beat(self, worker: int) -> Standing | None:
+        return await self._write(lambda session: session.beat(worker))
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return await self._write(lambda session: session.ask_to_end(worker, tenant_id, ending))
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        return await self._write(lambda session: session.silent_workers(silent_us, limit))
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))

@@ -45,9 +45,11 @@ class Slot:
         self.job: Job | None = None
         self.task = asyncio.create_task(self._run())
 
-    def stop(self, *, hard: bool) -> None:
-        """Asks the handler to come to an end; hard, it is cancelled where it waits."""
+    def stop(self, *, hard: bool, cancelled: str = "") -> None:
+        """Asks the handler to come to an end; hard, it is stopped where it waits. `cancelled` says why its job is to be
+        cancelled, if it is: else it goes back into the queue."""
         if self._context is not None:
+            self._cancelled = self._cancelled or cancelled
             self._context.request_stop()
             if hard and not self._stopped:
                 self._stopped = True

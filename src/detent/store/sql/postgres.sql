@@ -94,6 +94,13 @@ WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
     AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
 RETURNING jobs.id, jobs.epoch;
 
+-- name: silent_workers
+-- Workers that should have been heard of, the longest silent first. One that is just being heard of, or ended by somebody
+-- else, is left out; the others are kept from it until the transaction is over.
+SELECT * FROM workers
+WHERE state IN ({worker.IDLE}, {worker.RUNNING}, {worker.PAUSED}) AND seen_at <= detent_now() - :silent_us::bigint
+ORDER BY seen_at LIMIT :limit::int FOR UPDATE SKIP LOCKED;
+
 -- name: overdue
 -- Jobs whose lease is over, the longest first.
 SELECT {job_columns} FROM jobs

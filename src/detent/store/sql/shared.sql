@@ -54,6 +54,18 @@ SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, {now})
 WHERE id = :id AND tenant_id = :tenant_id AND state = {job.running} RETURNING id;
 
+-- name: worker_states
+-- How many workers of a tenant are in which state.
+SELECT state, count(*) FROM workers WHERE tenant_id = :tenant_id GROUP BY state ORDER BY state;
+
+-- name: beat
+-- A worker's process is alive. What it reads here was asked of it, and by whom its row was moved last.
+UPDATE workers SET seen_at = {now} WHERE id = :worker RETURNING state, ending, actor, reason;
+
+-- name: ask_to_end
+-- How a worker is to come to an end.
+UPDATE workers SET ending = :ending WHERE id = :worker AND tenant_id = :tenant_id RETURNING id;
+
 -- name: queues
 -- Each queue of a tenant: a row for every state its jobs are in, and one for what was ever said about it.
 SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.held_by IS NULL AND j.run_at <= clock.now

@@ -61,6 +61,12 @@ UPDATE jobs SET lease_until = {now} + :lease_us
 WHERE id = :id AND epoch = :epoch AND owner = :worker AND state IN ({job.assigned}, {job.running})
     AND lease_until > {now};
 
+-- name: silent_workers
+-- Workers that should have been heard of, the longest silent first.
+SELECT id FROM workers
+WHERE state IN ({worker.IDLE}, {worker.RUNNING}, {worker.PAUSED}) AND seen_at <= {now} - :silent_us
+ORDER BY seen_at LIMIT :limit;
+
 -- name: overdue
 -- Jobs whose lease is over, the longest first.
 SELECT {job_columns} FROM jobs
