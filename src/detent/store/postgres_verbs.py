@@ -224,12 +224,13 @@ class PostgresVerbs(PostgresReads):
         self.tally.enqueued(jobs, keys, made)
         return made
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
-        """What is there under its key already is not made again. Those who wait for work are told, if it `rings`."""
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        """What is there under its key already is not made again. Those who wait for work are told, unless `ring` is
+        none."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (rings,)})
+        born = await self._fetch_batch(statement, {**columns, "ring": (ring,)})
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:

@@ -103,6 +103,7 @@ class Worker:
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
         self._took_all = False
+        self._soon: asyncio.TimerHandle | None = None
         self._report = Report()
         self._rate = 0.0
         self._done_lately = 0
@@ -176,11 +177,13 @@ class Worker:
     async def _claim(self, until_idle: bool) -> None:
         while not self._stopping.is_set():
             self._changed.clear()
+            if self._soon is not None:
+                self._soon.cancel()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
             room = self._room()
             jobs = await self._claim_once(room) if room else []
-            self._took_all = 0 < len(jobs) < room
+            self._took_all = len(jobs) < room
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
@@ -293,7 +296,7 @@ class Worker:
         """There is room for more. Where the last claim took all there was, and nobody is known to wait for these jobs,
         a claim would most likely find nothing, and be in the way of the next enqueue: it has a moment."""
         if self._took_all and all(job.parent_id is None and job.limit_key is None for job, _ in batch):
-            self._loop.call_later(MOMENT_SECONDS, self._changed.set)
+            self._soon = self._loop.call_later(MOMENT_SECONDS, self._changed.set)
         else:
             self._changed.set()
 
