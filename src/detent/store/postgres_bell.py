@@ -82,10 +82,14 @@ class Bell:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _listen_once(self, heard: Callable[[], None]) -> None:
+        def hear(_: object, pid: int, channel: str, ringer: str) -> None:
+            if ringer != self._name:  # what was rung here was heard at once
+                heard()
+
         connection, lost = await connect(self._url), asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(CHANNEL, lambda *said: said[-1] == self._name or heard())
+            await connection.add_listener(CHANNEL, hear)
             heard()  # whatever was rung while nobody listened
             await lost.wait()
         finally:
