@@ -31,7 +31,7 @@ logged AS (
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE $19::boolean)
+rung AS (SELECT pg_notify('detent_jobs', $19::text) WHERE $19::text IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
 CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
@@ -81,7 +81,8 @@ logged AS (
     FROM moved AS m, (VALUES (0, 'job_claimed', 'claim', 'queued', 'assigned')) AS e(behind, type, trigger,
         from_state, to_state))
 SELECT id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at, attempts, max_attempts,
-    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key FROM moved ORDER BY priority DESC, run_at,
+    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key
+FROM moved ORDER BY priority DESC, run_at,
     id"""
 
 START = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
@@ -147,7 +148,7 @@ async def lifecycle(connection: asyncpg.Connection, worker: int, batch: int, off
     first = (time.time_ns() // 1_000_000 - 1_704_067_200_000) << 22
     ids = [first + offset for offset in offsets]
     job = ("noop", "default", 1, 0, None, 0, 4, "dead_letter", *[None] * 10)
-    await connection.fetch(ENQUEUE, *job, False, ids, ["{}"] * batch)
+    await connection.fetch(ENQUEUE, *job, None, ids, ["{}"] * batch)
     claimed = await connection.fetch(CLAIM, worker, ["default"], None, batch, actor, 1, LEASE_US)
     assert len(claimed) == batch
     ids, epochs = [row[0] for row in claimed], [row[4] for row in claimed]

@@ -18,7 +18,7 @@ from detent.store.checkpoints import Save
 from detent.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
-from tests.conformance.stage import LEASE, claim, decided, entity, log, moved, queued, undone, worker
+from tests.conformance.stage import claim, decided, entity, log, lost_jobs, moved, started, undone, worker
 from tests.conformance.times import SetClock
 from tests.support.broken_sql import leave_out
 
@@ -35,14 +35,6 @@ def content(size: int = 50_000) -> Blob:
 def large(blob: Blob) -> dict[str, Any]:
     """The values of a move that brings a large result."""
     return {"result": blob.note, RESULT_BLOB: blob}
-
-
-async def started(store: Store, owner: int | None = None, **fields: Any) -> Job:
-    """A fresh job, running, as its claim returned it."""
-    await queued(store, **fields)
-    owner = owner or await worker(store)
-    (job,) = await claim(store, owner, 1, start=True)
-    return job
 
 
 async def count(hand: Hand, table: str) -> int:
@@ -155,28 +147,12 @@ async def test_the_same_new_content_kept_by_many_at_once_is_stored_once(store: S
 
 async def _stale_keeps(store: Store, clock: SetClock) -> list[str]:
     """In which of the ways to lose a job its old holder could still attach something to it."""
-    owner, other = await worker(store), await worker(store, name="bob")
     attached = []
-    for way in ("settled", "released", "claimed by another", "lease over"):
-        job = await started(store, owner)
-        if way == "settled":
-            await moved(store, JOB, job.id, "succeed", by="holder")
-        elif way == "lease over":
-            await clock.advance(LEASE)
-        else:
-            await moved(store, JOB, job.id, "release", by="holder")
-            if way == "claimed by another":
-                await claim(store, other, 1, start=True)
+    async for way, job in lost_jobs(store, clock):
         with contextlib.suppress(LeaseLost):
             await store.keep_artifact(job, "late", content(), TEXT)
             attached.append(way)
-        await _end(store, job.id)
     return attached
-
-
-async def _end(store: Store, id: int) -> None:
-    if (await entity(store, JOB, id))["state"] != "succeeded":
-        await moved(store, JOB, id, "cancel")
 
 
 @keeps(Writer.keep_artifact, "One that no longer holds the job gets `LeaseLost`", "nothing was kept")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -14,18 +13,11 @@ from detent.store.checkpoints import PROGRESS, Checkpoint, Report, Save
 from detent.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
-from tests.conformance.stage import LEASE, claim, entity, moved, queued, worker
+from tests.conformance.stage import claim, entity, lost_jobs, moved, queued, started, worker
 from tests.conformance.times import SECOND, SetClock
 from tests.support.broken_sql import leave_out
 
 OURS = 1
-
-
-async def started(store: Store, owner: int | None = None, **fields: Any) -> Job:
-    """A fresh job, running, as its claim returned it."""
-    await queued(store, **fields)
-    (job,) = await claim(store, owner or await worker(store), 1, start=True)
-    return job
 
 
 async def again(store: Store, job: Job, owner: int) -> Job:
@@ -70,25 +62,13 @@ async def test_the_first_result_of_a_name_stands_whoever_saves_another(store: St
 
 async def _stale_saves(store: Store, clock: SetClock) -> list[str]:
     """In which of the ways to lose a job its old holder could still save something."""
-    owner, other = await worker(store), await worker(store, name="bob")
     saved = []
-    for way in ("settled", "released", "claimed by another", "lease over"):
-        job = await started(store, owner)
-        if way == "settled":
-            await moved(store, JOB, job.id, "succeed", by="holder")
-        elif way == "lease over":
-            await clock.advance(LEASE)
-        else:
-            await moved(store, JOB, job.id, "release", by="holder")
-            if way == "claimed by another":
-                await claim(store, other, 1, start=True)
+    async for way, job in lost_jobs(store, clock):
         await store.note_progress([Report(job, "{}")], SECOND)
         if await store.checkpoint([Save(job, "late", "1", Blob.of(b"late"))]) != [None]:
             saved.append(way)
         if await store.telemetry(JOB, job.id, OURS):
             saved.append(f"progress {way}")
-        if (await entity(store, JOB, job.id))["state"] != "succeeded":
-            await moved(store, JOB, job.id, "cancel")
     return saved
 
 

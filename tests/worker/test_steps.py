@@ -13,7 +13,7 @@ from detent.store.checkpoints import Checkpoint
 from detent.worker.context import Context
 from detent.worker.settlement import LARGEST_IN_ROW
 from tests.process import step_jobs
-from tests.worker.scene import eventually, last, moved, row, triggers, working
+from tests.worker.scene import eventually, last, moved, reaches, row, triggers, working
 
 FAST: dict[str, Any] = {"backoff": "1ms"}
 
@@ -345,3 +345,16 @@ async def test_the_worker_trusts_nothing_that_an_isolated_process_asks_for(sqlit
         for job, (what, said) in zip(jobs, step_jobs.FORGED, strict=True):
             assert said in await job.result(), what
             assert await kept(app, job.key) == {}
+
+
+async def test_a_job_that_was_asked_to_stop_is_cancelled_instead_of_waiting(app: Detent) -> None:
+    @app.job()
+    async def sleeper(ctx: Context) -> None:
+        await (await app.open()).request_stop(job.key, 1)
+        while not ctx.cancel_requested:  # noqa: ASYNC110 - the context has no event of it
+            await asyncio.sleep(0.01)
+        await ctx.sleep("1h")
+
+    job = await sleeper.enqueue()
+    async with working(app):
+        await reaches(app, job, "cancelled")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from detent.cli import screen
 from detent.service.job_steps import size
+from detent.store.checkpoints import OWN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +52,7 @@ def table(steps: list[Checkpoint]) -> Table:
 
 def _wait(one: Checkpoint) -> str:
     """When a sleep is over; it is what the step keeps."""
-    if not one.name.startswith("#sleep "):
+    if not one.name.startswith(f"{OWN}sleep "):
         return ""
     try:
         return f"until {screen.moment(int(json.loads(one.result)))}"

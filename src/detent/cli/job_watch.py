@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from detent.cli import screen
 from detent.cli.job_steps import bar
 from detent.lifecycle import JOB
+from detent.store.checkpoints import OWN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from detent.service.jobs import Story
+    from detent.store.checkpoints import Checkpoint
 
 GLANCE_SECONDS = 0.25
 
@@ -71,8 +73,14 @@ async def _line_by_line(look: Look) -> None:
 def _lines(story: Story) -> Iterator[str]:
     """What there is to tell, in the order it happened."""
     lines = [(event.ts, 0, f"{event.type}: {event.to_state}") for event in story.events]
-    lines += [(step.created_at, 1, f"step {step.name} is done") for step in story.steps]
+    lines += [(step.created_at, 1, _told(step)) for step in story.steps]
     if story.progress is not None:
         lines.append((story.progress.at, 2, str(bar(story.progress, story.progress.at)).removesuffix(" (now)")))
     for at, _, what in sorted(lines):
         yield f"{screen.moment(at)} {what}"
+
+
+def _told(step: Checkpoint) -> str:
+    """What waits leaves a mark where it begins."""
+    waits = step.name.startswith(OWN)
+    return f"{step.name.removeprefix(OWN)} has begun" if waits else f"step {step.name} is done"

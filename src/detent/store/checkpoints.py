@@ -8,6 +8,9 @@ from typing import NamedTuple
 from detent.store.blobs import Blob
 from detent.store.records import Job
 
+OWN = "#"
+"""What the names of waits begin with, so that no step of the user's is called the same."""
+
 PROGRESS = "job_progress"
 """The kind of telemetry that tells how far a job has come."""
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -49,7 +48,7 @@ class PostgresStore(PostgresVerbs):
         self._at_hand: list[asyncpg.Connection] = []
         self._most_at_hand = MOST_AT_HAND
         self._wanted = 0
-        self._bell = Bell(url, partial(self._fetch, "ring"))
+        self._bell = Bell(url, self._ring)
         self._home: str | None = None
 
     @classmethod
@@ -104,12 +103,14 @@ class PostgresStore(PostgresVerbs):
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
-        rings = self._bell.due()
-        made = await super()._enqueue_as(keys, jobs, rings)
-        if not rings:
-            self._bell.make_up()
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        ring = self._bell.due()
+        made = await super()._enqueue_as(keys, jobs, ring)
+        self._bell.rung(to_all=ring is not None)
         return made
+
+    async def _ring(self, ring: str) -> None:
+        await self._fetch("ring", ring=ring)
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""

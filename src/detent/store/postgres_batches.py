@@ -40,7 +40,6 @@ TYPES = {
     "redriven_from": "bigint",
     "parent_id": "bigint",
     "payload": "json",
-    "ring": "boolean",
 }
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")

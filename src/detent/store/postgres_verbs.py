@@ -272,12 +272,13 @@ class PostgresVerbs(PostgresReads):
         self.tally.enqueued(jobs, keys, made)
         return made
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], rings: bool = True) -> list[int]:
-        """What is there under its key already is not made again. Those who wait for work are told, if it `rings`."""
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        """What is there under its key already is not made again. Those who wait for work are told, unless `ring` is
+        none."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (rings,)})
+        born = await self._fetch_batch(statement, {**columns, "ring": (ring,)})
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
@@ -331,7 +332,7 @@ class PostgresVerbs(PostgresReads):
             lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
             await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
             if touched and await postgres_waits.wake(transaction._fetch, touched):
-                await transaction._fetch("ring")
+                await transaction._fetch("ring", ring="")
             return lost
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
@@ -409,7 +410,7 @@ class PostgresVerbs(PostgresReads):
         async with self._transaction() as transaction:
             sent = await postgres_waits.send_signal(transaction._fetch, signal)
             if sent.woken:
-                await transaction._fetch("ring")
+                await transaction._fetch("ring", ring="")
             return sent
 
     async def forget_signals(self, older_than: int, limit: int = 500) -> int:
@@ -428,7 +429,7 @@ class PostgresVerbs(PostgresReads):
                 transaction._fetch, tenant_id, id, decision, by, comment
             )
             if woken:
-                await transaction._fetch("ring")
+                await transaction._fetch("ring", ring="")
             return approval
 
     async def withdraw_approvals(self, limit: int = 500) -> int:

@@ -18,14 +18,11 @@ from detent.moments import Span, span_us
 from detent.outcomes import PermanentError
 from detent.step_code import same_code, step_code
 from detent.store import Blob, Job
-from detent.store.checkpoints import Checkpoint, Save
+from detent.store.checkpoints import OWN, Checkpoint, Save
 from detent.worker.journal import Journals
 from detent.worker.progress import report
 from detent.worker.settlement import LARGEST_IN_ROW, Raised, Release, Suspend, result_text
 from detent.worker.versions import held_for
-
-OWN = "#"
-"""What the names of waits begin with, so that no step of the user's is called the same."""
 
 
 class Suspended(BaseException):

@@ -23,7 +23,7 @@ logged AS (
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
         {job.queued}, actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
+rung AS (SELECT pg_notify('detent_jobs', :ring) WHERE :ring IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true;
 
 -- name: jobs_by_key
@@ -124,8 +124,8 @@ SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.rel
 WHERE c.oid = to_regclass('detent_migrations');
 
 -- name: ring
--- Tells those who wait for work.
-SELECT pg_notify('detent_jobs', '');
+-- Tells those who wait for work, and by whom they are told.
+SELECT pg_notify('detent_jobs', :ring::text);
 
 -- name: resume_queue
 -- From the next claim on the queue is served again; rings, for what waits in it could be due.
