@@ -25,6 +25,7 @@ from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter
 from detent.store.tally import Tally, flush
+from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class PostgresStore(PostgresVerbs):
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
+        self._turn = Turn()
         self.tally = tally
         self._bell = Bell(url)
         self._home: str | None = None
@@ -162,6 +164,7 @@ class PostgresTransaction(PostgresVerbs):
         self._url = url
         self._catalogue = catalogue
         self._keys = keys
+        self._turn = Turn()
         self.tally = tally
         self._spoilt = False
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints
+from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints, postgres_limits
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Save
@@ -36,6 +36,7 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
     NewJob,
     Progress,
     Pruned,
@@ -47,6 +48,7 @@ from detent.store.records import (
     seen_before,
 )
 from detent.store.tally import Tally
+from detent.store.turn import Turn
 
 T = TypeVar("T")
 
@@ -109,6 +111,13 @@ class PostgresReads(ABC):
 
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
+
+    async def limit_rules(self) -> list[LimitRule]:
+        return [LimitRule(*row) for row in await self._fetch("limit_rules")]
+
+    async def next_pump(self) -> int | None:
+        at: int | None = (await self._fetch("next_pump"))[0][0]
+        return at
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
@@ -194,6 +203,7 @@ class PostgresVerbs(PostgresReads):
     """The reads and the writes."""
 
     _keys: KeyPages
+    _turn: Turn
     tally: Tally
 
     @abstractmethod
@@ -259,23 +269,37 @@ class PostgresVerbs(PostgresReads):
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
         values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
-        claim = "claim_and_start" if start else "claim"
-        if without:
-            claim, values["without"] = f"{claim}_known", list(without)
-        rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
+        values |= {"tenant_id": tenant_id, "turn": self._turn.after, "without": list(without) or None}
+        rows = await self._fetch("claim_and_start" if start else "claim", **values, actor=f"w:{worker}")
         self.tally.claimed(rows, tenant_id)
-        return [Job(*row) for row in rows]
+        jobs = [Job(*row) for row in rows]
+        self._turn.served(jobs)
+        return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         runs, large = batches(changes), with_blobs(changes)
+        limited = [change for change in changes if change.limit_key is not None]
         if not runs:
             return []
-        if len(runs) == 1 and not large:
+        if len(runs) == 1 and not large and not limited:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
             lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
             await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
+            if limited:
+                await postgres_limits.settle(transaction._fetch, limited, self._rings())
             return lost
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        async with self._transaction() as transaction:
+            for rule in sorted(rules):
+                limits = rule.most is not None or rule.rate is not None
+                if await transaction._fetch("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                    await transaction._fetch("look_at_kind", name=rule.name)
+
+    async def pump(self, limit: int = 500) -> int:
+        async with self._transaction() as transaction:
+            return await postgres_limits.pump(transaction._fetch, limit, self._rings())
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         _, fields, names, extras = self._catalogue.move(batch[0])

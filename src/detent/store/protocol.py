@@ -20,6 +20,7 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
     NewJob,
     Progress,
     Pruned,
@@ -76,6 +77,14 @@ class Reader(Protocol):
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
         first that could be claimed has been due, and since when the queue is paused."""
+        ...
+
+    async def limit_rules(self) -> list[LimitRule]:
+        """Every limit that was declared, of kinds of jobs and of queues."""
+        ...
+
+    async def next_pump(self) -> int | None:
+        """When the keys of limits are to be looked at next; none if nothing waits for that."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -176,15 +185,16 @@ class Writer(Protocol):
         again: bool = False,
         without: Sequence[str] = (),
     ) -> list[Job]:
-        """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
-        gets none. With `start` the jobs are running when they are returned: two moves and two events in one write. With
+        """Each job goes to one claimer only; tenants take turns, of each the highest priority goes first, then the
+        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than that allows. With `start` the jobs are running when they are returned: two moves and two events in one write. With
         `again`, a claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in
         `without` are left to others."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         """Each change is written with its event if its record is still as it was decided on; those that came too late
-        are returned and have changed nothing. The same change by the same actor a second time counts as written. A
+        are returned and have changed nothing. What counted against a limit and does no longer, lets the next job go in the
+        same write. The same change by the same actor a second time counts as written. A
         result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same."""
         ...
 
@@ -231,6 +241,16 @@ class Writer(Protocol):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        """From now on these limits hold, for the whole fleet; one that limits nothing is dropped. What waits behind them
+        is looked at again."""
+        ...
+
+    async def pump(self, limit: int = 500) -> int:
+        """Lets go jobs that limits hold back and that are due, never more than the limits allow; returns how many. A job
+        is held back from its enqueueing on, and again whenever it goes back into the queue."""
         ...
 
     async def add_tenant(self, name: str) -> int:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from heapq import merge
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +15,7 @@ from detent import ids
 from detent.errors import LeaseLost, NotFound
 from detent.lifecycle import JOB
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list
+from detent.store import event_log, job_list, sqlite_limits
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Save, columns
@@ -36,6 +34,7 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
     NewJob,
     Progress,
     Pruned,
@@ -46,15 +45,12 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.sqlite_due import Wanted, due
 from detent.store.sqlite_faults import sqlite_faults
 from detent.store.tally import Tally
 
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
-
-
-ABOVE_ALL = 1 << 31
-"""Higher than any priority."""
 
 
 class Session:
@@ -190,6 +186,9 @@ class Session:
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
         made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
+        limited = [job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id]
+        if limited:
+            sqlite_limits.note_enqueued(self._run, limited, self.now)
         self._tally.enqueued(jobs, keys, made)
         return made
 
@@ -205,40 +204,28 @@ class Session:
         self,
         worker: int,
         queues: Sequence[str],
-        limit: int,
+        wanted: Wanted,
         lease_us: int,
         claim_id: int,
-        tenant_id: int | None,
         start: bool,
-        without: Sequence[str] = (),
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        found = [self._due(queue, limit, tenant_id, without) for queue in dict.fromkeys(queues)]
+        found = due(self._run, list(dict.fromkeys(queues)), wanted)
+        place = {id: number for number, id in enumerate(found.ids)}
         rows = self._run(
             "claim_and_start" if start else "claim",
-            ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
+            ids=json.dumps(found.ids),
             worker=worker,
             claim_id=claim_id,
             lease_us=lease_us,
             actor=f"w:{worker}",
         )
-        return sorted((Job(*row) for row in rows), key=lambda job: (-job.priority, job.run_at, job.id))
-
-    def _due(self, queue: str, limit: int, tenant_id: int | None, without: Sequence[str]) -> list[tuple[int, int, int]]:
-        """The first jobs of a queue, one priority after the other until there are enough."""
-        due, wanted = "due", {"queue": queue, "tenant_id": tenant_id}
-        if without:
-            due, wanted["without"] = "due_known", json.dumps(list(without))
-        found: list[tuple[int, int, int]] = []
-        below = ABOVE_ALL
-        while len(found) < limit:
-            ((priority,),) = self._run("next_priority", queue=queue, below=below)
-            if priority is None:
-                break
-            found += self._run(due, **wanted, priority=priority, limit=limit - len(found))
-            below = priority
-        return found
+        jobs = sorted((Job(*row) for row in rows), key=lambda job: place[job.id])
+        counted = jobs if found.limited else [job for job in jobs if job.limit_key is not None]
+        if counted:
+            sqlite_limits.note_started(self._run, counted, found.limited)
+        return jobs
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
@@ -249,7 +236,26 @@ class Session:
             if change not in lost:
                 self._keep_blob(change.tenant_id, blob)
                 self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
+        limited = [change for change in changes if change.limit_key is not None]
+        if limited:
+            sqlite_limits.settle(self._run, limited, self.now)
         return lost
+
+    def pump(self, limit: int) -> int:
+        return sqlite_limits.pump(self._run, limit, self.now)
+
+    def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        for rule in rules:
+            limits = rule.most is not None or rule.rate is not None
+            if self._run("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                self._run("look_at_kind", name=rule.name)
+
+    def limit_rules(self) -> list[LimitRule]:
+        return [LimitRule(*row) for row in self._run("limit_rules")]
+
+    def next_pump(self) -> int | None:
+        at: int | None = self._run("next_pump")[0][0]
+        return at
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, _, extras = self._catalogue.move(batch[0])

@@ -24,6 +24,7 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
     NewJob,
     Progress,
     Pruned,
@@ -32,8 +33,10 @@ from detent.store.records import (
     Telemetry,
     Tenant,
 )
+from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
+from detent.store.turn import Turn
 
 T = TypeVar("T")
 
@@ -78,6 +81,12 @@ class SqliteReads(ABC):
 
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return await self._read(lambda session: session.queues(tenant_id))
+
+    async def limit_rules(self) -> list[LimitRule]:
+        return await self._read(lambda session: session.limit_rules())
+
+    async def next_pump(self) -> int | None:
+        return await self._read(lambda session: session.next_pump())
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
@@ -142,6 +151,7 @@ class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
 
     tally: Tally
+    _turn: Turn
 
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
@@ -165,9 +175,9 @@ class SqliteVerbs(SqliteReads):
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
-        jobs = await self._write(
-            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start, without), limit
-        )
+        wanted = Wanted(limit, tenant_id, self._turn.after, without)
+        jobs = await self._write(lambda session: session.claim(worker, queues, wanted, lease_us, claim_id, start), limit)
+        self._turn.served(jobs)
         self.tally.claimed(jobs, tenant_id)
         return jobs
 
@@ -215,6 +225,12 @@ class SqliteVerbs(SqliteReads):
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        await self._write(lambda session: session.declare_limits(rules), len(rules))
+
+    async def pump(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.pump(limit), limit)
 
     async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))

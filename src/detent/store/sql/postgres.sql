@@ -17,13 +17,13 @@ born AS (
         :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :parent_id, :limit_key, :key, :payload
     FROM {given}
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
+    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause{also_born}),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor, correlation_id,
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
         {job.queued}, actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
+{woken}rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
 SELECT id FROM born LEFT JOIN rung ON true;
 
 -- name: jobs_by_key
@@ -32,54 +32,61 @@ SELECT j.tenant_id, j.key, j.id FROM jobs AS j
 JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id = g.tenant_id AND j.key = g.key;
 
 -- name: claim
--- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue is read
--- in the order of its index, one priority after the other until there are enough: so the jobs that are due later, however
--- many, are never read. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and take too many.
--- A row that is locked stays where it is, so it is found again by its place.
+-- Takes the jobs that are due, for a worker that may claim, out of queues that are not paused: tenants in turn, as the
+-- function `detent_due` finds and locks them. `due` is materialised, so that it is called once. A row that is locked stays
+-- where it is, so it is found again by its place. Starts that count against a rate or a queue are noted.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
-claimer AS MATERIALIZED (
-    SELECT id FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
-paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY(:queues::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
-    SELECT d.place FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        WITH RECURSIVE level(priority) AS (
-            (SELECT j.priority FROM jobs AS j
-            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-            ORDER BY j.priority DESC LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.priority FROM jobs AS j
-                WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-                    AND j.priority < level.priority
-                ORDER BY j.priority DESC LIMIT 1)
-            FROM level WHERE level.priority IS NOT NULL)
-        SELECT first.* FROM level CROSS JOIN LATERAL (
-            SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
-            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-                AND j.priority = level.priority AND j.run_at <= (SELECT now FROM clock)
-                AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
-                AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue) {known}
-            ORDER BY j.run_at, j.id LIMIT :limit::int
-            FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
-        LIMIT :limit::int) AS d
-    ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
+    SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+        :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d),
 moved AS (
     UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,
         lease_until = (SELECT now FROM clock) + :lease_us::bigint
     FROM due WHERE jobs.ctid = due.place
-    RETURNING {jobs_columns}, jobs.updated_at),
+    RETURNING {jobs_columns}, jobs.updated_at, due.rank, due.limited),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id)
     SELECT (SELECT tx FROM clock), m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type,
         e.trigger, e.from_state, e.to_state, :actor, m.correlation_id, m.trace_id
-    FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
-SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
+    FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state)),
+used AS (
+    INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
+    SELECT u.tenant_id, u.key, m.updated_at, m.id, m.epoch
+    FROM (SELECT * FROM moved WHERE limited OR limit_key IS NOT NULL OFFSET 0) AS m CROSS JOIN LATERAL (
+        SELECT 0 AS tenant_id, 'queue:' || m.queue AS key WHERE m.limited
+        UNION ALL
+        SELECT CASE WHEN m.limit_key LIKE '*:%' THEN 0 ELSE m.tenant_id END, m.limit_key FROM limit_rules AS r
+        WHERE m.limit_key IS NOT NULL AND r.what = 'job' AND r.name = m.kind AND r.rate IS NOT NULL) AS u)
+SELECT {job_columns} FROM moved ORDER BY rank;
 
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
 SELECT {job_columns} FROM jobs
 WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running})
 ORDER BY priority DESC, run_at, id;
+
+-- name: promote
+-- Lets go what these keys hold back, as far as they allow.
+SELECT detent_promote(:tenant_id::int[], :key::text[], :ring::boolean);
+
+-- name: take_wakes
+-- The keys of jobs that have become due while their limits held them back; those that somebody else has taken are left.
+DELETE FROM limit_wakes WHERE id = ANY(ARRAY(
+    SELECT id FROM limit_wakes WHERE at <= detent_now() ORDER BY at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
+RETURNING tenant_id, key;
+
+-- name: keys_to_pump
+-- The keys whose rates let the next jobs go, locked; those that somebody else looks after are left.
+SELECT tenant_id, key FROM limits WHERE pump_at <= detent_now() ORDER BY pump_at LIMIT :limit::int
+FOR UPDATE SKIP LOCKED;
+
+-- name: wake_later
+-- Of these jobs, those that went back behind their limits and are due later.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued} AND run_at > detent_now()
+    AND run_at < detent_now() + 315360000000000;
 
 -- name: renew
 -- The holders keep their leases a while longer; nobody else can.

@@ -45,6 +45,34 @@ RETURNING key;
 INSERT INTO queues (tenant_id, name, paused_at) VALUES (:tenant_id, :name, {now})
 ON CONFLICT (tenant_id, name) DO UPDATE SET paused_at = coalesce(queues.paused_at, excluded.paused_at);
 
+-- name: declare_limit
+-- What holds from now on for a kind of jobs or a queue.
+INSERT INTO limit_rules (what, name, most, rate, window_us, per)
+VALUES (:what, :name, :most, :rate, :window_us, :per)
+ON CONFLICT (what, name) DO UPDATE SET most = excluded.most, rate = excluded.rate, window_us = excluded.window_us,
+    per = excluded.per
+WHERE limit_rules.most IS DISTINCT FROM excluded.most OR limit_rules.rate IS DISTINCT FROM excluded.rate
+    OR limit_rules.window_us IS DISTINCT FROM excluded.window_us OR limit_rules.per <> excluded.per
+RETURNING name;
+
+-- name: drop_limit
+-- From now on there is none.
+DELETE FROM limit_rules WHERE what = :what AND name = :name RETURNING name;
+
+-- name: look_at_kind
+-- Its limit has changed: all that it holds back is looked at again.
+INSERT INTO limit_wakes (at, tenant_id, key) SELECT 0, tenant_id, key FROM limits
+WHERE key LIKE '%:' || :name OR key LIKE '%:' || :name || ':%';
+
+-- name: limit_rules
+-- Every limit that was declared.
+SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name;
+
+-- name: next_pump
+-- When a limit is to be looked at next: what waits behind it is due, or its rate lets something go.
+SELECT min(at) FROM (SELECT min(at) AS at FROM limit_wakes
+    UNION ALL SELECT min(pump_at) FROM limits WHERE pump_at IS NOT NULL) AS either;
+
 -- name: event_count
 -- How many events there are, of one tenant or of all.
 SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
