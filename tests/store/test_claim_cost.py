@@ -36,6 +36,7 @@ async def test_postgres_reads_a_few_pages_beside_many_delayed_jobs(postgres_url:
     await connection.execute("ANALYZE jobs")
     sql, parameters = Catalogue(POSTGRES)["claim_and_start"]
     values = {"worker": worker, "claim_id": 1, "limit": 100, "lease_us": HOUR, "queues": ["default"], "actor": "w"}
+    answer = ""
     for _ in range(2):  # the first one also reads what there is to know about the tables
         begun = connection.transaction()
         await begun.start()

@@ -13,12 +13,14 @@ from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfin
 from detent.lifecycle import JOB
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
+from detent.service import limits
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
 from detent.service.redrive import run_again
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from detent.store.records import HELD_BY_LIMIT
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
@@ -81,9 +83,11 @@ async def enqueue(
             check_name(what, text)
     check_attempts(max_attempts)
     check_priority(priority)
+    given = arguments(payload)
+    limit_key = await limits.key_of(store, kind, json.loads(given))
     job = NewJob(
         kind,
-        arguments(payload),
+        given,
         queue,
         tenant_id,
         priority,
@@ -92,6 +96,8 @@ async def enqueue(
         key=key,
         actor=actor,
         correlation_id=correlation_id,
+        limit_key=limit_key,
+        held_by=None if limit_key is None else HELD_BY_LIMIT,
     )
     return (await store.enqueue([job]))[0]
 

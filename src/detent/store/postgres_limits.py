@@ -17,7 +17,9 @@ async def settle(fetch: Fetch, changes: Sequence[Change], ring: bool) -> int:
     back = [change.id for change in changes if change.move.raises_epoch]
     if back:
         await fetch("wake_later", ids=back)
-    return await promote(fetch, {LimitKey.of(c.tenant_id, c.limit_key) for c in changes if c.limit_key is not None}, ring)
+    return await promote(
+        fetch, {LimitKey.of(c.tenant_id, c.limit_key) for c in changes if c.limit_key is not None}, ring
+    )
 
 
 async def pump(fetch: Fetch, limit: int, ring: bool) -> int:

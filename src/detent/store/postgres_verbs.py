@@ -37,6 +37,7 @@ from detent.store.records import (
     Job,
     JobFilter,
     LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -114,6 +115,9 @@ class PostgresReads(ABC):
 
     async def limit_rules(self) -> list[LimitRule]:
         return [LimitRule(*row) for row in await self._fetch("limit_rules")]
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return [LimitUse(*row) for row in await self._fetch("limit_uses", tenant_id=tenant_id)]
 
     async def next_pump(self) -> int | None:
         at: int | None = (await self._fetch("next_pump"))[0][0]
@@ -251,6 +255,32 @@ class PostgresVerbs(PostgresReads):
         rows = await self._fetch("jobs_by_key", tenant_id=[j.tenant_id for j in keyed], key=[j.key for j in keyed])
         known = {(tenant_id, key): id for tenant_id, key, id in rows}
         return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
+
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._surely(partial(self._enqueue_unique, job, key, window_us))
+
+    async def _enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, _, still),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            return int(made) if still and made is not None else await transaction._made(job, key, window_us)
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._surely(partial(self._enqueue_debounced, job, key, wait_us, most_us))
+
+    async def _enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, first_at, _),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+            values |= {"id": made, "wait_us": wait_us, "latest": first_at + most_us}
+            if made and await transaction._fetch("push_back", **values):
+                await transaction._fetch("wake_later", ids=[made])
+                return int(made)
+            return await transaction._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    async def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = await self.enqueue([job])
+        await self._fetch("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
+        return id
 
     async def claim(
         self,
@@ -432,7 +462,8 @@ class PostgresVerbs(PostgresReads):
             return True
 
     async def forget_requests(self, limit: int = 500) -> int:
-        return len(await self._fetch("forget_old_requests", limit=limit))
+        over = await self._fetch("forget_old_requests", limit=limit)
+        return len(over) + len(await self._fetch("forget_recent_jobs", limit=limit))
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))

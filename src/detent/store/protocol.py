@@ -21,6 +21,7 @@ from detent.store.records import (
     Job,
     JobFilter,
     LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -81,6 +82,10 @@ class Reader(Protocol):
 
     async def limit_rules(self) -> list[LimitRule]:
         """Every limit that was declared, of kinds of jobs and of queues."""
+        ...
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        """What counts against limits of the tenant, or of all, and what waits behind them, key by key."""
         ...
 
     async def next_pump(self) -> int | None:
@@ -172,6 +177,17 @@ class Writer(Protocol):
         """All jobs are queued, or none; a job whose key was used before is not made, the first one's id is returned."""
         ...
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        """Makes a job, unless one was made under that key of the tenant less than a window ago; returns which it is,
+        whatever became of it."""
+        ...
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        """Makes a job that is due after a wait; one made before under that key of the tenant that has not started is
+        pushed back by the wait instead, and takes the new payload. It is due at the latest `most_us` after it was made.
+        Returns which job it is."""
+        ...
+
     async def claim(
         self,
         worker: int,
@@ -186,16 +202,17 @@ class Writer(Protocol):
         without: Sequence[str] = (),
     ) -> list[Job]:
         """Each job goes to one claimer only; tenants take turns, of each the highest priority goes first, then the
-        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than that allows. With `start` the jobs are running when they are returned: two moves and two events in one write. With
-        `again`, a claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in
-        `without` are left to others."""
+        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than that allows. With
+        `start` the jobs are running when they are returned: two moves and two events in one write. With `again`, a
+        claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in `without` are left
+        to others."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         """Each change is written with its event if its record is still as it was decided on; those that came too late
-        are returned and have changed nothing. What counted against a limit and does no longer, lets the next job go in the
-        same write. The same change by the same actor a second time counts as written. A
-        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same."""
+        are returned and have changed nothing. The same change by the same actor a second time counts as written. A
+        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. Where a
+        job counts no longer against its limit, the next one is let go in the same write."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -244,13 +261,13 @@ class Writer(Protocol):
         ...
 
     async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
-        """From now on these limits hold, for the whole fleet; one that limits nothing is dropped. What waits behind them
-        is looked at again."""
+        """From now on these limits hold, for the whole fleet; one that limits nothing is dropped. What waits behind
+        them is looked at again."""
         ...
 
     async def pump(self, limit: int = 500) -> int:
-        """Lets go jobs that limits hold back and that are due, never more than the limits allow; returns how many. A job
-        is held back from its enqueueing on, and again whenever it goes back into the queue."""
+        """Lets go jobs that limits hold back and that are due, never more than the limits allow; returns how many. A
+        job that goes back into the queue is held back again."""
         ...
 
     async def add_tenant(self, name: str) -> int:

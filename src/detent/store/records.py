@@ -114,8 +114,8 @@ HELD_BY_LIMIT = "limit"
 
 
 class LimitRule(NamedTuple):
-    """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so many
-    starts in a window. `per` says what of a kind is counted by itself: all its jobs (*), each tenant, or an argument."""
+    """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
+    many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""
 
     what: str
     name: str
@@ -138,6 +138,16 @@ class LimitKey(NamedTuple):
     @property
     def kind(self) -> str:
         return self.key.split(":", 2)[1]
+
+
+class LimitUse(NamedTuple):
+    """How many jobs count against a key, how many it holds back, and when its rate lets the next one go."""
+
+    tenant_id: int
+    key: str
+    running: int
+    waiting: int
+    next_at: int | None
 
 
 class Counter(NamedTuple):

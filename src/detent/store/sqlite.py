@@ -126,6 +126,11 @@ class SqliteStore(SqliteVerbs):
         if not paused:
             self._bell.ring()
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        id = await super().enqueue_unique(job, key, window_us)
+        self._bell.ring()
+        return id
+
     async def pump(self, limit: int = 500) -> int:
         let_go = await super().pump(limit)
         if let_go:

@@ -61,9 +61,7 @@ def _room(run: Run, queue: str) -> int:
     return min(room for room in (by_number, by_rate, ABOVE_ALL) if room is not None)
 
 
-def _lanes(
-    run: Run, queue: str, ends: tuple[int, int], wanted: Wanted, resting: set[int], room: int
-) -> Iterable[int]:
+def _lanes(run: Run, queue: str, ends: tuple[int, int], wanted: Wanted, resting: set[int], room: int) -> Iterable[int]:
     """The tenants to serve, in turn. Where there is but one, nobody asks whether anything of it is due."""
     first, last = ends
     if wanted.tenant_id is not None or first == last:

@@ -95,12 +95,12 @@ class _Key:
     def _waiting(self) -> list[int]:
         """The tenants that wait, beginning after the one that was served last."""
         found: list[int] = []
-        after = -1
-        while after is not None:
-            ((after,),) = self._run("next_waiting_tenant", key=self._key["key"], after=after)
-            if after is not None:
-                found.append(after)
-        return sorted(found, key=lambda tenant: (tenant <= self._turn, tenant))
+        while True:
+            after = found[-1] if found else -1
+            ((tenant,),) = self._run("next_waiting_tenant", key=self._key["key"], after=after)
+            if tenant is None:
+                return sorted(found, key=lambda one: (one <= self._turn, one))
+            found.append(tenant)
 
     def _let_go(self, tenant: int, limit: int) -> int:
         """The highest priority first, then the oldest."""

@@ -35,6 +35,7 @@ from detent.store.records import (
     Job,
     JobFilter,
     LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -186,7 +187,9 @@ class Session:
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
         made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
-        limited = [job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id]
+        limited = [
+            job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id
+        ]
         if limited:
             sqlite_limits.note_enqueued(self._run, limited, self.now)
         self._tally.enqueued(jobs, keys, made)
@@ -198,6 +201,23 @@ class Session:
             if earlier:
                 return int(earlier[0][0])
         self._db.execute(sql, bindings((*job, id, self.now)))
+        return id
+
+    def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        ((made, _, still),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        return int(made) if still and made is not None else self._made(job, key, window_us)
+
+    def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        ((made, first_at, _),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+        if made and self._run("push_back", **values, id=made, wait_us=wait_us, latest=first_at + most_us):
+            self._run("wake_later", ids=json.dumps([made]))
+            return int(made)
+        return self._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = self.enqueue([job])
+        self._run("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
         return id
 
     def claim(
@@ -252,6 +272,9 @@ class Session:
 
     def limit_rules(self) -> list[LimitRule]:
         return [LimitRule(*row) for row in self._run("limit_rules")]
+
+    def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return [LimitUse(*row) for row in self._run("limit_uses", tenant_id=tenant_id)]
 
     def next_pump(self) -> int | None:
         at: int | None = self._run("next_pump")[0][0]
@@ -340,7 +363,7 @@ class Session:
         return True
 
     def forget_requests(self, limit: int) -> int:
-        return len(self._run("forget_old_requests", limit=limit))
+        return len(self._run("forget_old_requests", limit=limit)) + len(self._run("forget_recent_jobs", limit=limit))
 
     def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
         values = {**expiry.values, "ids": json.dumps(list(keys))}

@@ -25,6 +25,7 @@ from detent.store.records import (
     Job,
     JobFilter,
     LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -84,6 +85,9 @@ class SqliteReads(ABC):
 
     async def limit_rules(self) -> list[LimitRule]:
         return await self._read(lambda session: session.limit_rules())
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return await self._read(lambda session: session.limit_uses(tenant_id))
 
     async def next_pump(self) -> int | None:
         return await self._read(lambda session: session.next_pump())
@@ -160,6 +164,12 @@ class SqliteVerbs(SqliteReads):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_unique(job, key, window_us))
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_debounced(job, key, wait_us, most_us))
+
     async def claim(
         self,
         worker: int,
@@ -176,7 +186,9 @@ class SqliteVerbs(SqliteReads):
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
         wanted = Wanted(limit, tenant_id, self._turn.after, without)
-        jobs = await self._write(lambda session: session.claim(worker, queues, wanted, lease_us, claim_id, start), limit)
+        jobs = await self._write(
+            lambda session: session.claim(worker, queues, wanted, lease_us, claim_id, start), limit
+        )
         self._turn.served(jobs)
         self.tally.claimed(jobs, tenant_id)
         return jobs

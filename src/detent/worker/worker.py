@@ -35,6 +35,7 @@ from detent.worker.journal import Journal
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
+from detent.worker.pump import Pump
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.report import Doing, Report
@@ -93,6 +94,8 @@ class Worker:
         self._outage = Outage()
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
+        # Others are looked after too, but not whenever the bell rings.
+        self._limited = any(kind.throttle is not None for kind in kinds.values())
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
@@ -120,7 +123,8 @@ class Worker:
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
         self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, journal, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        self._pump = Pump(self._store, self._changed.set, self._outage)
+        chores = (self._reap(), self._prune(), self._beat(), self._pump.run(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         try:
@@ -159,6 +163,8 @@ class Worker:
         """Called by the store's bell: there are new jobs."""
         self._store.tally.add(metrics.WAKEUPS)
         self._changed.set()
+        if self._limited:
+            self._pump.ring()
 
     # --- claim
 
@@ -174,7 +180,7 @@ class Worker:
                 self._inbox.put_nowait(job)
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
-            if until_idle and idle and not jobs:
+            if until_idle and idle and not jobs and not (await self._pump.look())[0]:
                 return
             if not jobs:
                 await self._something_changed(POLL_SECONDS)

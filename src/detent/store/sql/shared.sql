@@ -68,6 +68,45 @@ WHERE key LIKE '%:' || :name OR key LIKE '%:' || :name || ':%';
 -- Every limit that was declared.
 SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name;
 
+-- name: limit_uses
+-- What counts against the keys of a tenant and those of all, and what they hold back.
+SELECT tenant_id, key, CAST(sum(running) AS {int}), CAST(sum(waiting) AS {int}), min(next_at) FROM (
+    SELECT CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END AS tenant_id, limit_key AS key, 1 AS running,
+        0 AS waiting, CAST(NULL AS {time}) AS next_at
+    FROM jobs WHERE limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+    UNION ALL
+    SELECT CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key, 0, 1, NULL
+    FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+    UNION ALL
+    SELECT tenant_id, key, 0, 0, pump_at FROM limits WHERE pump_at IS NOT NULL
+    UNION ALL
+    SELECT u.tenant_id, u.key, 1, 0, NULL FROM limit_uses AS u
+    JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running})
+    WHERE u.key LIKE 'queue:%') AS counted
+WHERE tenant_id IN (0, :tenant_id) GROUP BY tenant_id, key ORDER BY tenant_id, key;
+
+-- name: recent_job
+-- The job that calls under a key have made, with its row locked.
+INSERT INTO recent_jobs (tenant_id, key, first_at, until) VALUES (:tenant_id, :key, {now}, 0)
+ON CONFLICT (tenant_id, key) DO UPDATE SET key = excluded.key RETURNING job_id, first_at, until > {now};
+
+-- name: job_made
+-- A call under a key has made a job; until then others fall to it.
+UPDATE recent_jobs SET job_id = :job_id, first_at = {now}, until = {now} + :window_us
+WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: push_back
+-- A job that has not started takes a new payload, and waits once more, but not beyond its time.
+UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by,
+    run_at = CASE WHEN {now} + CAST(:wait_us AS {time}) < CAST(:latest AS {time}) THEN {now} + CAST(:wait_us AS {time})
+        ELSE CAST(:latest AS {time}) END
+WHERE id = :id AND tenant_id = :tenant_id AND state = {job.queued} AND epoch = 0 RETURNING id;
+
+-- name: forget_recent_jobs
+-- Keys whose windows are over.
+DELETE FROM recent_jobs WHERE (tenant_id, key) IN (
+    SELECT tenant_id, key FROM recent_jobs WHERE until <= {now} ORDER BY until LIMIT :limit) RETURNING key;
+
 -- name: next_pump
 -- When a limit is to be looked at next: what waits behind it is due, or its rate lets something go.
 SELECT min(at) FROM (SELECT min(at) AS at FROM limit_wakes
