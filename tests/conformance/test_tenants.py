@@ -13,7 +13,7 @@ from detent.store import Blob, NewJob, Store
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
-from detent.store.records import Counter, Expiry
+from detent.store.records import Counter, Expiry, LimitRule
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -86,11 +86,23 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
+        await postgres_store.enqueue_unique(NewJob("kind", tenant_id=tenant_id), "u", 1)
+        await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)
         await postgres_store.prune(WORKER, [ended], Expiry({"TERMINATED": 1 << 60}))
     await _keep_something(postgres_store)
     return postgres_store
+
+
+async def _limit_something(store: Store, tenant_id: int) -> None:
+    """A start that counts, a key, and a job that waits for a later look."""
+    await store.declare_limits([LimitRule("job", "limited", 1, 9, 1 << 50, "tenant")])
+    waits = NewJob("limited", tenant_id=tenant_id, queue="limited", limit_key="tenant:limited", held_by="limit")
+    await store.enqueue([waits])
+    await store.pump()
+    await claim(store, await worker(store, name="counter"), 1, "limited", start=True)
+    await store.enqueue([waits._replace(delay_us=1 << 50)])
 
 
 async def _keep_something(store: Store) -> None:

@@ -202,7 +202,7 @@ class Writer(Protocol):
         without: Sequence[str] = (),
     ) -> list[Job]:
         """Each job goes to one claimer only; tenants take turns, of each the highest priority goes first, then the
-        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than that allows. With
+        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than it allows. With
         `start` the jobs are running when they are returned: two moves and two events in one write. With `again`, a
         claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in `without` are left
         to others."""

@@ -242,7 +242,7 @@ class SqliteVerbs(SqliteReads):
         await self._write(lambda session: session.declare_limits(rules), len(rules))
 
     async def pump(self, limit: int = 500) -> int:
-        return await self._write(lambda session: session.pump(limit), limit)
+        return await self._write(lambda session: session.pump(limit))
 
     async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))

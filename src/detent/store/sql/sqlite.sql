@@ -60,8 +60,8 @@ DELETE FROM limit_uses WHERE tenant_id = 0 AND key = :key
 -- name: queue_room
 -- How many more jobs a limited queue may have started: by what runs, and by its rate.
 SELECT (SELECT most FROM limit_rules WHERE what = 'queue' AND name = :queue) - count(j.id),
-    (SELECT rate FROM limit_rules WHERE what = 'queue' AND name = :queue) - sum(u.used_at > {now} -
-        coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0))
+    (SELECT rate FROM limit_rules WHERE what = 'queue' AND name = :queue) - coalesce(sum(u.used_at > {now} -
+        coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0)), 0)
 FROM (SELECT 1) LEFT JOIN limit_uses AS u ON u.tenant_id = 0 AND u.key = :key
 LEFT JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running});
 
