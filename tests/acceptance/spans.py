@@ -36,7 +36,7 @@ def marked_spans(deliveries: Sequence[Delivery], killed: dict[int, float]) -> li
 
 def held_spans(events: Iterable[Event]) -> list[Span]:
     """From each start of a job to its next move, as the log has it; what a dead worker held, until its lease ended."""
-    spans, open_since = [], {}
+    spans, open_since = list[Span](), dict[int, float]()
     for event in events:
         if (since := open_since.pop(event.entity_id, None)) is not None:
             spans.append((since, event.ts))

@@ -15,9 +15,11 @@ import asyncpg
 import pytest
 
 from detent import Detent
+from detent.app import DeclaredJob
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store, sqlite_due
 from detent.store.dialect import POSTGRES, SQLITE
+from detent.store.queries import Catalogue
 from detent.store.records import LimitRule
 from tests.acceptance import limited_program, twins
 from tests.acceptance.effects import Sink
@@ -41,14 +43,9 @@ async def fill(url: str, jobs: int, seconds: float) -> None:
     app = Detent(url)
     limited_program.declare(app, None)
     async with app:
-        marked = app.declared(limited_program_job(app))
-        await app.enqueue_many(marked, [{"number": number, "seconds": seconds} for number in range(jobs)])
-
-
-def limited_program_job(app: Detent) -> Any:
-    from detent.app import DeclaredJob
-
-    return DeclaredJob(app, app.kinds["marked"])
+        await app.enqueue_many(
+            DeclaredJob(app, app.kinds["marked"]), [{"number": number, "seconds": seconds} for number in range(jobs)]
+        )
 
 
 async def unfinished(url: str) -> int:
@@ -72,7 +69,7 @@ def worked(
 ) -> dict[int, float]:
     """Workers that are killed and replaced while there is work; when each was killed. They have ended."""
     asyncio.run(fill(url, jobs, seconds))
-    fleet, killed = Fleet(url, sink.port, lease="1s"), {}
+    fleet, killed = Fleet(url, sink.port, lease="1s"), dict[int, float]()
     try:
         fleet.start(workers, PROGRAM)
         give_up_at = time.monotonic() + patience
@@ -188,17 +185,15 @@ async def count_nothing(store: Store, url: str, patch: pytest.MonkeyPatch) -> No
 
 async def starts(url: str, jobs: int, rate: str, seconds: float) -> list[int]:
     """When jobs of a kind with a rate have started, under two workers, by the log; some of them fail at first."""
-    apps = [Detent(url), Detent(url)]
-    for app in apps:
 
-        @app.job(rate=rate, backoff="1ms")
-        async def rated(ctx: Any, number: int) -> None:
-            if number % 4 == 0 and ctx.attempt == 1:
-                raise ConnectionError("again")
+    async def rated(ctx: Any, number: int) -> None:
+        if number % 4 == 0 and ctx.attempt == 1:
+            raise ConnectionError("again")
 
-    async with apps[0] as one, apps[1] as other:
-        await one.enqueue_many(rated, [{"number": number} for number in range(jobs)])
-        for app in apps:
+    async with Detent(url) as one, Detent(url) as other:
+        declared = [app.job(rate=rate, backoff="1ms")(rated) for app in (one, other)]
+        await one.enqueue_many(declared[0], [{"number": number} for number in range(jobs)])
+        for app in (one, other):
             asyncio.get_running_loop().call_later(seconds, app.stop)
         await asyncio.gather(one.work(), other.work())
         return [event.ts for event in await log(await one.open(), type="job_started")]
@@ -230,14 +225,14 @@ async def test_a_rate_is_exact_over_many_windows(database_url: str) -> None:
 
 def patched(patch: pytest.MonkeyPatch, dialect: Any, name: str, old: str, new: str) -> None:
     """The statement of one database with something else in the place of a guard."""
-    shipped = twins.Catalogue.__init__
+    shipped = Catalogue.__init__
 
     def broken(self: Any, given: Any) -> None:
         shipped(self, given)
         if given is dialect:
             self._raw = twins._replaced(self._raw, name, old, new)
 
-    patch.setattr(twins.Catalogue, "__init__", broken)
+    patch.setattr(Catalogue, "__init__", broken)
 
 
 # --- fairness

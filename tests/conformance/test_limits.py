@@ -151,7 +151,7 @@ async def test_a_rate_counts_every_start_in_the_window(timed: Store, clock: SetC
 
 
 async def test_keys_of_tenants_are_counted_apart_and_those_of_all_in_turn(store: Store) -> None:
-    owner, other = await worker(store), await store.add_tenant("other")
+    owner, other, jobs = await worker(store), await store.add_tenant("other"), list[Job]()
     await store.declare_limits([LimitRule("job", "kind", 1)])
     for key, expected in ((EACH, [1, other]), (ALL, [1])):
         await limited(store, 3, key)

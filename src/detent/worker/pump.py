@@ -23,6 +23,7 @@ class Pump:
         self._found = found
         self._outage = outage
         self._rung = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     def ring(self) -> None:
         """There are new jobs."""
@@ -31,31 +32,30 @@ class Pump:
     async def run(self) -> None:
         while True:
             self._rung.clear()
-            _, seconds = await self.look()
+            seconds = await self.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, BEAT_SECONDS)):
                     await self._rung.wait()
 
-    async def look(self) -> tuple[int, float]:
-        """How many jobs were let go, and how many seconds until the next look is due, as far as is known."""
+    async def look(self) -> float:
+        """Lets go what may go; returns in how many seconds the next look is due, as far as is known."""
         try:
-            let_go, seconds = await self.run_once()
+            async with self._looking:
+                seconds = await self.run_once()
             self._outage.over("pump")
-            return let_go, seconds
+            return seconds
         except StoreError as error:
             self._outage.endure("pump", error)
-            return 0, BEAT_SECONDS
+            return BEAT_SECONDS
 
-    async def run_once(self) -> tuple[int, float]:
-        let_go = 0
+    async def run_once(self) -> float:
+        """While something is due, and nobody else is at it."""
         while (at := await self._store.next_pump()) is not None:
             seconds = (at - await self._store.now()) / 1_000_000
             if seconds > 0:
-                return let_go, seconds
-            some = await self._store.pump(MOST_AT_ONCE)
-            let_go += some
-            if some:
+                return seconds
+            if await self._store.pump(MOST_AT_ONCE):
                 self._found()
             elif await self._store.next_pump() == at:
-                return let_go, BEAT_SECONDS / 10  # somebody else is at it
-        return let_go, BEAT_SECONDS
+                return BEAT_SECONDS / 10
+        return BEAT_SECONDS

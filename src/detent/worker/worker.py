@@ -180,10 +180,15 @@ class Worker:
                 self._inbox.put_nowait(job)
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
-            if until_idle and idle and not jobs and not (await self._pump.look())[0]:
+            if until_idle and idle and not jobs and await self._nothing_let_go():
                 return
             if not jobs:
                 await self._something_changed(POLL_SECONDS)
+
+    async def _nothing_let_go(self) -> bool:
+        """Whether no limit has let a job go since the last claim was sent, nor does now."""
+        await self._pump.look()
+        return not self._changed.is_set()
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
