@@ -21,14 +21,17 @@ VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, 
 
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
+QUEUE_NOW = """SELECT (SELECT min(tenant_id) FROM jobs WHERE state = 'queued' AND held_by IS NULL AND queue = ?1),
+    (SELECT max(tenant_id) FROM jobs WHERE state = 'queued' AND held_by IS NULL AND queue = ?1),
+    EXISTS (SELECT 1 FROM queues WHERE name = ?1 AND paused_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = ?1)"""
+
 NEXT_PRIORITY = """SELECT max(priority) FROM jobs
-WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority < ?2"""
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND tenant_id = ?2 AND priority < ?3"""
 
 DUE = """SELECT -priority, run_at, id FROM jobs
-WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority = ?2 AND run_at <= ?3
-    AND (?4 IS NULL OR tenant_id = ?4)
-    AND NOT EXISTS (SELECT 1 FROM queues AS q
-        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL)
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND tenant_id = ?2 AND priority = ?3
+    AND run_at <= ?4
 ORDER BY run_at, id LIMIT ?5"""
 
 CLAIM = """UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim',
@@ -91,8 +94,9 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     db.execute("BEGIN IMMEDIATE")
     now = time.time_ns() // 1000
     db.execute(MAY_CLAIM, (worker,)).fetchall()
-    ((priority,),) = db.execute(NEXT_PRIORITY, ("default", 1 << 31)).fetchall()
-    due = db.execute(DUE, ("default", priority, now, None, batch)).fetchall()
+    ((tenant, _, _, _),) = db.execute(QUEUE_NOW, ("default",)).fetchall()
+    ((priority,),) = db.execute(NEXT_PRIORITY, ("default", tenant, 1 << 31)).fetchall()
+    due = db.execute(DUE, ("default", tenant, priority, now, batch)).fetchall()
     ids = json.dumps([row[2] for row in due])
     claimed: list[Any] = db.execute(CLAIM, (now, actor, worker, 1, LEASE_US, ids)).fetchall()
     db.execute("COMMIT")

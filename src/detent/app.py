@@ -17,7 +17,7 @@ from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.service import approvals, artifacts, results, signals
+from detent.service import approvals, artifacts, limits, results, signals
 from detent.service.endings import Endings
 from detent.service.new_jobs import new_job
 from detent.service.retention import Retention
@@ -29,6 +29,8 @@ from detent.store.signals import Sent
 from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
+from detent.throttle import Throttle
+from detent.window import Window
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.worker import Settings, Worker
@@ -88,13 +90,19 @@ class DeclaredJob:
         _queue: str | None = None,
         _correlation_id: str | None = None,
         _trace_id: str | None = None,
+        _unique: Span | None = None,
+        _debounce: Span | None = None,
+        _debounce_most: Span | None = None,
         _tx: Any = None,
         **arguments: Any,
     ) -> Handle:
         """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
         on PostgreSQL an asyncpg connection of your own.
 
-        The same `_key` a second time makes no second job: the first one's handle is returned.
+        The same `_key` a second time makes no second job: the first one's handle is returned. With `_unique="10m"` that
+        holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
+        `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
+        `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
         """
         if _priority is not None:
             check_priority(_priority)
@@ -107,6 +115,10 @@ class DeclaredJob:
         )
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
+        await self._app.declare_limit(self.kind)
+        window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
+        if window is not None:
+            return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)
         return Handle(await self._app.put(new, _tx), self._app)
 
 
@@ -146,6 +158,8 @@ class Detent:
         self.kinds: dict[str, JobType] = {}
         self.older_kinds: dict[tuple[str, int], JobType] = {}
         self._schedules = DeclaredSchedules()
+        self._declared: set[str] = set()
+        self._queue_limits: dict[str, Throttle | None] = {}
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
@@ -154,7 +168,10 @@ class Detent:
         own, within `memory` ("512MB") and `cpu` ("30s") if they are given.
 
         Several handlers of one `name` each have a `version` (1, 2, …; without one it is the oldest). New jobs go by the
-        newest; a job whose steps were begun under an older one runs to its end under that."""
+        newest; a job whose steps were begun under an older one runs to its end under that.
+
+        In the whole fleet at most `limit` run at once, and `rate` ("100/min") start: of all, or `per` "tenant" or
+        argument. `unique` is a window in which the same arguments make no second job."""
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)
@@ -279,6 +296,7 @@ class Detent:
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None
     ) -> list[Handle]:
         """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
+        await self.declare_limit(job.kind)
         queue = await self.queue(_tx)
         return [Handle(key, self) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
 
@@ -332,6 +350,23 @@ class Detent:
         """A job of this kind, ready to be enqueued: by the rules of its newest version."""
         return new_job(self.kinds.get(kind.name, kind), arguments, self.tenant_id)
 
+    def limit_queue(self, name: str, *, limit: int | None = None, rate: str | None = None) -> None:
+        """A queue of which the whole fleet runs at most `limit` jobs at once, and starts at most `rate` ("100/min"); it
+        holds from the next worker on that starts."""
+        check_name("queue", name)
+        self._queue_limits[name] = Throttle.of(limit, rate)
+
+    async def declare_limit(self, kind: JobType) -> None:
+        """Makes the limit of a kind known to the database, once, before the first of its jobs is."""
+        if kind.throttle is not None and kind.name not in self._declared:
+            await limits.declare(await self.open(), [limits.rule("job", kind.name, kind.throttle)])
+            self._declared.add(kind.name)
+
+    async def _declare_limits(self, store: Store) -> None:
+        of_jobs = [limits.rule("job", kind.name, kind.throttle) for kind in self.kinds.values()]
+        of_queues = [limits.rule("queue", name, throttle) for name, throttle in self._queue_limits.items()]
+        await limits.declare(store, [*of_jobs, *of_queues])
+
     async def work(
         self,
         *,
@@ -364,6 +399,7 @@ class Detent:
         lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
+        await self._declare_limits(store)
         await self.keep_schedules()
         settings = Settings(
             served,

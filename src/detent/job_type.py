@@ -14,6 +14,7 @@ from detent.moments import Span, span_us
 from detent.process.limits import Limits
 from detent.sizes import Size, size_bytes
 from detent.target import Target, target_of
+from detent.throttle import ALL, TENANT, Throttle
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -43,6 +44,8 @@ class JobType:
     isolated: Target | None = None
     limits: Limits = field(default_factory=Limits)
     version: int = 0
+    throttle: Throttle | None = None
+    unique_us: int | None = None
 
     @classmethod
     def of(
@@ -62,6 +65,10 @@ class JobType:
         memory: Size | None = None,
         cpu: Span | None = None,
         version: int | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        per: str = ALL,
+        unique: Span | None = None,
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
         signature = _without_context(function)
@@ -82,6 +89,8 @@ class JobType:
             _isolated(function, isolation),
             _limits(name or function.__name__, isolation, memory, cpu),
             _version(name or function.__name__, version),
+            _throttle(name or function.__name__, limit, rate, per, signature),
+            None if unique is None else span_us(unique),
         )
         kind._check()
         return kind
@@ -154,6 +163,23 @@ def _limits(name: str, isolation: str | None, memory: Size | None, cpu: Span | N
     if time_us is not None and time_us < 1_000_000:
         raise BadInput(what=f"job {name}: cpu is {cpu!r}; CPU time is limited to whole seconds, at least 1s")
     return Limits(size, None if time_us is None else -(-time_us // 1_000_000))
+
+
+def _throttle(
+    name: str, limit: int | None, rate: str | None, per: str, signature: inspect.Signature
+) -> Throttle | None:
+    """What limits all jobs of the kind, each tenant's, or those with the same value of an argument."""
+    try:
+        throttle = Throttle.of(limit, rate, per)
+    except BadInput as refusal:
+        raise BadInput(what=f"job {name}: {refusal}") from None
+    if throttle is None and per != ALL:
+        raise BadInput(what=f"job {name}: per={per!r} says what to limit, but not how; add limit= or rate=")
+    if throttle is not None and ":" in name:
+        raise BadInput(what=f"job {name}: a job with a limit has no colon in its name; give it another name=")
+    if per not in (ALL, TENANT, *signature.parameters):
+        raise BadInput(what=f"job {name}: per is {per!r}; say 'tenant', or the name of one of its arguments")
+    return throttle
 
 
 def _without_context(function: Handler) -> inspect.Signature:

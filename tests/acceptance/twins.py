@@ -17,6 +17,7 @@ from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.queries import Catalogue
 from detent.store.schedules import Planner, planned
+from detent.store.sqlite_due import Wanted, due
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
@@ -25,6 +26,11 @@ from detent.worker.journal import Journal
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.worker import Worker
+
+FOUND_AND_LOCKED = """SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+        :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d"""
+ONLY_FOUND = """SELECT j.id AS place, 1::bigint AS rank, false AS limited FROM jobs AS j
+    WHERE j.state = {job.queued} AND j.queue = ANY(:queues::text[]) ORDER BY j.run_at, j.id LIMIT :limit::int"""
 
 
 def break_store(twin: str) -> None:
@@ -46,16 +52,15 @@ def break_store(twin: str) -> None:
 
 def _claims_without_lock() -> None:
     """Claims that neither lock nor skip what they are about to take: on SQLite it is found before the lock is taken."""
-    _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "", POSTGRES)
     # What another has moved meanwhile is no longer found by its place; by its id it is.
-    _patch("claim", "j.ctid AS place", "j.id AS place", POSTGRES)
+    _patch("claim", FOUND_AND_LOCKED, ONLY_FOUND, POSTGRES)
     _patch("claim", "jobs.ctid = due.place", "jobs.id = due.place", POSTGRES)
 
     async def claim(
         self: SqliteVerbs, worker: int, queues: Sequence[str], limit: int, lease_us: int, *, claim_id: int, **_: Any
     ) -> list[Job]:
-        found = await self._read(lambda session: session._due(queues[0], limit, None, ()))
-        given = {"ids": json.dumps([id for _, _, id in found]), "worker": worker, "actor": f"w:{worker}"}
+        found = await self._read(lambda session: due(session._run, queues, Wanted(limit, None, 0)))
+        given = {"ids": json.dumps(found.ids), "worker": worker, "actor": f"w:{worker}"}
         given |= {"claim_id": claim_id, "lease_us": lease_us}
 
         def take(session: Session) -> list[Job]:

@@ -13,13 +13,14 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
-from detent.store.records import Counter, Expiry, Progress, Seen, Standing
+from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
+RULE = LimitRule("job", "kind", 1)
 ENDPOINT, KEY, HASH, SAID = "POST /jobs", "key-1", "hash", '{"said": 1}'
 
 Arrange = Callable[[Store], Awaitable[Any]]
@@ -594,6 +595,39 @@ async def approvals_withdrawn(store: Store, question: Approval, _: int) -> None:
     assert found.decision == "withdrawn"
 
 
+async def declare_limits(store: Store, _: Any, again: bool) -> None:
+    await store.declare_limits([RULE])
+
+
+async def limits_declared(store: Store, _: Any, result: None) -> None:
+    assert await store.limit_rules() == [RULE]
+
+
+async def behind_a_limit(store: Store) -> None:
+    await store.declare_limits([RULE])
+    await queued(store, 3, limit_key="*:kind", held_by="limit")
+
+
+async def pump(store: Store, _: Any, again: bool) -> int:
+    return await store.pump()
+
+
+async def pumped(store: Store, _: Any, result: int) -> None:
+    assert [use[2:4] for use in await store.limit_uses(1)] == [(1, 2)]
+
+
+async def enqueue_unique(store: Store, _: Any, again: bool) -> int:
+    return await store.enqueue_unique(NewJob("kind"), "u", HOUR)
+
+
+async def enqueue_debounced(store: Store, _: Any, again: bool) -> int:
+    return await store.enqueue_debounced(NewJob("kind"), "d", HOUR, HOUR)
+
+
+async def one_enqueued(store: Store, _: Any, result: int) -> None:
+    assert [row["id"] for row in await store.jobs()] == [result]
+
+
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
@@ -629,6 +663,10 @@ CALLS: dict[str, Call] = {
     "pause_schedule": Call("pause_schedule", one_schedule, pause_schedule, schedules_are((1, None, True)), 0),
     "resume_schedule": Call("resume_schedule", paused_schedule, resume_schedule, schedules_are((5, None, False)), 0),
     "drop_schedule": Call("drop_schedule", one_schedule, drop_schedule, schedules_are(), 0),
+    "declare_limits": Call("declare_limits", nothing, declare_limits, limits_declared, 0),
+    "pump": Call("pump", behind_a_limit, pump, pumped, 0),
+    "enqueue_unique": Call("enqueue_unique", nothing, enqueue_unique, one_enqueued),
+    "enqueue_debounced": Call("enqueue_debounced", nothing, enqueue_debounced, one_enqueued),
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),

@@ -13,7 +13,7 @@ from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfin
 from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
-from detent.service import children
+from detent.service import children, limits
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
@@ -88,7 +88,7 @@ async def enqueue(
             check_name(what, text)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
     job = job._replace(delay_us=span_us(run_in), key=key, actor=actor, correlation_id=correlation_id)
-    return (await store.enqueue([job]))[0]
+    return (await store.enqueue([await limits.under_limit(store, job)]))[0]
 
 
 def new_job(

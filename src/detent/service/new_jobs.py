@@ -7,6 +7,7 @@ from typing import Any
 
 from detent.job_type import JobType
 from detent.store import NewJob
+from detent.store.records import HELD_BY_LIMIT
 
 
 def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJob:
@@ -19,4 +20,6 @@ def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJ
         kind.priority,
         max_attempts=kind.max_attempts,
         on_exhausted=kind.on_exhausted,
+        limit_key=None if kind.throttle is None else kind.throttle.key(kind.name, arguments),
+        held_by=None if kind.throttle is None else HELD_BY_LIMIT,
     )

@@ -15,6 +15,7 @@ from detent.errors import BadInput, NotFound
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
 from detent.schedule import CatchUp, Rule, check_catch_up, correlation, due, next_tick, next_ticks, zone
+from detent.service import limits
 from detent.store import EventFilter, NewJob, Store, Transaction
 from detent.store.schedules import Plan, Schedule
 
@@ -51,6 +52,7 @@ async def put(store: Store, declared: Declaration, job: NewJob, by: str) -> None
 
 async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Schedule:
     """As `put`, for an operator: a name that is taken is refused."""
+    job = await limits.under_limit(store, job)
     async with store.transaction() as transaction:
         if any(one.name == declared.name for one in await transaction.schedules(job.tenant_id)):
             raise BadInput(

@@ -25,6 +25,7 @@ from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter, NewJob
 from detent.store.tally import Tally, flush
+from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class PostgresStore(PostgresVerbs):
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
+        self._turn = Turn()
         self.tally = tally
         self._at_hand: list[asyncpg.Connection] = []
         self._most_at_hand = MOST_AT_HAND
@@ -108,6 +110,10 @@ class PostgresStore(PostgresVerbs):
         made = await super()._enqueue_as(keys, jobs, ring)
         self._bell.rung(to_all=ring is not None)
         return made
+
+    def _rings(self) -> bool:
+        """Not too often: whoever lets a job go looks for it at once."""
+        return self._bell.due() is not None
 
     async def _ring(self, ring: str) -> None:
         await self._fetch("ring", ring=ring)
@@ -197,6 +203,7 @@ class PostgresTransaction(PostgresVerbs):
         self._url = url
         self._catalogue = catalogue
         self._keys = keys
+        self._turn = Turn()
         self.tally = tally
         self._spoilt = False
 

@@ -14,7 +14,15 @@ import asyncpg
 
 from detent.errors import NotFound, RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs, postgres_checkpoints, postgres_waits, worker_list
+from detent.store import (
+    event_log,
+    job_list,
+    postgres_blobs,
+    postgres_checkpoints,
+    postgres_limits,
+    postgres_waits,
+    worker_list,
+)
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
@@ -37,6 +45,8 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -53,6 +63,7 @@ from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
+from detent.store.turn import Turn
 from detent.store.wakes import wakes
 
 T = TypeVar("T")
@@ -137,6 +148,16 @@ class PostgresReads(ABC):
 
     async def worker_states(self, tenant_id: int) -> dict[str, int]:
         return dict(await self._fetch("worker_states", tenant_id=tenant_id))
+
+    async def limit_rules(self) -> list[LimitRule]:
+        return [LimitRule(*row) for row in await self._fetch("limit_rules")]
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return [LimitUse(*row) for row in await self._fetch("limit_uses", tenant_id=tenant_id)]
+
+    async def next_pump(self) -> int | None:
+        at: int | None = (await self._fetch("next_pump"))[0][0]
+        return at
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
@@ -242,6 +263,7 @@ class PostgresVerbs(PostgresReads):
     """The reads and the writes."""
 
     _keys: KeyPages
+    _turn: Turn
     tally: Tally
 
     @abstractmethod
@@ -295,6 +317,32 @@ class PostgresVerbs(PostgresReads):
         self.tally.claimed(rows if made.owner == worker else [], None)
         return made
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._surely(partial(self._enqueue_unique, job, key, window_us))
+
+    async def _enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, _, still),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            return int(made) if still and made is not None else await transaction._made(job, key, window_us)
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._surely(partial(self._enqueue_debounced, job, key, wait_us, most_us))
+
+    async def _enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, first_at, _),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+            values |= {"id": made, "wait_us": wait_us, "latest": first_at + most_us}
+            if made and await transaction._fetch("push_back", **values):
+                await transaction._fetch("wake_later", ids=[made])
+                return int(made)
+            return await transaction._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    async def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = await self.enqueue([job])
+        await self._fetch("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
+        return id
+
     async def claim(
         self,
         worker: int,
@@ -312,19 +360,20 @@ class PostgresVerbs(PostgresReads):
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
         values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
-        claim = "claim_and_start" if start else "claim"
-        if without:
-            claim, values["without"] = f"{claim}_known", list(without)
-        rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
+        values |= {"tenant_id": tenant_id, "turn": self._turn.after, "without": list(without) or None}
+        rows = await self._fetch("claim_and_start" if start else "claim", **values, actor=f"w:{worker}")
         self.tally.claimed(rows, tenant_id)
-        return [Job(*row) for row in rows]
+        jobs = [Job(*row) for row in rows]
+        self._turn.served(jobs)
+        return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         runs, large = batches(changes), with_blobs(changes)
+        limited = [change for change in changes if change.limit_key is not None]
         if not runs:
             return []
         touched = wakes(runs)
-        if len(runs) == 1 and not large and touched is None:
+        if len(runs) == 1 and not large and touched is None and not limited:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
             if touched:
@@ -333,7 +382,24 @@ class PostgresVerbs(PostgresReads):
             await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
             if touched and await postgres_waits.wake(transaction._fetch, touched):
                 await transaction._fetch("ring", ring="")
+            if limited:
+                await postgres_limits.settle(transaction._fetch, limited, self._rings())
             return lost
+
+    def _rings(self) -> bool:
+        """Whether those who wait for work are to be told of what limits let go."""
+        return True
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        async with self._transaction() as transaction:
+            for rule in sorted(rules):
+                limits = rule.most is not None or rule.rate is not None
+                if await transaction._fetch("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                    await transaction._fetch("look_at_kind", name=rule.name)
+
+    async def pump(self, limit: int = 500) -> int:
+        async with self._transaction() as transaction:
+            return await postgres_limits.pump(transaction._fetch, limit, self._rings())
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         _, fields, names, extras = self._catalogue.move(batch[0])
@@ -386,7 +452,9 @@ class PostgresVerbs(PostgresReads):
         await postgres_checkpoints.note_progress(self._fetch, reports, ttl_us)
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
-        return len(await self._fetch("lift_holds", holds=list(holds)))
+        async with self._transaction() as transaction:
+            lifted = await transaction._fetch("lift_holds", holds=list(holds))
+            return await postgres_waits.let_go(transaction._fetch, lifted)
 
     async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
         keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
@@ -558,7 +626,8 @@ class PostgresVerbs(PostgresReads):
             return True
 
     async def forget_requests(self, limit: int = 500) -> int:
-        return len(await self._fetch("forget_old_requests", limit=limit))
+        over = await self._fetch("forget_old_requests", limit=limit)
+        return len(over) + len(await self._fetch("forget_recent_jobs", limit=limit))
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))

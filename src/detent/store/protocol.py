@@ -21,6 +21,8 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -100,6 +102,18 @@ class Reader(Protocol):
 
     async def worker_states(self, tenant_id: int) -> dict[str, int]:
         """How many workers of the tenant there are in each state that some are in."""
+        ...
+
+    async def limit_rules(self) -> list[LimitRule]:
+        """Every limit that was declared, of kinds of jobs and of queues."""
+        ...
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        """What counts against limits of the tenant, or of all, and what waits behind them, key by key."""
+        ...
+
+    async def next_pump(self) -> int | None:
+        """When the keys of limits are to be looked at next; none if nothing waits for that."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:
@@ -216,6 +230,17 @@ class Writer(Protocol):
         Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is overtaken."""
         ...
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        """Makes a job, unless one was made under that key of the tenant less than a window ago; returns which it is,
+        whatever became of it."""
+        ...
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        """Makes a job that is due after a wait; one made before under that key of the tenant that has not started is
+        pushed back by the wait instead, and takes the new payload. It is due at the latest `most_us` after it was made.
+        Returns which job it is."""
+        ...
+
     async def claim(
         self,
         worker: int,
@@ -229,10 +254,11 @@ class Writer(Protocol):
         again: bool = False,
         without: Sequence[str] = (),
     ) -> list[Job]:
-        """Each job goes to one claimer only, highest priority first, then oldest; a worker that is not IDLE or RUNNING
-        gets none. With `start` the jobs are running when they are returned: two moves and two events in one write. With
-        `again`, a claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in
-        `without` are left to others."""
+        """Each job goes to one claimer only; tenants take turns, of each the highest priority goes first, then the
+        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than it allows. With
+        `start` the jobs are running when they are returned: two moves and two events in one write. With `again`, a
+        claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in `without` are left
+        to others."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
@@ -240,7 +266,8 @@ class Writer(Protocol):
         are returned and have changed nothing. The same change by the same actor a second time counts as written. A
         result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. A job
         that waits for its children is due with the end of the last of them; one that begins to wait for what has
-        happened meanwhile is due at once."""
+        happened meanwhile is due at once. Where a job counts no longer against its limit, the next one is let go in the
+        same write."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -365,6 +392,16 @@ class Writer(Protocol):
 
     async def drop_schedule(self, tenant_id: int, name: str) -> bool:
         """It is gone, and the jobs that it enqueued stay. False where there was none."""
+        ...
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        """From now on these limits hold, for the whole fleet; one that limits nothing is dropped. What waits behind
+        them is looked at again."""
+        ...
+
+    async def pump(self, limit: int = 500) -> int:
+        """Lets go jobs that limits hold back and that are due, never more than the limits allow; returns how many. A
+        job that goes back into the queue is held back again."""
         ...
 
     async def add_tenant(self, name: str) -> int:

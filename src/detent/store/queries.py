@@ -53,12 +53,16 @@ _UNUSED = (
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
-# What a claim adds when some kinds are to be left to others. Usually none are, and then it is not asked.
+# What a claim on SQLite adds when some kinds are to be left to others. Usually none are, and then it is not asked.
 KNOWN = "_known"
-_LEFT_TO_OTHERS = {
-    "sqlite": "AND kind NOT IN (SELECT value FROM json_each(:without))",
-    "postgres": "AND j.kind <> ALL(:without::text[])",
-}
+_LEFT_TO_OTHERS = "AND kind NOT IN (SELECT value FROM json_each(:without))"
+
+# What an enqueue on PostgreSQL adds when jobs have limits: it tells those who look after them. Usually they have none.
+_ALSO_BORN = ", run_at, limit_key"
+_WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
+    SELECT DISTINCT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key
+    FROM born WHERE limit_key IS NOT NULL),
+"""
 
 _WORDS = {
     "given": GIVEN,
@@ -124,9 +128,10 @@ class Catalogue:
     def enqueue(self, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that enqueues jobs of these columns."""
         each = shape(columns, ENQUEUE_SHAPES)
-        if ("enqueue", each) not in self._shaped:
-            self._shaped["enqueue", each] = enqueue_statement(self._filled("enqueue"), each)
-        return self._shaped["enqueue", each]
+        name = "enqueue_limited" if any(columns["limit_key"]) else "enqueue"
+        if (name, each) not in self._shaped:
+            self._shaped[name, each] = enqueue_statement(self._filled(name), each)
+        return self._shaped[name, each]
 
     def shaped(self, change: Change, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that writes a batch of moves of these columns."""
@@ -218,10 +223,11 @@ class Catalogue:
     def _filled(self, name: str) -> str:
         plain = name.removesuffix(KNOWN)
         words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
-        words["known"] = _LEFT_TO_OTHERS[self.dialect.name] if plain != name else ""
+        words["known"] = _LEFT_TO_OTHERS if plain != name else ""
+        words["also_born"], words["woken"] = (_ALSO_BORN, _WOKEN) if name == "enqueue_limited" else ("", "")
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-        raw = self._raw["claim" if plain in CLAIMS else plain]
+        raw = self._raw["claim" if plain in CLAIMS else plain.removesuffix("_limited")]
         return fill(raw, lambda word: words[word] if word in words else self._word(word))
 
     def _word(self, word: str) -> str | None:

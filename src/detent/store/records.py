@@ -111,6 +111,47 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
 }
 
 
+HELD_BY_LIMIT = "limit"
+"""What holds a job back that waits for its limit."""
+
+
+class LimitRule(NamedTuple):
+    """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
+    many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""
+
+    what: str
+    name: str
+    most: int | None = None
+    rate: int | None = None
+    window_us: int | None = None
+    per: str = "*"
+
+
+class LimitKey(NamedTuple):
+    """What is counted by itself, and whose it is; tenant 0 stands for all."""
+
+    tenant_id: int
+    key: str
+
+    @classmethod
+    def of(cls, tenant_id: int, key: str) -> LimitKey:
+        return cls(0 if key.startswith("*:") else tenant_id, key)
+
+    @property
+    def kind(self) -> str:
+        return self.key.split(":", 2)[1]
+
+
+class LimitUse(NamedTuple):
+    """How many jobs count against a key, how many it holds back, and when its rate lets the next one go."""
+
+    tenant_id: int
+    key: str
+    running: int
+    waiting: int
+    next_at: int | None
+
+
 class Counter(NamedTuple):
     """How often something was seen for a tenant, or how long it took in µs; `labels` are JSON."""
 

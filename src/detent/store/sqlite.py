@@ -28,6 +28,7 @@ from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteReads, SqliteVerbs
 from detent.store.sqlite_writer import Unit, Writer, tell
 from detent.store.tally import Tally, flush
+from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class SqliteStore(SqliteVerbs):
         self._of_thread = threading.local()
         self._connections: list[apsw.Connection] = []
         self._closed = False
+        self._turn = Turn()
         self._bell = MemoryBell() if url.path == MEMORY else SocketBell(url.path)
 
     @classmethod
@@ -134,6 +136,17 @@ class SqliteStore(SqliteVerbs):
     def _ring(self) -> None:
         self._bell.ring()
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        id = await super().enqueue_unique(job, key, window_us)
+        self._bell.ring()
+        return id
+
+    async def pump(self, limit: int = 500) -> int:
+        let_go = await super().pump(limit)
+        if let_go:
+            self._bell.ring()
+        return let_go
+
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
 
@@ -185,6 +198,7 @@ class SqliteTransaction(SqliteVerbs):
         self.tally = writer.tally
         self._bell = bell
         self._rings = False
+        self._turn = Turn()
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 

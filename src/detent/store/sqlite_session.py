@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from heapq import merge
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +15,7 @@ from detent import ids
 from detent.errors import LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, sqlite_waits, worker_list
+from detent.store import event_log, job_list, sqlite_limits, sqlite_waits, worker_list
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
@@ -37,6 +35,8 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -52,16 +52,13 @@ from detent.store.records import (
 from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of, told
+from detent.store.sqlite_due import Wanted, due
 from detent.store.sqlite_faults import sqlite_faults
 from detent.store.tally import Tally
 from detent.store.wakes import wakes
 
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
-
-
-ABOVE_ALL = 1 << 31
-"""Higher than any priority."""
 
 
 class Session:
@@ -233,6 +230,11 @@ class Session:
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
         made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
+        limited = [
+            job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id
+        ]
+        if limited:
+            sqlite_limits.note_enqueued(self._run, limited, self.now)
         self._tally.enqueued(jobs, keys, made)
         return made
 
@@ -251,42 +253,47 @@ class Session:
             self._take([id], worker, lease_us, claim_id, start=True)
         return Job(*self._run("job", id=id)[0])
 
+    def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        ((made, _, still),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        return int(made) if still and made is not None else self._made(job, key, window_us)
+
+    def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        ((made, first_at, _),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+        if made and self._run("push_back", **values, id=made, wait_us=wait_us, latest=first_at + most_us):
+            self._run("wake_later", ids=json.dumps([made]))
+            return int(made)
+        return self._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = self.enqueue([job])
+        self._run("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
+        return id
+
     def claim(
         self,
         worker: int,
         queues: Sequence[str],
-        limit: int,
+        wanted: Wanted,
         lease_us: int,
         claim_id: int,
-        tenant_id: int | None,
         start: bool,
-        without: Sequence[str] = (),
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        found = [self._due(queue, limit, tenant_id, without) for queue in dict.fromkeys(queues)]
-        jobs = self._take([id for _, _, id in islice(merge(*found), limit)], worker, lease_us, claim_id, start)
-        return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id))
+        found = due(self._run, list(dict.fromkeys(queues)), wanted)
+        place = {id: number for number, id in enumerate(found.ids)}
+        taken = self._take(found.ids, worker, lease_us, claim_id, start)
+        jobs = sorted(taken, key=lambda job: place[job.id])
+        counted = jobs if found.limited else [job for job in jobs if job.limit_key is not None]
+        if counted:
+            sqlite_limits.note_started(self._run, counted, found.limited)
+        return jobs
 
     def _take(self, keys: Sequence[int], worker: int, lease_us: int, claim_id: int, start: bool) -> list[Job]:
         values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
         rows = self._run("claim_and_start" if start else "claim", ids=json.dumps(list(keys)), **values)
         return [Job(*row) for row in rows]
-
-    def _due(self, queue: str, limit: int, tenant_id: int | None, without: Sequence[str]) -> list[tuple[int, int, int]]:
-        """The first jobs of a queue, one priority after the other until there are enough."""
-        due, wanted = "due", {"queue": queue, "tenant_id": tenant_id}
-        if without:
-            due, wanted["without"] = "due_known", json.dumps(list(without))
-        found: list[tuple[int, int, int]] = []
-        below = ABOVE_ALL
-        while len(found) < limit:
-            ((priority,),) = self._run("next_priority", queue=queue, below=below)
-            if priority is None:
-                break
-            found += self._run(due, **wanted, priority=priority, limit=limit - len(found))
-            below = priority
-        return found
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
@@ -300,7 +307,28 @@ class Session:
                 self._keep_blob(change.tenant_id, blob)
                 self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
         touched = wakes(runs)
-        return lost, sqlite_waits.wake(self._run, touched) if touched else 0
+        woken = sqlite_waits.wake(self._run, touched) if touched else 0
+        limited = [change for change in changes if change.limit_key is not None]
+        return lost, woken + (sqlite_limits.settle(self._run, limited, self.now) if limited else 0)
+
+    def pump(self, limit: int) -> int:
+        return sqlite_limits.pump(self._run, limit, self.now)
+
+    def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        for rule in rules:
+            limits = rule.most is not None or rule.rate is not None
+            if self._run("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                self._run("look_at_kind", name=rule.name)
+
+    def limit_rules(self) -> list[LimitRule]:
+        return [LimitRule(*row) for row in self._run("limit_rules")]
+
+    def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return [LimitUse(*row) for row in self._run("limit_uses", tenant_id=tenant_id)]
+
+    def next_pump(self) -> int | None:
+        at: int | None = self._run("next_pump")[0][0]
+        return at
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, _, extras = self._catalogue.move(batch[0])
@@ -360,7 +388,7 @@ class Session:
         return bool(self._run("any_held", holds=json.dumps(list(holds))))
 
     def lift_holds(self, holds: Sequence[str]) -> int:
-        return len(self._run("lift_holds", holds=json.dumps(list(holds))))
+        return sqlite_waits.let_go(self._run, self._run("lift_holds", holds=json.dumps(list(holds))))
 
     def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
         keys = list(self._take_keys(len(jobs)))
@@ -463,7 +491,7 @@ class Session:
         return True
 
     def forget_requests(self, limit: int) -> int:
-        return len(self._run("forget_old_requests", limit=limit))
+        return len(self._run("forget_old_requests", limit=limit)) + len(self._run("forget_recent_jobs", limit=limit))
 
     def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
         values = {**expiry.values, "ids": json.dumps(list(keys))}

@@ -25,6 +25,8 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
     Progress,
     Pruned,
@@ -37,8 +39,10 @@ from detent.store.records import (
 )
 from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
+from detent.store.turn import Turn
 
 T = TypeVar("T")
 
@@ -101,6 +105,15 @@ class SqliteReads(ABC):
 
     async def worker_states(self, tenant_id: int) -> dict[str, int]:
         return await self._read(lambda session: session.worker_states(tenant_id))
+
+    async def limit_rules(self) -> list[LimitRule]:
+        return await self._read(lambda session: session.limit_rules())
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return await self._read(lambda session: session.limit_uses(tenant_id))
+
+    async def next_pump(self) -> int | None:
+        return await self._read(lambda session: session.next_pump())
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
@@ -182,6 +195,7 @@ class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
 
     tally: Tally
+    _turn: Turn
 
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
@@ -199,6 +213,12 @@ class SqliteVerbs(SqliteReads):
         self.tally.claimed([made] if made.owner == worker else [], None)
         return made
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_unique(job, key, window_us))
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_debounced(job, key, wait_us, most_us))
+
     async def claim(
         self,
         worker: int,
@@ -214,11 +234,11 @@ class SqliteVerbs(SqliteReads):
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
-        # There is room for so many, but seldom work: what finds little is done sooner where it was asked for.
-        rows = limit // 4
+        wanted = Wanted(limit, tenant_id, self._turn.after, without)
         jobs = await self._write(
-            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start, without), rows
+            lambda session: session.claim(worker, queues, wanted, lease_us, claim_id, start), limit
         )
+        self._turn.served(jobs)
         self.tally.claimed(jobs, tenant_id)
         return jobs
 
@@ -334,6 +354,12 @@ class SqliteVerbs(SqliteReads):
 
     async def drop_schedule(self, tenant_id: int, name: str) -> bool:
         return await self._write(lambda session: session.drop_schedule(tenant_id, name))
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        await self._write(lambda session: session.declare_limits(rules), len(rules))
+
+    async def pump(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.pump(limit))
 
     async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))

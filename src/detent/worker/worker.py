@@ -43,6 +43,7 @@ from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
 from detent.worker.pruner import Pruner
 from detent.worker.pulse import Pulse
+from detent.worker.pump import Pump
 from detent.worker.reaper import Reaper
 from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
@@ -118,6 +119,8 @@ class Worker:
         self._outage = Outage()
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
+        # Others are looked after too, but not whenever the bell rings.
+        self._limited = any(kind.throttle is not None for kind in kinds.values())
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
@@ -152,7 +155,8 @@ class Worker:
             Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
         ]
         self._board = journal.board
-        mending = (self._reap(), self._follow_up(), self._lift())
+        self._pump = Pump(self._store, self._look_again, self._outage)
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -283,6 +287,8 @@ class Worker:
         """Something may be due that was not."""
         self._maybe_due = True
         self._changed.set()
+        if self._limited:
+            self._pump.ring()
 
     # --- claim
 
@@ -302,7 +308,7 @@ class Worker:
                 self._inbox.put_nowait(job)
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
-            if until_idle and idle and not jobs:
+            if until_idle and idle and not jobs and await self._nothing_let_go():
                 return
             if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
                 self._maybe_due = True
@@ -332,6 +338,11 @@ class Worker:
         """Whether it is one this worker could be given by a claim, and that nothing holds back."""
         free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key)
         return free and job.kind in self._kinds and job.queue in self._settings.queues
+
+    async def _nothing_let_go(self) -> bool:
+        """Whether no limit has let a job go since the last claim was sent, nor does now."""
+        await self._pump.look()
+        return not self._changed.is_set()
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its

@@ -1,4 +1,4 @@
--- Only PostgreSQL. A job enters the queue and, if its queue is served and the worker may claim, is claimed and started in
+-- Only PostgreSQL. A job enters the queue and, if its queue is served without a limit and the worker may claim, is claimed and started in
 -- the same transaction: for a worker that asked and found nothing due, so that nobody is overtaken. Returns the row as it
 -- is then. A call made again finds the row that is there, and changes nothing.
 CREATE FUNCTION detent_enqueue_started(
@@ -32,7 +32,8 @@ BEGIN
     PERFORM 1 FROM workers WHERE workers.id = detent_enqueue_started.worker
         AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE;
     IF NOT FOUND OR EXISTS (SELECT 1 FROM queues WHERE queues.tenant_id = detent_enqueue_started.tenant_id
-            AND queues.name = detent_enqueue_started.queue AND paused_at IS NOT NULL) THEN
+            AND queues.name = detent_enqueue_started.queue AND paused_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = detent_enqueue_started.queue) THEN
         RETURN QUERY SELECT * FROM jobs WHERE jobs.id = new_id;
         RETURN;
     END IF;

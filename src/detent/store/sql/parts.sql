@@ -17,3 +17,7 @@ a.decision IS NULL AND a.job_id IS NOT NULL
 completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
         AND jobs.lease_until IS NOT NULL);
+
+-- name: held_back
+-- Back in the queue, a job that has a limit does not count against it, and waits for its turn.
+CASE WHEN jobs.limit_key IS NOT NULL THEN 'limit' END;

@@ -45,6 +45,73 @@ RETURNING key;
 INSERT INTO queues (tenant_id, name, paused_at) VALUES (:tenant_id, :name, {now})
 ON CONFLICT (tenant_id, name) DO UPDATE SET paused_at = coalesce(queues.paused_at, excluded.paused_at);
 
+-- name: declare_limit
+-- What holds from now on for a kind of jobs or a queue.
+INSERT INTO limit_rules (what, name, most, rate, window_us, per)
+VALUES (:what, :name, :most, :rate, :window_us, :per)
+ON CONFLICT (what, name) DO UPDATE SET most = excluded.most, rate = excluded.rate, window_us = excluded.window_us,
+    per = excluded.per
+WHERE limit_rules.most IS DISTINCT FROM excluded.most OR limit_rules.rate IS DISTINCT FROM excluded.rate
+    OR limit_rules.window_us IS DISTINCT FROM excluded.window_us OR limit_rules.per <> excluded.per
+RETURNING name;
+
+-- name: drop_limit
+-- From now on there is none.
+DELETE FROM limit_rules WHERE what = :what AND name = :name RETURNING name;
+
+-- name: look_at_kind
+-- Its limit has changed: all that it holds back is looked at again.
+INSERT INTO limit_wakes (at, tenant_id, key) SELECT 0, tenant_id, key FROM limits
+WHERE key LIKE '%:' || :name OR key LIKE '%:' || :name || ':%';
+
+-- name: limit_rules
+-- Every limit that was declared.
+SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name;
+
+-- name: limit_uses
+-- What counts against the keys of a tenant and those of all, and what they hold back.
+SELECT tenant_id, key, CAST(sum(running) AS {int}), CAST(sum(waiting) AS {int}), min(next_at) FROM (
+    SELECT CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END AS tenant_id, limit_key AS key, 1 AS running,
+        0 AS waiting, CAST(NULL AS {time}) AS next_at
+    FROM jobs WHERE limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+    UNION ALL
+    SELECT CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key, 0, 1, NULL
+    FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+    UNION ALL
+    SELECT tenant_id, key, 0, 0, pump_at FROM limits WHERE pump_at IS NOT NULL
+    UNION ALL
+    SELECT u.tenant_id, u.key, 1, 0, NULL FROM limit_uses AS u
+    JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running})
+    WHERE u.key LIKE 'queue:%') AS counted
+WHERE tenant_id IN (0, :tenant_id) GROUP BY tenant_id, key ORDER BY tenant_id, key;
+
+-- name: recent_job
+-- The job that calls under a key have made, with its row locked.
+INSERT INTO recent_jobs (tenant_id, key, first_at, until) VALUES (:tenant_id, :key, {now}, 0)
+ON CONFLICT (tenant_id, key) DO UPDATE SET key = excluded.key RETURNING job_id, first_at, until > {now};
+
+-- name: job_made
+-- A call under a key has made a job; until then others fall to it.
+UPDATE recent_jobs SET job_id = :job_id, first_at = {now}, until = {now} + :window_us
+WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: push_back
+-- A job that has not started takes a new payload, and waits once more, but not beyond its time.
+UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by,
+    run_at = CASE WHEN {now} + CAST(:wait_us AS {time}) < CAST(:latest AS {time}) THEN {now} + CAST(:wait_us AS {time})
+        ELSE CAST(:latest AS {time}) END
+WHERE id = :id AND tenant_id = :tenant_id AND state = {job.queued} AND epoch = 0 RETURNING id;
+
+-- name: forget_recent_jobs
+-- Keys whose windows are over.
+DELETE FROM recent_jobs WHERE (tenant_id, key) IN (
+    SELECT tenant_id, key FROM recent_jobs WHERE until <= {now} ORDER BY until LIMIT :limit) RETURNING key;
+
+-- name: next_pump
+-- When a limit is to be looked at next: what waits behind it is due, or its rate lets something go.
+SELECT min(at) FROM (SELECT min(at) AS at FROM limit_wakes
+    UNION ALL SELECT min(pump_at) FROM limits WHERE pump_at IS NOT NULL) AS either;
+
 -- name: event_count
 -- How many events there are, of one tenant or of all.
 SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
@@ -316,7 +383,7 @@ RETURNING job_id;
 -- name: wake_asker
 -- The job that waits for this decision is due.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
-WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id;
+WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id, limit_key;
 
 -- name: withdraw_approvals
 -- Open questions of jobs that have ended, or are gone.

@@ -22,27 +22,135 @@ VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant
 SELECT 1 FROM workers WHERE id = :worker AND state IN ({worker.IDLE}, {worker.RUNNING});
 
 -- name: is_served
--- Nothing if a tenant's queue is paused.
-SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM queues WHERE tenant_id = :tenant_id AND name = :queue AND paused_at IS NOT NULL);
+-- Nothing if a tenant's queue is paused, or if the queue has a limit: then only claims give from it.
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM queues WHERE tenant_id = :tenant_id AND name = :queue AND paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue);
 
 -- name: job
 -- A job as a claim returns it.
 SELECT {job_columns} FROM jobs WHERE id = :id;
 
+-- name: queue_now
+-- Which tenants have something in a queue, the first and the last; whether any has paused it, and whether it has a limit.
+SELECT (SELECT min(tenant_id) FROM jobs WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue),
+    (SELECT max(tenant_id) FROM jobs WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue),
+    EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue);
+
+-- name: paused_by
+-- The tenants that have paused a queue.
+SELECT tenant_id FROM queues WHERE name = :queue AND paused_at IS NOT NULL;
+
+-- name: next_tenant
+-- The next tenant that has something in a queue.
+SELECT min(tenant_id) FROM jobs
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id > :after;
+
 -- name: next_priority
--- The highest priority of what waits in a queue, below one that was looked at.
+-- The highest priority of what waits in a queue for a tenant, below one that was looked at.
 SELECT max(priority) FROM jobs
-WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority < :below;
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id = :tenant_id AND priority < :below;
 
 -- name: due
--- The first jobs of one queue and priority that are due, in the order of the index. What is due later, however much, is
--- never read.
+-- The first jobs of one queue, tenant and priority that are due, in the order of the index. What is due later, however
+-- much, is never read.
 SELECT -priority, run_at, id FROM jobs
-WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority = :priority AND run_at <= {now}
-    AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM queues AS q
-        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL) {known}
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id = :tenant_id AND priority = :priority
+    AND run_at <= {now} {known}
 ORDER BY run_at, id LIMIT :limit;
+
+-- name: queue_uses_over
+-- Starts in a limited queue that count no longer.
+DELETE FROM limit_uses WHERE tenant_id = 0 AND key = :key
+    AND used_at <= {now} - coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0)
+    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = limit_uses.job_id AND j.epoch = limit_uses.epoch
+        AND j.state IN ({job.assigned}, {job.running}));
+
+-- name: queue_room
+-- How many more jobs a limited queue may have started: by what runs, and by its rate.
+SELECT (SELECT most FROM limit_rules WHERE what = 'queue' AND name = :queue) - count(j.id),
+    (SELECT rate FROM limit_rules WHERE what = 'queue' AND name = :queue) - coalesce(sum(u.used_at > {now} -
+        coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0)), 0)
+FROM (SELECT 1) LEFT JOIN limit_uses AS u ON u.tenant_id = 0 AND u.key = :key
+LEFT JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running});
+
+-- name: use
+-- A start that counts: against the rate of its key if it has one, or against its queue.
+INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
+SELECT :tenant_id, :key, updated_at, id, epoch FROM jobs
+WHERE id = :id AND (:kind IS NULL OR EXISTS (
+    SELECT 1 FROM limit_rules WHERE what = 'job' AND name = :kind AND rate IS NOT NULL));
+
+-- name: lock_limit
+-- The row of a key, with whose turn it is; the transaction is the only writer.
+INSERT INTO limits (tenant_id, key) VALUES (:tenant_id, :key) ON CONFLICT DO UPDATE SET turn = turn RETURNING turn;
+
+-- name: uses_over
+-- Starts that count no longer against a key.
+DELETE FROM limit_uses WHERE tenant_id = :tenant_id AND key = :key AND used_at <= {now} - :window_us;
+
+-- name: counted
+-- What counts against a key: what was let go and has not ended, and how much of it has not started.
+SELECT count(*), count(*) FILTER (WHERE state = {job.queued}) FROM jobs
+WHERE limit_key = :key AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+    AND (:tenant_id = 0 OR tenant_id = :tenant_id);
+
+-- name: used
+-- The starts that count against the rate of a key, oldest first.
+SELECT used_at FROM limit_uses WHERE tenant_id = :tenant_id AND key = :key AND used_at > {now} - :window_us
+ORDER BY used_at;
+
+-- name: next_waiting_tenant
+-- The next tenant that has jobs which a key holds back.
+SELECT min(tenant_id) FROM jobs
+WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id > :after;
+
+-- name: next_held_priority
+-- The highest priority of what a key holds back of a tenant, below one that was looked at.
+SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+    AND tenant_id = :tenant_id AND priority < :below;
+
+-- name: let_go
+-- The first jobs of one tenant and priority that a key holds back and that are due.
+UPDATE jobs SET held_by = NULL WHERE id IN (
+    SELECT id FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id = :tenant_id
+        AND priority = :priority AND run_at <= {now} ORDER BY run_at, id LIMIT :limit)
+RETURNING id;
+
+-- name: still_waiting
+-- Whether a key still holds something back that is due.
+SELECT 1 FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+    AND (:tenant_id = 0 OR tenant_id = :tenant_id) AND run_at <= {now} LIMIT 1;
+
+-- name: pump_later
+-- When the rate of a key lets the next job go.
+UPDATE limits SET pump_at = :pump_at, turn = :turn WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: wake
+-- A job that its limit holds back is due then.
+INSERT INTO limit_wakes (at, tenant_id, key) VALUES (:at, :tenant_id, :key);
+
+-- name: take_wakes
+-- The keys of jobs that have become due while their limits held them back.
+DELETE FROM limit_wakes WHERE id IN (SELECT id FROM limit_wakes WHERE at <= {now} ORDER BY at LIMIT :limit)
+RETURNING tenant_id, key;
+
+-- name: keys_to_pump
+-- The keys whose rates let the next jobs go.
+SELECT tenant_id, key FROM limits WHERE pump_at <= {now} ORDER BY pump_at LIMIT :limit;
+
+-- name: woken_behind_limits
+-- Of jobs whose waits are over, those whose limits have to let them go.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND held_by = 'limit' AND state = {job.queued};
+
+-- name: wake_later
+-- Of these jobs, those that went back behind their limits and are due later.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND held_by = 'limit' AND state = {job.queued} AND run_at > {now}
+    AND run_at < {now} + 315360000000000;
 
 -- name: claim
 -- Takes them; the transaction has been the only writer since they were found due.
@@ -152,8 +260,9 @@ RETURNING ts;
 SELECT 1 FROM jobs WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} LIMIT 1;
 
 -- name: lift_holds
--- What was held by one of these names can be claimed again.
-UPDATE jobs SET held_by = NULL WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} RETURNING id;
+-- What was held by one of these names can be claimed again, as far as its limit lets it.
+UPDATE jobs SET held_by = {held_back}
+WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} RETURNING id, limit_key;
 
 -- name: unfinished_children
 -- The children of these jobs that have not ended.
@@ -168,7 +277,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
     WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     END
-RETURNING jobs.id;
+RETURNING jobs.id, jobs.limit_key;
 
 -- name: wake_listeners
 -- Jobs that began to wait for a signal that had been sent.
@@ -177,7 +286,7 @@ FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM js
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
-RETURNING jobs.id;
+RETURNING jobs.id, jobs.limit_key;
 
 -- name: wake_askers
 -- Jobs that began to wait for a decision that had been made.
@@ -185,12 +294,12 @@ UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
-RETURNING jobs.id;
+RETURNING jobs.id, jobs.limit_key;
 
 -- name: wake_for_signal
 -- The jobs that wait for a signal of this name.
 UPDATE jobs SET run_at = min(run_at, {now}), waits_for = NULL
-WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id;
+WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id, limit_key;
 
 -- name: stale_approvals
 -- Whether there is any open question whose job has ended.
