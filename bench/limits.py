@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -53,10 +54,10 @@ def drained(store: str, rounds: int) -> dict[str, list[float]]:
 
 async def main(url: str, shape: str) -> None:
     """Enqueues the jobs, then drains them; prints jobs per second."""
-    rules: dict[str, Any] = {"limit=1000": {"limit": 1000}, SHAPES[3]: {"limit": 5, "per": "key"}}.get(shape, {})
+    shapes: dict[str, dict[str, Any]] = {"limit=1000": {"limit": 1000}, SHAPES[3]: {"limit": 5, "per": "key"}}
     app, left = Detent(url), JOBS
 
-    @app.job(**rules)
+    @app.job(**shapes.get(shape, {}))
     async def noop(ctx: Context, key: str) -> None:
         nonlocal left
         left -= 1
