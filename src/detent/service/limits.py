@@ -82,6 +82,12 @@ async def holding(store: Store, job: dict[str, Any]) -> Limit | None:
     return next((one for one in await listing(store, job["tenant_id"]) if one.key == wanted), None)
 
 
+async def of_queue(store: Store, tenant_id: int, name: str) -> Limit | None:
+    """The limit of a queue, and what counts against it; none if it has none."""
+    key = f"queue:{name}"
+    return next((one for one in await listing(store, tenant_id) if one.key.key == key), None)
+
+
 def as_json(limit: Limit) -> dict[str, Any]:
     """A limit as commands print it."""
     return {

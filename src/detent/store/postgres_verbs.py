@@ -48,6 +48,7 @@ from detent.store.records import (
     LimitRule,
     LimitUse,
     NewJob,
+    Place,
     Progress,
     Pruned,
     QueueSummary,
@@ -158,6 +159,10 @@ class PostgresReads(ABC):
     async def next_pump(self) -> int | None:
         at: int | None = (await self._fetch("next_pump"))[0][0]
         return at
+
+    async def place(self, tenant_id: int, job: int) -> Place | None:
+        rows = await self._fetch("place", tenant_id=tenant_id, id=job)
+        return Place(*rows[0]) if rows else None
 
     async def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in await self._fetch("overdue", limit=limit)]

@@ -24,6 +24,7 @@ from detent.store.records import (
     LimitRule,
     LimitUse,
     NewJob,
+    Place,
     Progress,
     Pruned,
     QueueSummary,
@@ -114,6 +115,11 @@ class Reader(Protocol):
 
     async def next_pump(self) -> int | None:
         """When the keys of limits are to be looked at next; none if nothing waits for that."""
+        ...
+
+    async def place(self, tenant_id: int, job: int) -> Place | None:
+        """Where a job stands: since when its queue is paused, how many jobs are due before it, and how many of its
+        children have not ended; none if there is no such job of the tenant."""
         ...
 
     async def overdue(self, limit: int) -> list[Job]:

@@ -265,6 +265,15 @@ class Standing(NamedTuple):
     reason: str | None
 
 
+class Place(NamedTuple):
+    """Where a queued job stands: since when its queue is paused, how many jobs of its tenant and queue are due and come
+    before it (a thousand at most are counted), and how many of its children have not ended."""
+
+    paused_at: int | None
+    ahead: int
+    children: int
+
+
 class QueueSummary(NamedTuple):
     """A queue at one moment: its jobs by state, when the first of those that could be claimed was due, and since when
     it is paused."""

@@ -38,6 +38,7 @@ from detent.store.records import (
     LimitRule,
     LimitUse,
     NewJob,
+    Place,
     Progress,
     Pruned,
     QueueSummary,
@@ -122,6 +123,10 @@ class Session:
 
     def worker_states(self, tenant_id: int) -> dict[str, int]:
         return dict(self._run("worker_states", tenant_id=tenant_id))
+
+    def place(self, tenant_id: int, job: int) -> Place | None:
+        rows = self._run("place", tenant_id=tenant_id, id=job)
+        return Place(*rows[0]) if rows else None
 
     def overdue(self, limit: int) -> list[Job]:
         return [Job(*row) for row in self._run("overdue", limit=limit)]

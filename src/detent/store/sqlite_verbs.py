@@ -28,6 +28,7 @@ from detent.store.records import (
     LimitRule,
     LimitUse,
     NewJob,
+    Place,
     Progress,
     Pruned,
     QueueSummary,
@@ -114,6 +115,9 @@ class SqliteReads(ABC):
 
     async def next_pump(self) -> int | None:
         return await self._read(lambda session: session.next_pump())
+
+    async def place(self, tenant_id: int, job: int) -> Place | None:
+        return await self._read(lambda session: session.place(tenant_id, job))
 
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))

@@ -141,6 +141,16 @@ FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GR
 UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;
 
+-- name: place
+-- Where a job stands in its queue. What is due before it is counted no further than people count.
+SELECT (SELECT q.paused_at FROM queues AS q WHERE q.tenant_id = j.tenant_id AND q.name = j.queue),
+    (SELECT count(*) FROM (SELECT 1 FROM jobs AS a
+        WHERE a.state = {job.queued} AND a.held_by IS NULL AND a.queue = j.queue AND a.tenant_id = j.tenant_id
+            AND a.run_at <= {now} AND (a.priority > j.priority OR (a.priority = j.priority
+                AND (a.run_at < j.run_at OR (a.run_at = j.run_at AND a.id < j.id)))) LIMIT 1000) AS ahead),
+    (SELECT count(*) FROM jobs AS c WHERE c.parent_id = j.id AND c.completed_at IS NULL)
+FROM jobs AS j WHERE j.id = :id AND j.tenant_id = :tenant_id;
+
 -- name: digest
 -- The next events of the log, counted by what is alike in them. An entity has been in the state it leaves since its last
 -- move; a job that is claimed has waited since it came into the queue, or since it was due if that was later, which only
