@@ -226,7 +226,11 @@ async def test_an_error_in_a_step_is_not_kept(app: Detent) -> None:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(app: Detent, in_thread: bool) -> None:
+async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
+    app: Detent, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of the loss from the store alone: nobody looks after its leases meanwhile."""
+    monkeypatch.setattr("detent.worker.leases.LOOK_SECONDS", 60)
     refused: list[BaseException] = []
 
     @app.job()
