@@ -189,9 +189,7 @@ async def test_large_results_are_kept_apart_and_returned_whole(app: Detent) -> N
     assert await (await app.open()).drop_unused_blobs(1 << 60, 10) == 0
 
 
-async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(
-    app: Detent, database_url: str
-) -> None:
+async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Detent, database_url: str) -> None:
     """It is not waited for: nobody will bring it back."""
     hand = await hand_on(database_url)
 
