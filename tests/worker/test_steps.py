@@ -12,6 +12,7 @@ from detent.lifecycle import JOB
 from detent.store.checkpoints import Checkpoint
 from detent.worker.context import Context
 from detent.worker.settlement import LARGEST_IN_ROW
+from tests.conformance.by_hand import hand_on
 from tests.process import step_jobs
 from tests.worker.scene import eventually, last, moved, reaches, row, triggers, working
 
@@ -188,6 +189,24 @@ async def test_large_results_are_kept_apart_and_returned_whole(app: Detent) -> N
     assert await (await app.open()).drop_unused_blobs(1 << 60, 10) == 0
 
 
+async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Detent, database_url: str) -> None:
+    """It is not waited for: nobody will bring it back."""
+    hand = await hand_on(database_url)
+
+    @app.job(max_attempts=2, **FAST)
+    async def large(ctx: Context) -> None:
+        await ctx.step("get", lambda: "x" * 100_000)
+        if ctx.attempt == 1:
+            await hand.run("DELETE FROM blobs")
+            raise RuntimeError("again")
+
+    job = await large.enqueue()
+    async with working(app):
+        with pytest.raises(JobFailed, match=r"the content sha256:\w+ is gone"):
+            await job.result("10s")
+    await hand.close()
+
+
 async def test_the_result_of_other_code_stands_and_it_is_noted_once(app: Detent) -> None:
     @app.job(**FAST)
     async def edited(ctx: Context) -> str:
@@ -226,7 +245,11 @@ async def test_an_error_in_a_step_is_not_kept(app: Detent) -> None:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(app: Detent, in_thread: bool) -> None:
+async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
+    app: Detent, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of the loss from the store alone: nobody looks after its leases meanwhile."""
+    monkeypatch.setattr("detent.worker.leases.LOOK_SECONDS", 60)
     refused: list[BaseException] = []
 
     @app.job()

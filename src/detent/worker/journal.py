@@ -154,7 +154,9 @@ class Journal:
         while True:
             try:
                 return await self._store.checkpoint(saves)
-            except StoreError:
+            except StoreError as outage:
+                if outage.lasting:
+                    raise
                 if not any(self._holds(save.job) for save in saves):
                     return [None] * len(saves)
                 pause = await self._pause(pause)
@@ -165,6 +167,8 @@ class Journal:
             try:
                 return await ask()
             except StoreError as outage:
+                if outage.lasting:
+                    raise
                 if not self._holds(job):
                     raise _lost(job) from outage
                 pause = await self._pause(pause)

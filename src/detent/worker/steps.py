@@ -149,8 +149,7 @@ class Steps:
         if await self._journal.save(save) == save.result:
             return text
         self._recalled = None
-        stands = (await self.before())[name]
-        return stands.result if stands.hash is None else await self._journal.whole(self._job, stands)
+        return await self.whole(name)
 
     async def _stored(self, found: Checkpoint, function: Callable[..., Any]) -> Any:
         if found.changed_at is None and not same_code(found.code, step_code(function)):
@@ -160,8 +159,9 @@ class Steps:
     # --- for the worker, on behalf of a handler in a process of its own
 
     async def whole(self, name: str) -> str:
-        """A result that is kept apart."""
-        return await self._journal.whole(self._job, (await self.before())[name])
+        """A result as it is, also where it is kept apart."""
+        found = (await self.before())[name]
+        return found.result if found.hash is None else await self._journal.whole(self._job, found)
 
     async def note_change(self, name: str) -> None:
         """The code of a step is no longer that which made its result."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from detent.bounds import check_name
-from detent.errors import BadInput, LeaseLost
+from detent.errors import BadInput, LeaseLost, StoreError
 from detent.lifecycle import JOB
 from detent.outcomes import PermanentError
 from detent.process.frames import ASIDE, HEADER, STOP, receive
@@ -36,7 +36,7 @@ async def granted(context: Context, wish: bytes) -> dict[str, Any]:
         return {"done": await _GRANTED[what](context, content, *said)}
     except LeaseLost:
         return {"lost": True}
-    except (BadInput, PermanentError) as refusal:
+    except (BadInput, PermanentError, StoreError) as refusal:
         return {"refused": str(refusal)}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"refused": "what was asked of the worker makes no sense"}
