@@ -116,6 +116,24 @@ async def test_cancelled_parents_are_found_while_they_have_children_left(store: 
     assert await store.cancelled_parents(10) == [(OURS, families[1][0].id)]
 
 
+@keeps(
+    Reader.stopped_waits,
+    "Jobs that wait for something although they were asked to end while they ran, as (tenant, job), at most so many",
+)
+async def test_jobs_that_wait_although_they_were_asked_to_end_are_found(store: Store) -> None:
+    families = [await parent_of(store, 1) for _ in range(4)]
+    jobs = [job for job, _ in families]
+    for job in jobs[:3]:
+        assert await store.request_stop(job.id, OURS)
+    assert await store.stopped_waits(10) == []
+    for job in jobs[1:]:
+        await wait(store, job)
+    assert await store.stopped_waits(10) == [(OURS, jobs[1].id), (OURS, jobs[2].id)]
+    assert await store.stopped_waits(1) == [(OURS, jobs[1].id)]
+    await end(store, jobs[1].id, "cancel")
+    assert await store.stopped_waits(10) == [(OURS, jobs[2].id)]
+
+
 # --- waking
 
 

@@ -11,7 +11,7 @@ from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
 from detent.worker.journal import Journal
-from detent.worker.settlement import Raised, Release
+from detent.worker.settlement import Raised, Release, Suspend
 from detent.worker.shelf import Shelf
 from detent.worker.steps import Steps
 from detent.worker.waits import Desk
@@ -89,12 +89,13 @@ class Slot:
             self._forget_stop()
 
     def _agreed(self, said: Any) -> Any:
-        """A job that is to be cancelled is not tried again; one whose handler had to be stopped has not succeeded."""
+        """A job that is to be cancelled is not tried again and waits for nothing; one whose handler had to be stopped
+        has not succeeded."""
         if not self._cancelled:
             return said
         if isinstance(said, Raised):
             return Cancel(f"{self._cancelled}, and ended with {said.described}")
-        return Cancel(self._cancelled) if self._stopped or isinstance(said, Release) else said
+        return Cancel(self._cancelled) if self._stopped or isinstance(said, Release | Suspend) else said
 
     def _forget_stop(self) -> None:
         """The next job must find no trace of the stop: a task that counts as being cancelled breaks its task groups."""
