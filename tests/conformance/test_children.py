@@ -22,6 +22,9 @@ from tests.support.broken_sql import leave_out
 OURS = 1
 _families = count(1)
 LATER = 1 << 60
+PATIENCE = 0.15
+"""How long the second of two that race is given before the first commits: it waits for a lock. A twin that takes none is
+done by itself, and gets all the time it needs."""
 
 
 async def parent_of(store: Store, number: int) -> tuple[Job, list[int]]:
@@ -201,7 +204,7 @@ async def beside(store: Store, first: Callable[[Verbs], Awaitable[Any]], second:
     async with store.transaction() as transaction:
         await first(transaction)
         other = asyncio.ensure_future(store.apply(second))
-        await asyncio.wait({other}, timeout=0.15)
+        await asyncio.wait({other}, timeout=PATIENCE)
     assert await other == []
 
 
@@ -240,6 +243,7 @@ async def test_the_test_above_notices_a_store_that_locks_no_parents(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_out(monkeypatch, "lock_jobs", "FOR NO KEY UPDATE")
+    monkeypatch.setattr(f"{__name__}.PATIENCE", 10)
     store = await open_store(emptied_database)
     try:
         assert [await race(store) for race in RACES] == [False, False, False]
