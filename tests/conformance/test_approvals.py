@@ -12,12 +12,12 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
-from tests.conformance.stage import LEASE, Verbs, claim, decided, entity, moved, queued, worker
+from tests.conformance.stage import LEASE, Verbs, claim, decided, moved, queued, worker
 from tests.conformance.times import SetClock
+from tests.conformance.waiting import LATER, beside, due
 from tests.support.broken_sql import leave_out
 
 OURS = 1
-LATER = 1 << 60
 QUESTION = NewApproval("#approval 1", "Ship?", '{"v":1}', "ops")
 
 
@@ -39,11 +39,6 @@ async def wait(store: Verbs, job: Job, question: Approval) -> None:
 
 def waiting(question: Approval) -> dict[str, object]:
     return {"run_at": LATER, "waits_for": question.waits_for, "seen": question.id}
-
-
-async def due(store: Store, job: Job) -> bool:
-    row = await entity(store, JOB, job.id)
-    return bool(row["waits_for"] is None and row["run_at"] <= await store.now())
 
 
 @keeps(
@@ -174,26 +169,23 @@ async def test_questions_of_ended_jobs_are_withdrawn(store: Store, hand: Hand) -
 # --- races
 
 
+async def approve(store: Verbs, question: Approval) -> None:
+    await store.decide_approval(OURS, question.id, "approved", "ann")
+
+
 async def decided_before_the_wait_is_written(store: Store) -> bool:
     job = await running(store)
     question = await asked(store, job)
     snooze = await decided(store, JOB, job.id, "snooze", by="holder", values=waiting(question))
-    async with store.transaction() as transaction:
-        await transaction.decide_approval(OURS, question.id, "approved", "ann")
-        other = asyncio.ensure_future(store.apply([snooze]))
-        await asyncio.wait({other}, timeout=0.15)
-    assert await other == []
+    late = await beside(store, lambda transaction: approve(transaction, question), lambda: store.apply([snooze]))
+    assert late == []
     return await due(store, job)
 
 
 async def decided_while_the_wait_is_written(store: Store) -> bool:
     job = await running(store)
     question = await asked(store, job)
-    async with store.transaction() as transaction:
-        await wait(transaction, job, question)
-        other = asyncio.ensure_future(store.decide_approval(OURS, question.id, "approved", "ann"))
-        await asyncio.wait({other}, timeout=0.15)
-    await other
+    await beside(store, lambda transaction: wait(transaction, job, question), lambda: approve(store, question))
     return await due(store, job)
 
 
@@ -208,6 +200,7 @@ async def test_the_test_above_notices_a_store_that_does_not_lock_the_job(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_out(monkeypatch, "lock_asker", r"\{for_change\}")
+    monkeypatch.setattr("tests.conformance.waiting.PATIENCE", 10)
     store = await open_store(emptied_database)
     try:
         assert [await race(store) for race in RACES] == [False, False]

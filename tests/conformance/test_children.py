@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import JOB, Change
+from detent.lifecycle import JOB
 from detent.store import Job, NewJob, Store, open_store
 from detent.store.checkpoints import Save
 from detent.store.protocol import Reader, Writer
@@ -17,11 +17,11 @@ from detent.store.wakes import ALL_CHILDREN, ANY_CHILD
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, Verbs, claim, decided, entity, moved, queued, worker
 from tests.conformance.times import SetClock
+from tests.conformance.waiting import LATER, beside, due
 from tests.support.broken_sql import leave_out
 
 OURS = 1
 _families = count(1)
-LATER = 1 << 60
 
 
 async def parent_of(store: Store, number: int) -> tuple[Job, list[int]]:
@@ -42,11 +42,6 @@ async def end(store: Verbs, id: int, trigger: str = "succeed") -> None:
 async def wait(store: Verbs, job: Job, waits_for: str = ALL_CHILDREN, seen: int = 1) -> None:
     values = {"run_at": LATER, "waits_for": waits_for, "seen": seen}
     await moved(store, JOB, job.id, "snooze", by="holder", values=values)
-
-
-async def due(store: Store, job: Job) -> bool:
-    row = await entity(store, JOB, job.id)
-    return bool(row["waits_for"] is None and row["run_at"] <= await store.now())
 
 
 # --- spawn
@@ -116,6 +111,24 @@ async def test_cancelled_parents_are_found_while_they_have_children_left(store: 
     assert await store.cancelled_parents(10) == [(OURS, families[1][0].id)]
 
 
+@keeps(
+    Reader.stopped_waits,
+    "Jobs that wait for something although they were asked to end while they ran, as (tenant, job), at most so many",
+)
+async def test_jobs_that_wait_although_they_were_asked_to_end_are_found(store: Store) -> None:
+    families = [await parent_of(store, 1) for _ in range(4)]
+    jobs = [job for job, _ in families]
+    for job in jobs[:3]:
+        assert await store.request_stop(job.id, OURS)
+    assert await store.stopped_waits(10) == []
+    for job in jobs[1:]:
+        await wait(store, job)
+    assert await store.stopped_waits(10) == [(OURS, jobs[1].id), (OURS, jobs[2].id)]
+    assert await store.stopped_waits(1) == [(OURS, jobs[1].id)]
+    await end(store, jobs[1].id, "cancel")
+    assert await store.stopped_waits(10) == [(OURS, jobs[2].id)]
+
+
 # --- waking
 
 
@@ -178,20 +191,11 @@ async def test_who_begins_to_wait_for_children_that_have_ended_is_due_at_once(st
 Race = Callable[[Store], Awaitable[bool]]
 
 
-async def beside(store: Store, first: Callable[[Verbs], Awaitable[Any]], second: list[Change]) -> None:
-    """Makes the second write while the first is written and not committed."""
-    async with store.transaction() as transaction:
-        await first(transaction)
-        other = asyncio.ensure_future(store.apply(second))
-        await asyncio.wait({other}, timeout=0.15)
-    assert await other == []
-
-
 async def two_last_children(store: Store) -> bool:
     job, (a, b) = await parent_of(store, 2)
     await wait(store, job)
     second = await decided(store, JOB, b, "succeed", by="holder")
-    await beside(store, lambda transaction: end(transaction, a), [second])
+    assert await beside(store, lambda transaction: end(transaction, a), lambda: store.apply([second])) == []
     return await due(store, job)
 
 
@@ -199,14 +203,14 @@ async def a_child_ends_before_the_wait_is_written(store: Store) -> bool:
     job, (child,) = await parent_of(store, 1)
     values = {"run_at": LATER, "waits_for": ALL_CHILDREN, "seen": 1}
     second = await decided(store, JOB, job.id, "snooze", by="holder", values=values)
-    await beside(store, lambda transaction: end(transaction, child), [second])
+    assert await beside(store, lambda transaction: end(transaction, child), lambda: store.apply([second])) == []
     return await due(store, job)
 
 
 async def a_child_ends_while_the_wait_is_written(store: Store) -> bool:
     job, (child,) = await parent_of(store, 1)
     second = await decided(store, JOB, child, "succeed", by="holder")
-    await beside(store, lambda transaction: wait(transaction, job), [second])
+    assert await beside(store, lambda transaction: wait(transaction, job), lambda: store.apply([second])) == []
     return await due(store, job)
 
 
@@ -222,6 +226,7 @@ async def test_the_test_above_notices_a_store_that_locks_no_parents(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_out(monkeypatch, "lock_jobs", "FOR NO KEY UPDATE")
+    monkeypatch.setattr("tests.conformance.waiting.PATIENCE", 10)
     store = await open_store(emptied_database)
     try:
         assert [await race(store) for race in RACES] == [False, False, False]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from detent.lifecycle import JOB
@@ -11,12 +9,12 @@ from detent.store import Job, Store, open_store
 from detent.store.protocol import Reader, Writer
 from detent.store.signals import EVERYONE, NewSignal, Sent, Signal
 from tests.conformance.promises import keeps
-from tests.conformance.stage import Verbs, claim, decided, entity, moved, queued, undone, worker
+from tests.conformance.stage import Verbs, claim, decided, moved, queued, undone, worker
 from tests.conformance.times import SetClock
+from tests.conformance.waiting import LATER, beside, due
 from tests.support.broken_sql import leave_out
 
 OURS = 1
-LATER = 1 << 60
 
 
 async def running(store: Store) -> Job:
@@ -35,11 +33,6 @@ def waiting(name: str = "go", seen: int = 0) -> dict[str, object]:
 
 async def wait(store: Verbs, job: Job, name: str = "go", seen: int = 0) -> None:
     await moved(store, JOB, job.id, "snooze", by="holder", values=waiting(name, seen))
-
-
-async def due(store: Store, job: Job) -> bool:
-    row = await entity(store, JOB, job.id)
-    return bool(row["waits_for"] is None and row["run_at"] <= await store.now())
 
 
 @keeps(
@@ -134,21 +127,13 @@ async def test_a_tenants_transaction_sends_and_wakes_its_own(store: Store, other
 async def sent_before_the_wait_is_written(store: Store) -> bool:
     job = await running(store)
     snooze = await decided(store, JOB, job.id, "snooze", by="holder", values=waiting())
-    async with store.transaction() as transaction:
-        await send(transaction)
-        other = asyncio.ensure_future(store.apply([snooze]))
-        await asyncio.wait({other}, timeout=0.15)
-    assert await other == []
+    assert await beside(store, send, lambda: store.apply([snooze])) == []
     return await due(store, job)
 
 
 async def sent_while_the_wait_is_written(store: Store) -> bool:
     job = await running(store)
-    async with store.transaction() as transaction:
-        await wait(transaction, job)
-        other = asyncio.ensure_future(send(store))
-        await asyncio.wait({other}, timeout=0.15)
-    await other
+    await beside(store, lambda transaction: wait(transaction, job), lambda: send(store))
     return await due(store, job)
 
 
@@ -162,6 +147,7 @@ async def test_the_test_above_notices_a_store_without_the_lock(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_out(monkeypatch, "lock_signals", r"pg_advisory_xact_lock\(k.class, k.number\)", "k.number")
+    monkeypatch.setattr("tests.conformance.waiting.PATIENCE", 10)
     store = await open_store(emptied_database)
     try:
         assert not await sent_before_the_wait_is_written(store)

@@ -129,6 +129,11 @@ async def test_another_question_at_the_same_place_withdraws_the_first(app: Deten
     job = await ship.enqueue()
     async with working(app, concurrency=1):
         first = await the_question(app)
+
+        async def waits() -> bool:
+            return bool((await row(app, job))["waits_for"] == first.waits_for)
+
+        await eventually(waits)
         asked["version"] = 2  # the code, or what it looks at, has changed under the waiting job
         store = await app.open()
         async with store.transaction() as tx:

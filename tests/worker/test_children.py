@@ -252,6 +252,38 @@ async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(a
             assert await state(app, root) == "cancelled"
 
 
+async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Detent) -> None:
+    begun = asyncio.Event()
+
+    @app.job()
+    async def asked(ctx: Context) -> None:
+        begun.set()
+        while not ctx.cancel_requested:  # noqa: ASYNC110 - as handlers do
+            await asyncio.sleep(0.01)
+        await ctx.wait_for_event("never")
+
+    job = await asked.enqueue()
+    async with working(app, concurrency=1):
+        await begun.wait()
+        assert await jobs.cancel(await app.open(), 1, job.id) == "asked to stop"
+        await reaches(app, job, "cancelled")
+    assert "snooze" not in await triggers(app, job)
+
+
+async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled_with_its_children(app: Detent) -> None:
+    node = generations(app)
+    root = await node.enqueue(depth=1)
+    async with working(app, concurrency=1):
+        await grown(app, root, 3)
+    store = await app.open()
+    async with store.transaction() as tx:
+        await tx.execute(f"UPDATE jobs SET cancel_requested_at = 1 WHERE id = {root.key}")
+    follow_up = FollowUp(store, Outage())
+    assert await follow_up.run_once() == 3
+    assert {one["state"] for one in await store.jobs()} == {"cancelled"}
+    assert (await row(app, root))["reason"] == children.ASKED
+
+
 async def running_child(app: Detent, root: Handle) -> bool:
     kids = await family(app, root)
     return bool(kids) and kids[0]["state"] == "running" and await state(app, root) == "queued"

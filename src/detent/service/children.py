@@ -11,7 +11,7 @@ from detent.store import Store
 from detent.store.spawned import keys_of
 
 AT_ONCE = 500
-BECAUSE = "its parent was cancelled"
+BECAUSE, ASKED = "its parent was cancelled", "it was asked to stop"
 SPAWN = "#spawn"
 """What the names of the steps begin with that keep the ids of children."""
 
@@ -33,6 +33,12 @@ async def listed(store: Store, tenant_id: int, job: int) -> list[Row]:
     return [found[key] for key in keys if key in found]
 
 
+async def cancel_stopped(store: Store, tenant_id: int, job: int) -> int:
+    """Cancels a job that waits although it was asked to end, with its children; returns how many have ended."""
+    ended = await _cancel_some(store, [job], False, None, ASKED)
+    return len(ended) + sum([await cancel(store, tenant_id, one) for one in ended])
+
+
 async def cancel(store: Store, tenant_id: int, parent: int, *, hard: bool = False) -> int:
     """Cancels what a cancelled job has left behind, and what that has, to any depth; returns how many have ended. Those
     that run are asked to end by themselves, unless it is `hard`; their own children follow when they have."""
@@ -47,13 +53,15 @@ async def cancel(store: Store, tenant_id: int, parent: int, *, hard: bool = Fals
     return total
 
 
-async def _cancel_some(store: Store, keys: list[int], hard: bool, cause: str) -> list[int]:
+async def _cancel_some(
+    store: Store, keys: list[int], hard: bool, cause: str | None, reason: str = BECAUSE
+) -> list[int]:
     rows = await store.rows(JOB, keys, _DECIDED_ON)
     ending = [row for row in rows if hard or row["state"] != RUNNING.name]
     for row in rows:
         if row not in ending and row["cancel_requested_at"] is None:
             await store.request_stop(row["id"], row["tenant_id"])
-    decisions = [decide(JOB, row, "cancel", reason=BECAUSE, cause=cause) for row in ending]
+    decisions = [decide(JOB, row, "cancel", reason=reason, cause=cause) for row in ending]
     changes = [change for change in decisions if isinstance(change, Change)]  # the others have ended meanwhile
     late = {change.id for change in await store.apply(changes)}
     return [change.id for change in changes if change.id not in late]

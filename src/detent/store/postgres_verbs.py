@@ -207,6 +207,9 @@ class PostgresReads(ABC):
     async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
         return [(tenant_id, id) for tenant_id, id in await self._fetch("cancelled_parents", limit=limit)]
 
+    async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        return [(tenant_id, id) for tenant_id, id in await self._fetch("stopped_waits", limit=limit)]
+
     async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
         rows = await self._fetch("next_signal", tenant_id=tenant_id, job_id=job, name=name, after=after)
         return Signal(*rows[0]) if rows else None

@@ -169,6 +169,11 @@ class Reader(Protocol):
         """Cancelled jobs that have children which have not ended, as (tenant, job), at most so many."""
         ...
 
+    async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        """Jobs that wait for something although they were asked to end while they ran, as (tenant, job), at most so
+        many."""
+        ...
+
     async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
         """The first signal of that name after a place in its sequence, of those sent to this job or to everyone; none
         while there is none."""

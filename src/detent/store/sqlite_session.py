@@ -162,6 +162,9 @@ class Session:
     def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
         return [(tenant_id, id) for tenant_id, id in self._run("cancelled_parents", limit=limit)]
 
+    def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        return [(tenant_id, id) for tenant_id, id in self._run("stopped_waits", limit=limit)]
+
     def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
         rows = self._run("next_signal", tenant_id=tenant_id, job_id=job, name=name, after=after)
         return Signal(*rows[0]) if rows else None

@@ -156,6 +156,9 @@ class SqliteReads(ABC):
     async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
         return await self._read(lambda session: session.cancelled_parents(limit))
 
+    async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        return await self._read(lambda session: session.stopped_waits(limit))
+
     async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
         return await self._read(lambda session: session.next_signal(tenant_id, job, name, after))
 

@@ -1,7 +1,8 @@
 """The follow-up: what a job's end means for others, where whoever ended it did not see to it.
 
 Children of a cancelled job are cancelled, and questions of a job that has ended are withdrawn. Whoever cancels a job
-does the first at once; this is for what a crash left over, and for jobs that their own handlers cancelled.
+does so at once; this is for what a crash left over, and for jobs that their own handlers cancelled. A job that was
+asked to stop, and began to wait before its handler heard of it, is cancelled.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class FollowUp:
     async def run_once(self) -> int:
         """Returns how many jobs it ended and questions it withdrew."""
         done = 0
+        for tenant_id, job in await self._store.stopped_waits(MOST_AT_ONCE):
+            done += await children.cancel_stopped(self._store, tenant_id, job)
         for tenant_id, parent in await self._store.cancelled_parents(MOST_AT_ONCE):
             done += await children.cancel(self._store, tenant_id, parent)
         return done + await self._store.withdraw_approvals()

@@ -44,3 +44,7 @@ CREATE INDEX approvals_open ON approvals (tenant_id, id) WHERE decision IS NULL;
 
 -- Jobs that wait for something with a name. Others pay nothing for it.
 CREATE INDEX jobs_waiting ON jobs (tenant_id, waits_for) WHERE waits_for IS NOT NULL AND state = {job.queued};
+
+-- Jobs that were asked to end, and began to wait before they heard of it.
+CREATE INDEX jobs_stopped_waiting ON jobs (id)
+WHERE cancel_requested_at IS NOT NULL AND waits_for IS NOT NULL AND state = {job.queued};

@@ -316,6 +316,11 @@ WITH RECURSIVE parents(id) AS (
     FROM parents WHERE parents.id IS NOT NULL)
 SELECT p.tenant_id, p.id FROM parents JOIN jobs AS p ON p.id = parents.id WHERE p.state = {job.cancelled} LIMIT :limit;
 
+-- name: stopped_waits
+-- Jobs that wait although they were asked to end.
+SELECT tenant_id, id FROM jobs
+WHERE cancel_requested_at IS NOT NULL AND waits_for IS NOT NULL AND state = {job.queued} ORDER BY id LIMIT :limit;
+
 -- name: next_signal
 -- The first signal of a name after a position: of those for everyone, or of those for this job.
 SELECT id, payload FROM (
