@@ -95,6 +95,7 @@ class Pulse:
         before, self._state = self._state, standing.state if standing else self._state
         if standing is None or before == standing.state or PAUSED.name not in (before, standing.state):
             return
-        said = "paused" if standing.state == PAUSED.name else "going on"
-        log.info("%s, as %s wants it: %s", said, actor_name(standing.actor) or "somebody", standing.reason or "–")
+        if standing.actor != f"w:{self._worker}":  # what it does by itself, it has said
+            said = "paused" if standing.state == PAUSED.name else "going on"
+            log.info("%s, as %s wants it: %s", said, actor_name(standing.actor) or "somebody", standing.reason or "–")
         self._resumed()
