@@ -144,15 +144,15 @@ def _same_name_same_owner() -> None:
     """A worker that takes the place of the last one of its name, and keeps alive whatever that place holds."""
     shipped = Registration.register
 
-    async def register(cls: type[Registration], store: Store, name: str) -> Registration:
+    async def register(cls: type[Registration], store: Store, name: str, **facts: Any) -> Registration:
         log = await store.events(EventFilter(entity=WORKER.name), limit=10_000, newest_first=True)
         rows = await store.rows(WORKER, [event.entity_id for event in log], ("id", "name"))
         mine = [row["id"] for row in rows if row["name"] == name]
-        place = cls(mine[0]) if mine else await shipped(store, name)
+        place = cls(mine[0]) if mine else await shipped(store, name, **facts)
         place.heart = asyncio.create_task(_beat_for_all(store, place.id))  # type: ignore[attr-defined]
         return place
 
-    Registration.register = classmethod(register)  # type: ignore[assignment,method-assign]
+    Registration.register = classmethod(register)  # type: ignore[arg-type,assignment,method-assign]
 
 
 def _claims_are_never_repeated() -> None:

@@ -55,6 +55,15 @@ class Endless:
         return task, job, public_id("worker", await only_worker(self.app))
 
 
+async def heard(app: Detent) -> None:
+    """The worker knows that it is to end."""
+
+    async def knows() -> bool:
+        return app._workers[0]._departure.asked
+
+    await eventually(knows)
+
+
 async def ends(task: asyncio.Task[int]) -> str:
     with pytest.raises(WorkerTerminated) as terminated:
         await asyncio.wait_for(task, PROMPT)
@@ -82,7 +91,7 @@ async def test_a_soft_end_lets_handlers_finish_and_claims_nothing_more(app: Dete
     task, job, id = await scene.begin()
     await service.terminate(await app.open(), 1, id)
     later = await scene.kind.enqueue()
-    await asyncio.sleep(0.6)
+    await heard(app)
     assert not task.done()
     assert await state(app, later) == "queued"
     scene.gate.set()
@@ -113,7 +122,7 @@ async def test_a_drained_worker_finishes_what_it_has_however_long_it_takes(app: 
     scene = Endless(app)
     task, job, id = await scene.begin(grace="10ms")
     await service.drain(await app.open(), 1, id, Wish("cli:ann", "new version"))
-    await asyncio.sleep(0.7)
+    await heard(app)
     later = await scene.kind.enqueue()
     assert not task.done()
     scene.gate.set()

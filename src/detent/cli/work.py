@@ -53,11 +53,20 @@ def work(
     served = tuple(name for name in queues.split(",") if name)
     screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
 
+    asked: list[bool] = []
+
+    def stop() -> None:
+        """Also while the database is being opened, when there is no worker yet that could be asked."""
+        asked.append(True)
+        app.stop()
+
     async def run() -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, app.stop)
+            loop.add_signal_handler(number, stop)
         async with app:
+            if asked:
+                return 0
             shown = asyncio.create_task(watch.watch(app.doing))
             try:
                 return await app.work(

@@ -261,8 +261,10 @@ class SqliteTransaction(SqliteVerbs):
         try:
             self._begun.get_loop().call_soon_threadsafe(self._begun.set_result, None)
             while (unit := self._calls.get(timeout=IDLE_TRANSACTION_SECONDS)) is not None:
-                self._writer.attempt_in_savepoint(unit)
-                tell([unit])
+                try:
+                    self._writer.attempt_in_savepoint(unit)
+                finally:
+                    tell([unit])
             self._writer.end("COMMIT" if self._commits else "ROLLBACK")
         except queue.Empty:
             self._writer.end("ROLLBACK")

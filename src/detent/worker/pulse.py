@@ -19,7 +19,7 @@ from detent.store import Store
 from detent.store.records import Standing
 
 LOOK_SECONDS = 0.3
-SHORTEST_LOOK = 0.1
+OUTAGE_SECONDS = 1.0
 BEAT_SECONDS = 1.2
 LAST_RESORT_SECONDS = 0.35
 
@@ -64,8 +64,10 @@ class Pulse:
             await self._last_resort(store, self._order)
 
     def put_off(self) -> None:
-        """The database is out of reach: the next look is no earlier than usual."""
-        self.look_at = max(self.look_at, time.monotonic() + SHORTEST_LOOK)
+        """After a turn in which it could not look, because the database is out of reach: not again at once."""
+        now = time.monotonic()
+        if self.look_at <= now:
+            self.look_at = now + OUTAGE_SECONDS
 
     async def _be_seen(self, store: Store, now: float) -> Standing | None:
         standing = await store.beat(self._worker)
@@ -93,6 +95,7 @@ class Pulse:
         before, self._state = self._state, standing.state if standing else self._state
         if standing is None or before == standing.state or PAUSED.name not in (before, standing.state):
             return
-        said = "paused" if standing.state == PAUSED.name else "going on"
-        log.info("%s, as %s wants it: %s", said, actor_name(standing.actor) or "somebody", standing.reason or "–")
+        if standing.actor != f"w:{self._worker}":  # what it does by itself, it has said
+            said = "paused" if standing.state == PAUSED.name else "going on"
+            log.info("%s, as %s wants it: %s", said, actor_name(standing.actor) or "somebody", standing.reason or "–")
         self._resumed()

@@ -65,7 +65,7 @@ class Strain:
             log.info("%s: going on", self._said(used))
 
     def _said(self, used: int) -> str:
-        return f"{size_text(used)} of memory in use, {size_text(self._most)} allowed"
+        return f"{size_text(round(used, -6))} of memory in use, {size_text(self._most)} allowed"
 
 
 def give_back_memory() -> None:

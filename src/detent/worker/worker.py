@@ -194,7 +194,7 @@ class Worker:
     def _check_memory(self) -> None:
         most, used = self._settings.most_memory, memory_bytes() or 0
         if most is not None and used >= most:
-            has = f"it has {size_text(used)} in use before its first job"
+            has = f"it has {size_text(round(used, -6))} in use before its first job"
             raise BadInput(what=f"{size_text(most)} of memory are too little for this application: {has}")
 
     def _pulse(self) -> Pulse:
