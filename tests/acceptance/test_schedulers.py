@@ -27,6 +27,7 @@ from tests.acceptance.schedulers import SharedClock, settled
 
 SECOND = 1_000_000
 SERVERS = 3
+STANDSTILLS = 0.15
 # Half past two in Berlin, for the first time that night; at the end of the hour it is half past two again.
 START = int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * SECOND
 END = START + 3600 * SECOND
@@ -97,14 +98,16 @@ class Hour:
             await self._hand.execute("UPDATE test_clock SET at = $1::bigint", now)
 
     async def pass_by(self, chance: random.Random, longest: float, nap: float) -> None:
-        """In steps of chance, without waiting for anybody; at the end it stands still until nothing is due."""
+        """In steps of chance. Now and then, and at the end, it stands still until nothing is due: however slow the
+        servers are, their hour is not over before they have begun."""
         now = START
         while now < END:
             now = min(END, now + round(chance.uniform(0, longest) * SECOND))
             await self.set(now)
             await asyncio.sleep(chance.uniform(0, nap))
-        async with asyncio.timeout(30):
-            await settled(self.store)
+            if now == END or chance.random() < STANDSTILLS:
+                async with asyncio.timeout(60):
+                    await settled(self.store)
 
     async def fired(self) -> Counter[str]:
         jobs, last = Counter[str](), None
@@ -186,7 +189,7 @@ def report(url: str, fired: Counter[str], told: dict[str, int]) -> None:
 
 
 async def test_an_hour_of_ten_schedules_on_three_servers_that_are_killed_fires_each_tick_once(database_url, tmp_path):
-    fired, told, verdict = await run(database_url, tmp_path, kills=6, longest=40, nap=0.03, seed=1)
+    fired, told, verdict = await run(database_url, tmp_path, kills=4, longest=80, nap=0.02, seed=1)
     report(database_url, fired, told)
     assert wrong(fired) == {}
     assert verdict.clean, verdict.problems
@@ -195,15 +198,15 @@ async def test_an_hour_of_ten_schedules_on_three_servers_that_are_killed_fires_e
 
 
 async def test_servers_that_neither_lock_nor_compare_are_caught(database_url, tmp_path):
-    fired, _, _ = await run(database_url, tmp_path, kills=1, longest=160, nap=0.05, seed=2, twin="fires-blindly")
+    fired, _, _ = await run(database_url, tmp_path, kills=1, longest=200, nap=0.02, seed=2, twin="fires-blindly")
     assert wrong(fired).keys() == {"doubled"}
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [11, 12, 13])
-async def test_three_hours_of_ten_schedules_with_hundreds_of_killed_servers(database_url, tmp_path, seed):
-    fired, told, verdict = await run(database_url, tmp_path, kills=10, longest=4, nap=0.03, seed=seed)
+async def test_an_hour_of_ten_schedules_with_hundreds_of_killed_servers(database_url, tmp_path, seed):
+    fired, told, verdict = await run(database_url, tmp_path, kills=8, longest=8, nap=0.03, seed=seed)
     report(database_url, fired, told)
     assert wrong(fired) == {}
     assert verdict.clean, verdict.problems

@@ -15,8 +15,9 @@ from detent.lifecycle import WORKER, Change
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.queries import Catalogue
-from detent.store.schedules import Planner, planned
+from detent.store.schedules import Planner, Schedule, planned
 from detent.store.sqlite_due import Wanted, due
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
@@ -120,9 +121,16 @@ def _fires_what_it_read_before() -> None:
     for dialect in (SQLITE, POSTGRES):
         _patch("move_schedule", "AND next_at = :was", "", dialect)
     _patch("due_schedules", "{for_update_skip_locked}", "", POSTGRES)
+    shipped = PostgresVerbs._due_schedules
+
+    async def due_schedules(self: PostgresVerbs, limit: int) -> list[Schedule]:
+        found = await shipped(self, limit)
+        await asyncio.sleep(0.005)
+        return found
 
     async def fire_schedules(self: SqliteVerbs, plan: Planner, limit: int, most_jobs: int) -> int:
         found = await self._read(lambda session: session.due_schedules(limit))
+        await asyncio.sleep(0.005)
 
         def fire(session: Session) -> int:
             for schedule, what in planned(found, plan, session.now, most_jobs):
@@ -133,6 +141,7 @@ def _fires_what_it_read_before() -> None:
         return await self._write(fire, most_jobs)
 
     SqliteVerbs.fire_schedules = fire_schedules  # type: ignore[method-assign]
+    PostgresVerbs._due_schedules = due_schedules  # type: ignore[method-assign]
 
 
 def _recovered_jobs_go_last() -> None:
