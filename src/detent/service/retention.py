@@ -143,6 +143,7 @@ async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncI
 async def _tidy(store: Store, swept: Swept) -> None:
     """What has a time of its own written on it. Another table with an age is one more line here."""
     swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
+    await _until_done(lambda: store.forget_limits(AT_ONCE))
     swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
     unused_since = await store.now() - UNUSED_BLOBS_US
     swept.blobs = await _until_done(lambda: store.drop_unused_blobs(unused_since, AT_ONCE))
