@@ -198,9 +198,11 @@ BEGIN
     SELECT g.tenant_id, g.key FROM unnest(whose, keys) AS g(tenant_id, key) ORDER BY g.tenant_id, g.key
     ON CONFLICT (tenant_id, key) DO UPDATE SET turn = l.turn;
     now_us := detent_now();
-    DELETE FROM limit_uses AS u USING unnest(whose, keys) AS g(tenant_id, key), limit_rules AS r
-    WHERE u.tenant_id = g.tenant_id AND u.key = g.key AND r.what = 'job' AND r.name = split_part(g.key, ':', 2)
-        AND u.used_at <= now_us - r.window_us;
+    IF EXISTS (SELECT 1 FROM limit_rules AS r WHERE r.what = 'job' AND r.rate IS NOT NULL) THEN
+        DELETE FROM limit_uses AS u USING unnest(whose, keys) AS g(tenant_id, key), limit_rules AS r
+        WHERE u.tenant_id = g.tenant_id AND u.key = g.key AND r.what = 'job' AND r.name = split_part(g.key, ':', 2)
+            AND u.used_at <= now_us - r.window_us;
+    END IF;
     -- Of the keys of one tenant all at once: as `detent_limit_room` and `detent_held_back` have it, without their calls.
     WITH next AS MATERIALIZED (
         SELECT w.place FROM unnest(whose, keys) AS g(tenant_id, key)
@@ -242,10 +244,15 @@ BEGIN
     UPDATE limits AS l SET pump_at = n.pump_at
     FROM (SELECT g.tenant_id, g.key, detent_next_pump(g.tenant_id, g.key, now_us) AS pump_at
         FROM unnest(whose, keys) AS g(tenant_id, key)
-        WHERE EXISTS (SELECT 1 FROM limits AS k
-                WHERE k.tenant_id = g.tenant_id AND k.key = g.key AND k.pump_at IS NOT NULL)
-            OR EXISTS (SELECT 1 FROM jobs AS j
-                WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key AND j.run_at <= now_us)
+        JOIN limits AS k ON k.tenant_id = g.tenant_id AND k.key = g.key
+        LEFT JOIN limit_rules AS r ON r.what = 'job' AND r.name = split_part(g.key, ':', 2)
+        WHERE k.pump_at IS NOT NULL OR r.rate IS NOT NULL
+            -- There is room left although something waits: it was locked.
+            OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.state = {job.queued} AND j.held_by = 'limit'
+                    AND j.limit_key = g.key AND (g.tenant_id = 0 OR j.tenant_id = g.tenant_id))
+                AND r.most > (SELECT count(*) FROM (SELECT 1 FROM jobs AS j WHERE j.limit_key = g.key
+                    AND (g.tenant_id = 0 OR j.tenant_id = g.tenant_id) AND j.held_by IS NULL AND j.completed_at IS NULL
+                    LIMIT r.most) AS active)
         OFFSET 0) AS n
     WHERE l.tenant_id = n.tenant_id AND l.key = n.key AND l.pump_at IS DISTINCT FROM n.pump_at;
     IF let_go > 0 AND ring THEN
