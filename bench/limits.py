@@ -54,7 +54,10 @@ def drained(store: str, rounds: int) -> dict[str, list[float]]:
 
 async def main(url: str, shape: str) -> None:
     """Enqueues the jobs, then drains them; prints jobs per second."""
-    shapes: dict[str, dict[str, Any]] = {"limit=1000": {"limit": 1000}, SHAPES[3]: {"limit": 5, "per": "key"}}
+    shapes: dict[str, dict[str, Any]] = {
+        "limit=1000": {"limit": 1000},
+        f"limit=5 per key, {KEYS} keys": {"limit": 5, "per": "key"},
+    }
     app, left = Detent(url), JOBS
 
     @app.job(**shapes.get(shape, {}))

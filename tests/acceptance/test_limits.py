@@ -176,7 +176,7 @@ async def count_nothing(store: Store, url: str, patch: pytest.MonkeyPatch) -> No
         await connection.close()
         return
     sql, parameters = store._catalogue["counted"]  # type: ignore[attr-defined]
-    broken = sql.replace("SELECT count(*), count(*)", "SELECT 0, count(*)").replace("held_by IS NULL", "false")
+    broken = sql.replace("held_by IS NULL", "false")
     patch.setitem(store._catalogue._statements, "counted", type(store._catalogue["counted"])(broken, parameters))  # type: ignore[attr-defined]
 
 

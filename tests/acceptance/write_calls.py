@@ -624,6 +624,18 @@ async def enqueue_debounced(store: Store, _: Any, again: bool) -> int:
     return await store.enqueue_debounced(NewJob("kind"), "d", HOUR, HOUR)
 
 
+async def windows_over(store: Store) -> None:
+    await store.enqueue_unique(NewJob("kind"), "u", -HOUR)
+
+
+async def forget_limits(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_limits()
+
+
+async def limits_forgotten(store: Store, _: Any, result: int) -> None:
+    assert await store.forget_limits() == 0
+
+
 async def one_enqueued(store: Store, _: Any, result: int) -> None:
     assert [row["id"] for row in await store.jobs()] == [result]
 
@@ -670,6 +682,7 @@ CALLS: dict[str, Call] = {
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),
+    "forget_limits": Call("forget_limits", windows_over, forget_limits, limits_forgotten, 0),
     "forget_telemetry": Call("forget_telemetry", old_telemetry, forget_telemetry, telemetry_forgotten, 0),
     "record_telemetry": Call("record_telemetry", nothing, record_telemetry, telemetry_recorded, 0),
     "prune": Call("prune", an_ended_job, prune, pruned, 0),

@@ -252,3 +252,22 @@ async def test_calls_that_follow_each_other_make_one_job(timed: Store, clock: Se
     (job,) = await claim(timed, owner, start=True)
     assert (job.id, job.payload, job.run_at) == (made[0], '{"n":99}', began + 12 * SECOND)
     assert await timed.enqueue_debounced(NewJob("kind"), "d", 5 * SECOND, 12 * SECOND) != made[0]
+
+
+@keeps(
+    Writer.forget_limits,
+    "Drops what limits and unique windows have noted and need no longer, at most so much of each",
+    "returns how much",
+)
+async def test_what_is_needed_no_longer_is_dropped(timed: Store, clock: SetClock) -> None:
+    owner = await worker(timed)
+    await timed.declare_limits([LimitRule("job", "kind", 1, 5, SECOND)])
+    await timed.enqueue_unique(NewJob("plain"), "u", SECOND)
+    await limited(timed)
+    await timed.pump()
+    (job,) = [job for job in await claim(timed, owner, start=True) if job.kind == "kind"]
+    assert await timed.forget_limits() == 0
+    await moved(timed, JOB, job.id, "succeed", by="holder")
+    await clock.advance(SECOND + 10)
+    assert await timed.forget_limits() == 3
+    assert await timed.forget_limits() == 0

@@ -145,6 +145,7 @@ async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncI
 async def _tidy(store: Store, swept: Swept) -> None:
     """What has a time of its own written on it. Another table with an age is one more line here."""
     swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
+    await _until_done(lambda: store.forget_limits(AT_ONCE))
     swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
     sent_before = await store.now() - SIGNALS_US
     swept.signals = await _until_done(lambda: store.forget_signals(sent_before, AT_ONCE))

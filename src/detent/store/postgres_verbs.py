@@ -36,6 +36,7 @@ from detent.store.postgres_keys import KeyPages
 from detent.store.queries import Catalogue
 from detent.store.records import (
     DEFAULT_TENANT,
+    FORGOTTEN,
     Birth,
     Counter,
     Event,
@@ -634,8 +635,10 @@ class PostgresVerbs(PostgresReads):
             return True
 
     async def forget_requests(self, limit: int = 500) -> int:
-        over = await self._fetch("forget_old_requests", limit=limit)
-        return len(over) + len(await self._fetch("forget_recent_jobs", limit=limit))
+        return len(await self._fetch("forget_old_requests", limit=limit))
+
+    async def forget_limits(self, limit: int = 500) -> int:
+        return sum([len(await self._fetch(name, limit=limit)) for name in FORGOTTEN])
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))

@@ -439,6 +439,11 @@ class Writer(Protocol):
         """Drops idempotency keys whose time is over, at most so many; returns how many."""
         ...
 
+    async def forget_limits(self, limit: int = 500) -> int:
+        """Drops what limits and unique windows have noted and need no longer, at most so much of each; returns how
+        much."""
+        ...
+
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         """Deletes those of these jobs or workers that may still go, and accounts for them in the same write; returns
         how many. Their events stay."""

@@ -115,6 +115,10 @@ HELD_BY_LIMIT = "limit"
 """What holds a job back that waits for its limit."""
 
 
+FORGOTTEN = ("forget_recent_jobs", "forget_uses", "forget_limit_rows")
+"""The statements that drop what limits and windows need no longer."""
+
+
 class LimitRule(NamedTuple):
     """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
     many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""

@@ -63,7 +63,9 @@ class _Key:
         self._all = key.tenant_id == 0
         self._rule = rule or LimitRule("job", key.kind)
         self._now = now
-        ((self._turn,),) = run("lock_limit", **self._key)
+        # Its row keeps whose turn it is, and when its rate lets the next one go: other keys need none.
+        self._remembers = self._all or self._rule.rate is not None
+        self._turn = run("limit_row", **self._key)[0][0] if self._remembers else 0
 
     def promote(self) -> int:
         by_number, by_rate = self._room()
@@ -79,12 +81,13 @@ class _Key:
             if not round or not self._all:
                 break
         let_go = max(let_go, 0) - max(room, 0)
-        self._run("pump_later", **self._key, pump_at=self._next(by_number, by_rate, let_go), turn=self._turn)
+        if self._remembers:
+            self._run("pump_later", **self._key, pump_at=self._next(by_number, by_rate, let_go), turn=self._turn)
         return let_go
 
     def _room(self) -> tuple[int, int]:
         """By what was let go and has not ended; and by what was started in the window, or let go and not started."""
-        ((active, unstarted),) = self._run("counted", **self._key)
+        ((active, unstarted, self._highest),) = self._run("counted", **self._key)
         by_number = FOREVER if self._rule.most is None else self._rule.most - active
         if self._rule.rate is None or self._rule.window_us is None:
             return by_number, FOREVER
@@ -104,15 +107,18 @@ class _Key:
 
     def _let_go(self, tenant: int, limit: int) -> int:
         """The highest priority first, then the oldest."""
-        taken, below = 0, ABOVE_ALL
-        while taken < limit:
-            ((priority,),) = self._run("next_held_priority", key=self._key["key"], tenant_id=tenant, below=below)
-            if priority is None:
-                break
-            values = {"key": self._key["key"], "tenant_id": tenant, "priority": priority, "limit": limit - taken}
-            taken += len(self._run("let_go", **values))
-            below = priority
+        values = {"key": self._key["key"], "tenant_id": tenant}
+        taken, priority = 0, self._below(tenant, ABOVE_ALL) if self._all else self._highest
+        while priority is not None and taken < limit:
+            taken += len(self._run("let_go", **values, priority=priority, limit=limit - taken))
+            if taken < limit:
+                priority = self._below(tenant, priority)
         return taken
+
+    def _below(self, tenant: int, priority: int) -> int | None:
+        key = self._key["key"]
+        found: int | None = self._run("next_held_priority", key=key, tenant_id=tenant, below=priority)[0][0]
+        return found
 
     def _next(self, by_number: int, by_rate: int, let_go: int) -> int | None:
         """When its rate lets the next one go. What runs is looked after by whoever ends it."""

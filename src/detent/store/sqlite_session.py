@@ -26,6 +26,7 @@ from detent.store.guards import both, mine
 from detent.store.own_sql import insist_harmless
 from detent.store.queries import Catalogue
 from detent.store.records import (
+    FORGOTTEN,
     Birth,
     Counter,
     Event,
@@ -499,7 +500,10 @@ class Session:
         return True
 
     def forget_requests(self, limit: int) -> int:
-        return len(self._run("forget_old_requests", limit=limit)) + len(self._run("forget_recent_jobs", limit=limit))
+        return len(self._run("forget_old_requests", limit=limit))
+
+    def forget_limits(self, limit: int) -> int:
+        return sum(len(self._run(name, limit=limit)) for name in FORGOTTEN)
 
     def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
         values = {**expiry.values, "ids": json.dumps(list(keys))}

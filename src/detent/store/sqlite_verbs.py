@@ -387,6 +387,9 @@ class SqliteVerbs(SqliteReads):
     async def forget_requests(self, limit: int = 500) -> int:
         return await self._write(lambda session: session.forget_requests(limit), limit)
 
+    async def forget_limits(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_limits(limit), limit)
+
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))
 

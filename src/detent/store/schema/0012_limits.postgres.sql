@@ -45,9 +45,12 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Where `enable_bitmapscan` is off: a plain index scan marks the dead entries it meets, of which these indexes have as
+-- many as jobs have passed; a bitmap scan would read all of them, again and again.
+
 -- How many more jobs a limited queue may have started now. Starts that count no longer are dropped. Its rule is locked.
 CREATE FUNCTION detent_queue_room(served text, most int, rate int, window_us bigint, at bigint) RETURNS int
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     counted text := 'queue:' || served;
     active int;
@@ -185,7 +188,7 @@ END $$;
 -- everyone keeps to: what is read after that is read as it then is. It runs as the engine, for a limit may count the jobs
 -- of all tenants.
 CREATE FUNCTION detent_promote(whose int[], keys text[], ring boolean) RETURNS int
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     now_us bigint;
     let_go int;
@@ -195,15 +198,43 @@ BEGIN
     SELECT g.tenant_id, g.key FROM unnest(whose, keys) AS g(tenant_id, key) ORDER BY g.tenant_id, g.key
     ON CONFLICT (tenant_id, key) DO UPDATE SET turn = l.turn;
     now_us := detent_now();
-    DELETE FROM limit_uses AS u USING unnest(whose, keys) AS g(tenant_id, key), limit_rules AS r
-    WHERE u.tenant_id = g.tenant_id AND u.key = g.key AND r.what = 'job' AND r.name = split_part(g.key, ':', 2)
-        AND u.used_at <= now_us - r.window_us;
-    -- Of the keys of one tenant all at once.
+    IF EXISTS (SELECT 1 FROM limit_rules AS r WHERE r.what = 'job' AND r.rate IS NOT NULL) THEN
+        DELETE FROM limit_uses AS u USING unnest(whose, keys) AS g(tenant_id, key), limit_rules AS r
+        WHERE u.tenant_id = g.tenant_id AND u.key = g.key AND r.what = 'job' AND r.name = split_part(g.key, ':', 2)
+            AND u.used_at <= now_us - r.window_us;
+    END IF;
+    -- Of the keys of one tenant all at once: as `detent_limit_room` and `detent_held_back` have it, without their calls.
     WITH next AS MATERIALIZED (
         SELECT w.place FROM unnest(whose, keys) AS g(tenant_id, key)
-        CROSS JOIN LATERAL (SELECT detent_limit_room(g.tenant_id, g.key, now_us) AS room OFFSET 0) AS c
-        CROSS JOIN LATERAL detent_held_back(g.tenant_id, g.key, c.room, now_us) AS w
-        WHERE g.tenant_id <> 0 AND c.room > 0)
+        LEFT JOIN limit_rules AS r ON r.what = 'job' AND r.name = split_part(g.key, ':', 2)
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS active, count(*) FILTER (WHERE j.state = {job.queued}) AS unstarted FROM jobs AS j
+            WHERE j.limit_key = g.key AND j.tenant_id = g.tenant_id AND j.held_by IS NULL
+                AND j.completed_at IS NULL) AS c
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS used FROM limit_uses AS u WHERE r.rate IS NOT NULL AND u.tenant_id = g.tenant_id
+                AND u.key = g.key AND u.used_at > now_us - r.window_us) AS u
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE level(priority) AS (
+                (SELECT j.priority FROM jobs AS j
+                WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key
+                    AND j.tenant_id = g.tenant_id
+                ORDER BY j.priority DESC LIMIT 1)
+                UNION ALL
+                SELECT (SELECT j.priority FROM jobs AS j
+                    WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key
+                        AND j.tenant_id = g.tenant_id AND j.priority < level.priority
+                    ORDER BY j.priority DESC LIMIT 1)
+                FROM level WHERE level.priority IS NOT NULL)
+            SELECT first.place FROM level CROSS JOIN LATERAL (
+                SELECT j.ctid AS place FROM jobs AS j
+                WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key
+                    AND j.tenant_id = g.tenant_id AND j.priority = level.priority AND j.run_at <= now_us
+                ORDER BY j.run_at, j.id
+                LIMIT greatest(least(r.most - c.active, r.rate - u.used - c.unstarted, 2147483647), 0)
+                FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
+            LIMIT greatest(least(r.most - c.active, r.rate - u.used - c.unstarted, 2147483647), 0)) AS w
+        WHERE g.tenant_id <> 0)
     UPDATE jobs SET held_by = NULL FROM next WHERE jobs.ctid = next.place;
     GET DIAGNOSTICS let_go = ROW_COUNT;
     -- Of those that all tenants share, tenants in turn.
@@ -212,7 +243,17 @@ BEGIN
     END LOOP;
     UPDATE limits AS l SET pump_at = n.pump_at
     FROM (SELECT g.tenant_id, g.key, detent_next_pump(g.tenant_id, g.key, now_us) AS pump_at
-        FROM unnest(whose, keys) AS g(tenant_id, key) OFFSET 0) AS n
+        FROM unnest(whose, keys) AS g(tenant_id, key)
+        JOIN limits AS k ON k.tenant_id = g.tenant_id AND k.key = g.key
+        LEFT JOIN limit_rules AS r ON r.what = 'job' AND r.name = split_part(g.key, ':', 2)
+        WHERE k.pump_at IS NOT NULL OR r.rate IS NOT NULL
+            -- There is room left although something waits: it was locked.
+            OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.state = {job.queued} AND j.held_by = 'limit'
+                    AND j.limit_key = g.key AND (g.tenant_id = 0 OR j.tenant_id = g.tenant_id))
+                AND r.most > (SELECT count(*) FROM (SELECT 1 FROM jobs AS j WHERE j.limit_key = g.key
+                    AND (g.tenant_id = 0 OR j.tenant_id = g.tenant_id) AND j.held_by IS NULL AND j.completed_at IS NULL
+                    LIMIT r.most) AS active)
+        OFFSET 0) AS n
     WHERE l.tenant_id = n.tenant_id AND l.key = n.key AND l.pump_at IS DISTINCT FROM n.pump_at;
     IF let_go > 0 AND ring THEN
         PERFORM pg_notify('detent_jobs', '');
@@ -223,7 +264,7 @@ END $$;
 -- How many more jobs of a key may go. What counts against it is what was let go and has not ended; against its rate,
 -- what was started in the window, and what was let go but has not started.
 CREATE FUNCTION detent_limit_room(whose int, counted text, at bigint) RETURNS int
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     rule limit_rules%ROWTYPE;
     active int;
@@ -245,7 +286,7 @@ END $$;
 
 -- The next jobs of a tenant that a key holds back and that are due: the highest priority first, then the oldest.
 CREATE FUNCTION detent_held_back(whose int, counted text, room int, at bigint) RETURNS TABLE (place tid)
-LANGUAGE sql VOLATILE ROWS 10 SET search_path FROM CURRENT AS $$
+LANGUAGE sql VOLATILE ROWS 10 SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
     WITH RECURSIVE level(priority) AS (
         (SELECT j.priority FROM jobs AS j
         WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = counted AND j.tenant_id = whose
@@ -268,7 +309,7 @@ $$;
 -- Lets jobs of a key go that all tenants share: each tenant that waits gets an equal share, beginning after the one that
 -- was served last.
 CREATE FUNCTION detent_promote_in_turn(counted text, at bigint) RETURNS int
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     room int := detent_limit_room(0, counted, at);
     last int := (SELECT l.turn FROM limits AS l WHERE l.tenant_id = 0 AND l.key = counted);
@@ -316,7 +357,7 @@ END $$;
 -- have gone. None if nothing that waits is due, for that has a wake of its own; nor if what runs holds it back, for
 -- whoever ends that looks.
 CREATE FUNCTION detent_next_pump(whose int, counted text, at bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     rule limit_rules%ROWTYPE;
     active int;

@@ -61,8 +61,9 @@ DELETE FROM limit_rules WHERE what = :what AND name = :name RETURNING name;
 
 -- name: look_at_kind
 -- Its limit has changed: all that it holds back is looked at again.
-INSERT INTO limit_wakes (at, tenant_id, key) SELECT 0, tenant_id, key FROM limits
-WHERE key LIKE '%:' || :name OR key LIKE '%:' || :name || ':%';
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT DISTINCT 0, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE state = {job.queued} AND held_by = 'limit' AND kind = :name;
 
 -- name: limit_rules
 -- Every limit that was declared.
@@ -106,6 +107,24 @@ WHERE id = :id AND tenant_id = :tenant_id AND state = {job.queued} AND epoch = 0
 -- Keys whose windows are over.
 DELETE FROM recent_jobs WHERE (tenant_id, key) IN (
     SELECT tenant_id, key FROM recent_jobs WHERE until <= {now} ORDER BY until LIMIT :limit) RETURNING key;
+
+-- name: forget_uses
+-- Starts that are older than every window there is.
+DELETE FROM limit_uses WHERE (tenant_id, key, used_at, job_id, epoch) IN (
+    SELECT tenant_id, key, used_at, job_id, epoch FROM limit_uses WHERE key NOT LIKE 'queue:%'
+        AND used_at <= {now} - coalesce((SELECT max(window_us) FROM limit_rules WHERE what = 'job'), 0) LIMIT :limit)
+RETURNING key;
+
+-- name: forget_limit_rows
+-- Keys that nothing counts against, and that hold nothing back.
+DELETE FROM limits WHERE pump_at IS NULL AND (tenant_id, key) IN (
+    SELECT l.tenant_id, l.key FROM limits AS l
+    WHERE NOT EXISTS (SELECT 1 FROM jobs AS j
+            WHERE j.limit_key = l.key AND j.limit_key IS NOT NULL AND j.held_by IS NULL AND j.completed_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM jobs AS j
+            WHERE j.limit_key = l.key AND j.held_by = 'limit' AND j.state = {job.queued})
+    LIMIT :limit)
+RETURNING key;
 
 -- name: next_pump
 -- When a limit is to be looked at next: what waits behind it is due, or its rate lets something go.

@@ -81,8 +81,8 @@ SELECT :tenant_id, :key, updated_at, id, epoch FROM jobs
 WHERE id = :id AND (:kind IS NULL OR EXISTS (
     SELECT 1 FROM limit_rules WHERE what = 'job' AND name = :kind AND rate IS NOT NULL));
 
--- name: lock_limit
--- The row of a key, with whose turn it is; the transaction is the only writer.
+-- name: limit_row
+-- The row of a key, with whose turn it is.
 INSERT INTO limits (tenant_id, key) VALUES (:tenant_id, :key) ON CONFLICT DO UPDATE SET turn = turn RETURNING turn;
 
 -- name: uses_over
@@ -90,8 +90,12 @@ INSERT INTO limits (tenant_id, key) VALUES (:tenant_id, :key) ON CONFLICT DO UPD
 DELETE FROM limit_uses WHERE tenant_id = :tenant_id AND key = :key AND used_at <= {now} - :window_us;
 
 -- name: counted
--- What counts against a key: what was let go and has not ended, and how much of it has not started.
-SELECT count(*), count(*) FILTER (WHERE state = {job.queued}) FROM jobs
+-- What counts against a key: what was let go and has not ended, and how much of it has not started; and the highest
+-- priority of what it holds back, if it is that of one tenant.
+SELECT count(*), count(*) FILTER (WHERE state = {job.queued}),
+    (SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+        AND tenant_id = :tenant_id)
+FROM jobs
 WHERE limit_key = :key AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
     AND (:tenant_id = 0 OR tenant_id = :tenant_id);
 
