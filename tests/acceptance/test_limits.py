@@ -25,6 +25,7 @@ from tests.acceptance import limited_program, twins
 from tests.acceptance.effects import Sink
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.spans import held_spans, marked_spans, most_at_once, most_in_window
+from tests.support import postgres_server
 
 PROGRAM = "tests.acceptance.limited_program"
 MOST = limited_program.MOST
@@ -112,8 +113,15 @@ def test_never_a_fourth_and_no_stall_when_a_holder_is_killed(database_url: str, 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_sixty_four_workers_never_run_a_fourth(database_url: str, sink: Sink) -> None:
-    check_limit(database_url, sink, workers=64, jobs=1500, kills=12, seconds=0.05, patience=600)
+def test_sixty_four_workers_never_run_a_fourth_on_sqlite(sqlite_url: str, sink: Sink) -> None:
+    check_limit(sqlite_url, sink, workers=64, jobs=600, kills=8, seconds=0.05, patience=600)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_sixty_four_workers_never_run_a_fourth_on_postgres(sink: Sink) -> None:
+    with postgres_server.start(settings={"max_connections": "800"}) as server:  # each worker has several
+        check_limit(server.create_database(), sink, workers=64, jobs=600, kills=8, seconds=0.05, patience=600)
 
 
 # --- many claimers of one process, with everything at once that moves a job
