@@ -248,7 +248,9 @@ class PostgresVerbs(PostgresReads):
     async def lift_holds(self, holds: Sequence[str]) -> int:
         async with self._transaction() as transaction:
             lifted = await transaction._fetch("lift_holds", holds=list(holds))
-            return await postgres_waits.let_go(transaction._fetch, lifted)
+            if limited := [id for id, limit_key in lifted if limit_key is not None]:
+                await transaction._fetch("look_at_limits_of", ids=limited)
+            return len(lifted)
 
     async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
         keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))

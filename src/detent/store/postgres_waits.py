@@ -23,23 +23,14 @@ async def prepare(fetch: Fetch, wakes: Wakes, moving: Iterable[int]) -> None:
 
 async def wake(fetch: Fetch, wakes: Wakes) -> int:
     """Makes those due whose wait is over; returns how many."""
-    woken = []
+    woken = 0
     if wakes.parents:
-        woken += await fetch("wake_parents", **_columns(wakes.parents, "id", "seen"))
+        woken += len(await fetch("wake_parents", **_columns(wakes.parents, "id", "seen")))
     if wakes.listeners:
-        woken += await fetch("wake_listeners", **_columns(wakes.listeners, "id", "name", "seen"))
+        woken += len(await fetch("wake_listeners", **_columns(wakes.listeners, "id", "name", "seen")))
     if wakes.askers:
-        woken += await fetch("wake_askers", **_columns(wakes.askers, "id", "seen"))
-    return await let_go(fetch, woken)
-
-
-async def let_go(fetch: Fetch, woken: Iterable[Any]) -> int:
-    """Of jobs that are due again, as (id, limit): their limits are told. Returns how many jobs they are."""
-    found = list(woken)
-    limited = [id for id, limit_key in found if limit_key is not None]
-    if limited:
-        await fetch("woken_behind_limits", ids=limited)
-    return len(found)
+        woken += len(await fetch("wake_askers", **_columns(wakes.askers, "id", "seen")))
+    return woken
 
 
 async def send_signal(fetch: Fetch, signal: NewSignal) -> Sent:
@@ -50,7 +41,7 @@ async def send_signal(fetch: Fetch, signal: NewSignal) -> Sent:
         key = {"tenant_id": signal.tenant_id, "key": signal.key}
         return Sent((await fetch("signal_by_key", **key))[0][0], False, 0)
     wanted = {"tenant_id": signal.tenant_id, "waits_for": f"{EVENT}{signal.name}", "job_id": signal.job_id}
-    return Sent(made[0][0], True, await let_go(fetch, await fetch("wake_for_signal", **wanted)))
+    return Sent(made[0][0], True, len(await fetch("wake_for_signal", **wanted)))
 
 
 async def open_approval(fetch: Fetch, job: Job, question: NewApproval, id: int) -> Approval | None:
@@ -76,8 +67,7 @@ async def decide_approval(
     approval = Approval(*rows[0])
     if not decided:
         return approval, False
-    woken = await fetch("wake_asker", job_id=approval.job_id, waits_for=approval.waits_for)
-    return approval, bool(await let_go(fetch, woken))
+    return approval, bool(await fetch("wake_asker", job_id=approval.job_id, waits_for=approval.waits_for))
 
 
 def _columns(rows: list[Any], *names: str) -> dict[str, list[Any]]:

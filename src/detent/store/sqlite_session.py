@@ -231,7 +231,9 @@ class Session(SessionReads):
         return bool(self._run("any_held", holds=json.dumps(list(holds))))
 
     def lift_holds(self, holds: Sequence[str]) -> int:
-        return sqlite_waits.let_go(self._run, self._run("lift_holds", holds=json.dumps(list(holds))))
+        lifted = self._run("lift_holds", holds=json.dumps(list(holds)))
+        self._run("look_at_limits_of", ids=json.dumps([id for id, limit_key in lifted if limit_key is not None]))
+        return len(lifted)
 
     def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
         keys = list(self._take_keys(len(jobs)))

@@ -17,15 +17,7 @@ Run = Callable[..., list[tuple[Any, ...]]]
 def wake(run: Run, wakes: Wakes) -> int:
     """Makes those due whose wait is over; returns how many."""
     looks = {"wake_parents": wakes.parents, "wake_listeners": wakes.listeners, "wake_askers": wakes.askers}
-    return sum(let_go(run, run(look, given=json.dumps(given))) for look, given in looks.items() if given)
-
-
-def let_go(run: Run, woken: list[tuple[Any, ...]]) -> int:
-    """Of jobs that are due again, as (id, limit): their limits are told. Returns how many jobs they are."""
-    limited = [id for id, limit_key in woken if limit_key is not None]
-    if limited:
-        run("woken_behind_limits", ids=json.dumps(limited))
-    return len(woken)
+    return sum(len(run(look, given=json.dumps(given))) for look, given in looks.items() if given)
 
 
 def send_signal(run: Run, signal: NewSignal) -> Sent:
@@ -33,7 +25,7 @@ def send_signal(run: Run, signal: NewSignal) -> Sent:
     if not made:
         return Sent(run("signal_by_key", tenant_id=signal.tenant_id, key=signal.key)[0][0], False, 0)
     wanted = {"tenant_id": signal.tenant_id, "waits_for": f"{EVENT}{signal.name}", "job_id": signal.job_id}
-    return Sent(made[0][0], True, let_go(run, run("wake_for_signal", **wanted)))
+    return Sent(made[0][0], True, len(run("wake_for_signal", **wanted)))
 
 
 def open_approval(run: Run, job: Job, question: NewApproval, id: int) -> Approval | None:
@@ -57,5 +49,4 @@ def decide_approval(
     approval = Approval(*rows[0])
     if not decided:
         return approval, False
-    woken = run("wake_asker", job_id=approval.job_id, waits_for=approval.waits_for)
-    return approval, bool(let_go(run, woken))
+    return approval, bool(run("wake_asker", job_id=approval.job_id, waits_for=approval.waits_for))

@@ -86,8 +86,8 @@ RETURNING tenant_id, key;
 SELECT tenant_id, key FROM limits WHERE pump_at <= detent_now() ORDER BY pump_at LIMIT :limit::int
 FOR UPDATE SKIP LOCKED;
 
--- name: woken_behind_limits
--- Of jobs whose waits are over, those whose limits have to let them go.
+-- name: look_at_limits_of
+-- What limits hold back of these jobs may go now, as far as they allow.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued};
@@ -269,7 +269,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
     WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     END
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_listeners
 -- Jobs that began to wait for a signal that had been sent.
@@ -278,7 +278,7 @@ FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_askers
 -- Jobs that began to wait for a decision that had been made.
@@ -286,11 +286,11 @@ UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_for_signal
 -- The jobs that wait for a signal of this name, in one order for everyone.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT j.id FROM jobs AS j WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
         AND :job_id::bigint IN (0, j.id) ORDER BY j.id FOR NO KEY UPDATE) AS w
-WHERE jobs.id = w.id RETURNING jobs.id, jobs.limit_key;
+WHERE jobs.id = w.id RETURNING jobs.id;

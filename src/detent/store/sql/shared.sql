@@ -417,7 +417,7 @@ RETURNING job_id;
 -- name: wake_asker
 -- The job that waits for this decision is due.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
-WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id, limit_key;
+WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id;
 
 -- name: withdraw_approvals
 -- Open questions of jobs that have ended, or are gone.

@@ -143,8 +143,8 @@ RETURNING tenant_id, key;
 -- The keys whose rates let the next jobs go.
 SELECT tenant_id, key FROM limits WHERE pump_at <= {now} ORDER BY pump_at LIMIT :limit;
 
--- name: woken_behind_limits
--- Of jobs whose waits are over, those whose limits have to let them go.
+-- name: look_at_limits_of
+-- What limits hold back of these jobs may go now, as far as they allow.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids)) AND held_by = 'limit' AND state = {job.queued};
@@ -281,7 +281,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
     WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
     END
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_listeners
 -- Jobs that began to wait for a signal that had been sent.
@@ -290,7 +290,7 @@ FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM js
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_askers
 -- Jobs that began to wait for a decision that had been made.
@@ -298,12 +298,12 @@ UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
-RETURNING jobs.id, jobs.limit_key;
+RETURNING jobs.id;
 
 -- name: wake_for_signal
 -- The jobs that wait for a signal of this name.
 UPDATE jobs SET run_at = min(run_at, {now}), waits_for = NULL
-WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id, limit_key;
+WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id;
 
 -- name: stale_approvals
 -- Whether there is any open question whose job has ended.
