@@ -19,7 +19,7 @@ from detent.lifecycle import JOB
 from detent.moments import Span, span_us
 from detent.service import approvals, artifacts, limits, results, signals
 from detent.service.endings import Endings
-from detent.service.new_jobs import new_job
+from detent.service.new_jobs import new_job, new_jobs
 from detent.service.retention import Retention
 from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
@@ -298,7 +298,8 @@ class Detent:
         """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
         await self.declare_limit(job.kind)
         queue = await self.queue(_tx)
-        return [Handle(key, self) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
+        kind = self.kinds.get(job.kind.name, job.kind)
+        return [Handle(key, self) for key in await queue.enqueue(new_jobs(kind, many, self.tenant_id))]
 
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""
@@ -420,12 +421,14 @@ class Detent:
             store, self.kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
         self._workers.append(worker)
+        self._endings.workers_here += 1
         if self._stopped:
             worker.stop()
         try:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
+            self._endings.workers_here -= 1
 
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""

@@ -20,6 +20,8 @@ class Endings:
         self._waiting: dict[int, list[asyncio.Future[Change | None]]] = {}
         self._joined = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
+        self.workers_here = 0
+        """How many workers of this process tell of what they settle."""
 
     async def reached(self, key: int) -> Change | None:
         """Returns when the job has ended, or is no longer there; with its last move, if that was made here."""
@@ -30,6 +32,19 @@ class Endings:
             self._watch = asyncio.create_task(self._look_around())
         try:
             return await told
+        finally:
+            self._leave(key, told)
+
+    async def heard_of(self, key: int, at_most: float | None) -> Change | None:
+        """The last move of a job that a worker in this process is about to settle; none if it does not within a moment.
+        Nothing is asked of the database."""
+        told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(told)
+        try:
+            async with asyncio.timeout(SHORTEST_LOOK if at_most is None else min(at_most, SHORTEST_LOOK)):
+                return await told
+        except TimeoutError:
+            return None
         finally:
             self._leave(key, told)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detent.job_type import JobType
@@ -23,3 +23,20 @@ def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJ
         limit_key=None if kind.throttle is None else kind.throttle.key(kind.name, arguments),
         held_by=None if kind.throttle is None else HELD_BY_LIMIT,
     )
+
+
+def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -> list[NewJob]:
+    """The same for many sets of arguments. Where no limit looks at them, the jobs differ in nothing but the payload."""
+    if kind.throttle is not None:
+        return [new_job(kind, arguments, tenant_id) for arguments in many]
+    alike = NewJob(
+        kind.name,
+        "",
+        kind.queue,
+        tenant_id,
+        kind.priority,
+        max_attempts=kind.max_attempts,
+        on_exhausted=kind.on_exhausted,
+    )
+    made, name, rest, payload = NewJob._make, alike.kind, alike[2:], kind.payload
+    return [made((name, payload(arguments), *rest)) for arguments in many]

@@ -82,7 +82,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiting: list[tuple[Save, asyncio.Future[str | None]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self.board = Board(store, self._loop)
 
     @property
@@ -112,14 +112,23 @@ class Journal:
         self.board.tell(job, report)
 
     async def save(self, save: Save) -> str:
-        told: asyncio.Future[str | None] = self._loop.create_future()
-        self._waiting.append((save, told))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
-        stands = await told
+        stands = await (self._save_alone(save) if self._writing is None else self._save_with_others(save))
         if stands is None:
             raise _lost(save.job)
         return stands
+
+    async def _save_alone(self, save: Save) -> str | None:
+        """Where nothing else is being written it goes at once. What comes meanwhile gathers for the next batch."""
+        self._writing = self._loop.create_future()
+        try:
+            return (await self._kept([save]))[0]
+        finally:
+            self._writing = asyncio.create_task(self._write()) if self._waiting else None
+
+    async def _save_with_others(self, save: Save) -> str | None:
+        told: asyncio.Future[str | None] = self._loop.create_future()
+        self._waiting.append((save, told))
+        return await told
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         """Asks the store for a handler, as often as it takes while the job is held."""
