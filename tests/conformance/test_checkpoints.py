@@ -92,7 +92,7 @@ async def test_the_check_above_catches_a_statement_that_does_not_look(
     database_url: str, clock: SetClock, monkeypatch: pytest.MonkeyPatch, ignored: tuple[str, ...], caught: set[str]
 ) -> None:
     """Several conditions close most of the ways; a twin leaves out all that would notice."""
-    wanted = rf"(?<=AND )(j\.)?({'|'.join(ignored)}) (=|>) (:\w+|g\.\w+|detent_now\(\)|\{{[\w.]+\}})"
+    wanted = rf"(?:(?<=AND )|(?<=WHERE ))(j\.)?({'|'.join(ignored)}) (=|>) (:\w+|g\.\w+|detent_now\(\)|\{{[\w.]+\}})"
     leave_out(monkeypatch, "checkpoint", wanted, "true")
     store = await open_store(database_url, clock=getattr(clock, "manual", None))
     try:

@@ -209,20 +209,21 @@ SELECT id FROM gone;
 
 -- name: checkpoint
 -- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs
--- are held, and which results are new: one of that name that is there already stands.
+-- are held, and again which results are new: one of that name that is there already stands. Each job is found by its key
+-- and locked before it is looked at: were the conditions in one place, the planner would search all that run for each.
 WITH held AS MATERIALIZED (
     SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
         :result::json[], :hash::text[], :code::text[], :version::int[])
         AS g(job_id, epoch, owner, name, result, hash, code, version)
-    JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running}
-        AND j.lease_until > detent_now()
-    FOR SHARE OF j),
+    CROSS JOIN LATERAL (
+        SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = g.job_id FOR SHARE OF j) AS j
+    WHERE j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running} AND j.lease_until > detent_now()),
 kept AS (
     INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
     SELECT job_id, detent_now(), tenant_id, epoch, version, name, code, hash, result FROM held
     ON CONFLICT (job_id, name) DO NOTHING
     RETURNING job_id, name)
-SELECT held.job_id, held.name, kept.job_id IS NOT NULL FROM held LEFT JOIN kept USING (job_id, name);
+SELECT job_id, name, false FROM held UNION ALL SELECT job_id, name, true FROM kept;
 
 -- name: note_progress
 -- How far jobs that are still held have come: the newest report of each is replaced.
