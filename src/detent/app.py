@@ -33,7 +33,8 @@ from detent.throttle import Throttle
 from detent.window import Window
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
-from detent.worker.worker import Settings, Worker
+from detent.worker.settings import Settings
+from detent.worker.worker import Worker
 
 MEMORY = ":memory:"
 

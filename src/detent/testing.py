@@ -33,9 +33,10 @@ from detent.service.blobs import whole
 from detent.store import Event, EventFilter, Job, JobFilter, Store
 from detent.worker.outage import Outage
 from detent.worker.reaper import Reaper
+from detent.worker.settings import Settings
 from detent.worker.settlement import Suspend
 from detent.worker.steps import Steps, Suspended
-from detent.worker.worker import Settings, Worker
+from detent.worker.worker import Worker
 
 __all__ = ["Enqueued", "Harness", "Settled"]
 

@@ -18,7 +18,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from detent import metrics
@@ -26,12 +25,10 @@ from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.service.orders import Order
-from detent.service.retention import Retention
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
-from detent.worker.bond import Bond
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.follow_up import FollowUp
@@ -41,6 +38,7 @@ from detent.worker.journal import Journal
 from detent.worker.last_resort import end_process
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
+from detent.worker.pace import Pace
 from detent.worker.pruner import Pruner
 from detent.worker.pulse import Pulse
 from detent.worker.pump import Pump
@@ -48,6 +46,7 @@ from detent.worker.reaper import Reaper
 from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
 from detent.worker.scheduler import Scheduler
+from detent.worker.settings import Settings
 from detent.worker.settlement import Release, described, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
@@ -58,42 +57,11 @@ from detent.worker.waits import Desk
 from detent.worker.watchman import Watchman
 
 POLL_SECONDS = 1.0
-LARGEST_CLAIM = 500
-LARGEST_RESERVE = 3 * LARGEST_CLAIM
-RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
-RECENT_SECONDS = 3.0
-WHILE_SECONDS = 0.02
 DEFAULT_LEASE_US = 60_000_000
-SILENT_US = 60_000_000
-KEEP_AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
-    of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
-    slots) a worker ends, to be replaced; with more than `most_memory` bytes in use it pauses. Workers that say nothing
-    for `silent_us` are given up. One that has a process to itself may end that process; with a `bond` it ends with its
-    supervisor."""
-
-    queues: Sequence[str] = ("default",)
-    concurrency: int = 32
-    name: str = ""
-    tenant_id: int | None = None
-    lease_us: int | None = None
-    grace_us: int = 30_000_000
-    retention: Retention = KEEP_AS_USUAL
-    database: str | None = None
-    most_stuck: int | None = None
-    most_memory: int | None = None
-    silent_us: int = SILENT_US
-    own_process: bool = False
-    bond: Bond | None = None
-    version: str = ""
 
 
 class Worker:
@@ -125,9 +93,7 @@ class Worker:
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
         self._report = Report()
-        self._rate = 0.0
-        self._done_lately = 0
-        self._wrote_at = time.monotonic()
+        self._pace = Pace(settings.concurrency)
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._departure = Departure(settings.grace_us / 1_000_000)
@@ -249,8 +215,7 @@ class Worker:
 
     def doing(self) -> Doing:
         """What it is doing at this moment."""
-        per_second = self._rate if time.monotonic() - self._wrote_at < RECENT_SECONDS else 0.0
-        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), per_second)
+        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), self._pace.per_second)
 
     def stop(self) -> None:
         """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
@@ -282,13 +247,13 @@ class Worker:
         """Called by the store's bell: there are new jobs."""
         self._store.tally.add(metrics.WAKEUPS)
         self._look_again()
+        if self._limited:
+            self._pump.ring()
 
     def _look_again(self) -> None:
         """Something may be due that was not."""
         self._maybe_due = True
         self._changed.set()
-        if self._limited:
-            self._pump.ring()
 
     # --- claim
 
@@ -297,7 +262,7 @@ class Worker:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
-            room = self._room() if self._maybe_due or until_idle else 0
+            room = self._pace.room(self._in_hand) if self._maybe_due or until_idle else 0
             if room:
                 self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
@@ -378,14 +343,6 @@ class Worker:
             without=tuple(self._executor.unknown),
         )
 
-    def _room(self) -> int:
-        """How many jobs to ask for: for the free slots, and for a reserve of what has lately been done in a blink.
-        While there is enough in hand, room gathers until a claim is worth its while."""
-        reserve = min(int(self._rate * RESERVE_SECONDS), LARGEST_RESERVE)
-        room = self._settings.concurrency + reserve - self._in_hand
-        worthwhile = max(reserve // 3, 1) if self._in_hand >= self._settings.concurrency else 1
-        return min(room, LARGEST_CLAIM) if room >= worthwhile else 0
-
     async def _something_changed(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -439,7 +396,7 @@ class Worker:
             batch, self._results = self._results, []
             if batch:
                 await self._settle(batch)
-                self._measure(len(batch))
+                self._pace.note(len(batch))
                 self._in_hand -= len(batch)
                 self._changed.set()
 
@@ -465,15 +422,6 @@ class Worker:
             except StoreError as error:
                 self._outage.endure("write", error)
                 pause = await self._pause(pause)
-
-    def _measure(self, count: int) -> None:
-        """How many jobs a second are done of late, with the time their handlers took: over a while, since two that end
-        in the same moment may have taken long."""
-        self._done_lately += count
-        seconds = time.monotonic() - self._wrote_at
-        if seconds >= WHILE_SECONDS:
-            self._rate += (self._done_lately / seconds - self._rate) / 4
-            self._wrote_at, self._done_lately = time.monotonic(), 0
 
     # --- end
 
