@@ -97,8 +97,25 @@ def check_limit(url: str, sink: Sink, *, workers: int, jobs: int, kills: int, se
     figures = f"{workers} workers, {jobs} jobs, {len(killed)} killed, at once {seen} seen and {logged} logged"
     print(f"\n{urlsplit(url).scheme}: limit {MOST}: {figures}, longest pause {pause:.1f} s")
     assert len(killed) >= min(kills, 1)
-    assert seen <= MOST
+    assert seen <= MOST, overlaps(sink, killed)
     assert 1 < logged <= MOST
+
+
+def overlaps(sink: Sink, killed: dict[int, float]) -> list[Any]:
+    """The deliveries around the first moment at which there were too many."""
+    marks = sorted(sink.deliveries, key=lambda one: one.at)
+    open_now: dict[tuple[Any, ...], Any] = {}
+    for one in marks:
+        for key, begun in list(open_now.items()):
+            if killed.get(begun.pid, float("inf")) <= one.at:
+                del open_now[key]
+        if one.step == "end":
+            open_now.pop((one.job, one.token, one.pid), None)
+        else:
+            open_now[one.job, one.token, one.pid] = one
+            if len(open_now) > MOST:
+                return [*open_now.values()]
+    return []
 
 
 async def read_log(url: str) -> list[Event]:
