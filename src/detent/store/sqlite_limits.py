@@ -6,7 +6,7 @@ The transaction is the only writer, so nothing has to be locked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from detent.lifecycle.machine import Change
@@ -29,11 +29,13 @@ def note_enqueued(run: Run, jobs: Iterable[NewJob], now: int) -> None:
 
 def note_started(run: Run, jobs: Iterable[Job], limited: frozenset[str]) -> None:
     """Starts that count against a rate, or against their queue."""
+    rules = map(LimitRule._make, run("limit_rules"))
+    rated = {rule.name for rule in rules if rule.what == "job" and rule.rate is not None}
     for job in jobs:
         if job.queue in limited:
-            run("use", tenant_id=0, key=f"queue:{job.queue}", id=job.id, kind=None)
-        if job.limit_key is not None:
-            run("use", **LimitKey.of(job.tenant_id, job.limit_key)._asdict(), id=job.id, kind=job.kind)
+            run("use", tenant_id=0, key=f"queue:{job.queue}", id=job.id)
+        if job.limit_key is not None and job.kind in rated:
+            run("use", **LimitKey.of(job.tenant_id, job.limit_key)._asdict(), id=job.id)
 
 
 def settle(run: Run, changes: Sequence[Change], now: int) -> int:
@@ -48,10 +50,34 @@ def pump(run: Run, limit: int, now: int) -> int:
     return promote(run, {LimitKey(*row) for row in keys}, now)
 
 
-def promote(run: Run, keys: Iterable[LimitKey], now: int) -> int:
+def promote(run: Run, keys: Collection[LimitKey], now: int) -> int:
     """Lets go what these keys hold back, as far as they allow; returns how many jobs."""
     rules = {rule.name: rule for rule in map(LimitRule._make, run("limit_rules")) if rule.what == "job"}
-    return sum(_Key(run, key, rules.get(key.kind), now).promote() for key in sorted(keys))
+    numbers = {key: most for key in keys if (most := _most_of_tenant(key, rules.get(key.kind))) is not None}
+    others = sorted(key for key in keys if key not in numbers)
+    return _promote_by_number(run, numbers) + sum(_Key(run, key, rules.get(key.kind), now).promote() for key in others)
+
+
+def _most_of_tenant(key: LimitKey, rule: LimitRule | None) -> int | None:
+    """How many of a key may be at work, if that is all its rule says and it is of one tenant."""
+    return rule.most if rule is not None and rule.rate is None and key.tenant_id != 0 else None
+
+
+def _promote_by_number(run: Run, numbers: dict[LimitKey, int]) -> int:
+    """Many keys at once: all are counted by one statement, and what may go is let go by another."""
+    let_go: list[int] = []
+    rows = run("counted_of_tenants", keys=json.dumps(sorted(numbers))) if numbers else []
+    for tenant_id, key, active, highest in rows:
+        room, priority = numbers[LimitKey(tenant_id, key)] - active, highest
+        while room > 0 and priority is not None:
+            found = run("next_held", tenant_id=tenant_id, key=key, priority=priority, limit=room)
+            let_go += [id for (id,) in found]
+            room -= len(found)
+            if room > 0:
+                ((priority,),) = run("next_held_priority", tenant_id=tenant_id, key=key, below=priority)
+    if let_go:
+        run("let_all_go", ids=json.dumps(let_go))
+    return len(let_go)
 
 
 class _Key:

@@ -191,21 +191,35 @@ CREATE FUNCTION detent_promote(whose int[], keys text[], ring boolean) RETURNS i
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET enable_bitmapscan = off SET search_path FROM CURRENT AS $$
 DECLARE
     now_us bigint;
+    wanted bigint;
     let_go int;
     shared text;
+    again boolean;
+    rated boolean := EXISTS (SELECT 1 FROM limit_rules AS r WHERE r.what = 'job' AND r.rate IS NOT NULL);
 BEGIN
-    INSERT INTO limits AS l (tenant_id, key)
-    SELECT g.tenant_id, g.key FROM unnest(whose, keys) AS g(tenant_id, key) ORDER BY g.tenant_id, g.key
-    ON CONFLICT (tenant_id, key) DO UPDATE SET turn = l.turn;
+    -- Rows that are there are locked without a new version of each; those of new keys are made, and so locked.
+    IF (SELECT count(*) FROM unnest(whose, keys) AS g(tenant_id, key)
+            JOIN limits AS l ON l.tenant_id = g.tenant_id AND l.key = g.key) = cardinality(keys) THEN
+        SELECT bool_or(l.pump_at IS NOT NULL) INTO again FROM (
+            SELECT l.pump_at FROM limits AS l JOIN unnest(whose, keys) AS g(tenant_id, key)
+                ON l.tenant_id = g.tenant_id AND l.key = g.key
+            ORDER BY l.tenant_id, l.key FOR UPDATE OF l) AS l;
+    ELSE
+        INSERT INTO limits AS l (tenant_id, key)
+        SELECT g.tenant_id, g.key FROM unnest(whose, keys) AS g(tenant_id, key) ORDER BY g.tenant_id, g.key
+        ON CONFLICT (tenant_id, key) DO UPDATE SET turn = l.turn;
+        again := true;
+    END IF;
     now_us := detent_now();
-    IF EXISTS (SELECT 1 FROM limit_rules AS r WHERE r.what = 'job' AND r.rate IS NOT NULL) THEN
+    IF rated THEN
         DELETE FROM limit_uses AS u USING unnest(whose, keys) AS g(tenant_id, key), limit_rules AS r
         WHERE u.tenant_id = g.tenant_id AND u.key = g.key AND r.what = 'job' AND r.name = split_part(g.key, ':', 2)
             AND u.used_at <= now_us - r.window_us;
     END IF;
     -- Of the keys of one tenant all at once: as `detent_limit_room` and `detent_held_back` have it, without their calls.
-    WITH next AS MATERIALIZED (
-        SELECT w.place FROM unnest(whose, keys) AS g(tenant_id, key)
+    WITH rooms AS MATERIALIZED (
+        SELECT g.tenant_id, g.key, greatest(least(r.most - c.active, r.rate - u.used - c.unstarted, 2147483647), 0) AS room
+        FROM unnest(whose, keys) AS g(tenant_id, key)
         LEFT JOIN limit_rules AS r ON r.what = 'job' AND r.name = split_part(g.key, ':', 2)
         CROSS JOIN LATERAL (
             SELECT count(*) AS active, count(*) FILTER (WHERE j.state = {job.queued}) AS unstarted FROM jobs AS j
@@ -214,7 +228,9 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT count(*) AS used FROM limit_uses AS u WHERE r.rate IS NOT NULL AND u.tenant_id = g.tenant_id
                 AND u.key = g.key AND u.used_at > now_us - r.window_us) AS u
-        CROSS JOIN LATERAL (
+        WHERE g.tenant_id <> 0),
+    next AS MATERIALIZED (
+        SELECT w.place FROM rooms AS g CROSS JOIN LATERAL (
             WITH RECURSIVE level(priority) AS (
                 (SELECT j.priority FROM jobs AS j
                 WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key
@@ -230,17 +246,19 @@ BEGIN
                 SELECT j.ctid AS place FROM jobs AS j
                 WHERE j.state = {job.queued} AND j.held_by = 'limit' AND j.limit_key = g.key
                     AND j.tenant_id = g.tenant_id AND j.priority = level.priority AND j.run_at <= now_us
-                ORDER BY j.run_at, j.id
-                LIMIT greatest(least(r.most - c.active, r.rate - u.used - c.unstarted, 2147483647), 0)
+                ORDER BY j.run_at, j.id LIMIT g.room
                 FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
-            LIMIT greatest(least(r.most - c.active, r.rate - u.used - c.unstarted, 2147483647), 0)) AS w
-        WHERE g.tenant_id <> 0)
-    UPDATE jobs SET held_by = NULL FROM next WHERE jobs.ctid = next.place;
-    GET DIAGNOSTICS let_go = ROW_COUNT;
+            LIMIT g.room) AS w
+        WHERE g.room > 0),
+    moved AS (UPDATE jobs SET held_by = NULL FROM next WHERE jobs.ctid = next.place RETURNING 1)
+    SELECT (SELECT coalesce(sum(room), 0) FROM rooms), (SELECT count(*) FROM moved) INTO wanted, let_go;
+    again := again OR rated OR wanted > let_go OR 0 = ANY(whose);
     -- Of those that all tenants share, tenants in turn.
     FOR shared IN SELECT g.key FROM unnest(whose, keys) AS g(tenant_id, key) WHERE g.tenant_id = 0 LOOP
         let_go := let_go + detent_promote_in_turn(shared, now_us);
     END LOOP;
+    -- Where every place was taken, nothing is to be looked at again by itself.
+    IF again THEN
     UPDATE limits AS l SET pump_at = n.pump_at
     FROM (SELECT g.tenant_id, g.key, detent_next_pump(g.tenant_id, g.key, now_us) AS pump_at
         FROM unnest(whose, keys) AS g(tenant_id, key)
@@ -255,6 +273,7 @@ BEGIN
                     LIMIT r.most) AS active)
         OFFSET 0) AS n
     WHERE l.tenant_id = n.tenant_id AND l.key = n.key AND l.pump_at IS DISTINCT FROM n.pump_at;
+    END IF;
     IF let_go > 0 AND ring THEN
         PERFORM pg_notify('detent_jobs', '');
     END IF;

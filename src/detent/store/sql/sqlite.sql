@@ -75,11 +75,9 @@ FROM (SELECT 1) LEFT JOIN limit_uses AS u ON u.tenant_id = 0 AND u.key = :key
 LEFT JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running});
 
 -- name: use
--- A start that counts: against the rate of its key if it has one, or against its queue.
+-- A start that counts: against the rate of its key, or against its queue.
 INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
-SELECT :tenant_id, :key, updated_at, id, epoch FROM jobs
-WHERE id = :id AND (:kind IS NULL OR EXISTS (
-    SELECT 1 FROM limit_rules WHERE what = 'job' AND name = :kind AND rate IS NOT NULL));
+SELECT :tenant_id, :key, updated_at, id, epoch FROM jobs WHERE id = :id;
 
 -- name: limit_row
 -- The row of a key, with whose turn it is.
@@ -98,6 +96,24 @@ SELECT count(*), count(*) FILTER (WHERE state = {job.queued}),
 FROM jobs
 WHERE limit_key = :key AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
     AND (:tenant_id = 0 OR tenant_id = :tenant_id);
+
+-- name: counted_of_tenants
+-- Of many keys at once, each of one tenant: what counts against it, and the highest priority of what it holds back.
+SELECT value ->> 0, value ->> 1, (SELECT count(*) FROM jobs
+        WHERE limit_key = value ->> 1 AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+            AND tenant_id = value ->> 0),
+    (SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = value ->> 1
+        AND tenant_id = value ->> 0)
+FROM json_each(:keys);
+
+-- name: next_held
+-- The first jobs of one tenant and priority that a key holds back and that are due.
+SELECT id FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id = :tenant_id
+    AND priority = :priority AND run_at <= {now} ORDER BY run_at, id LIMIT :limit;
+
+-- name: let_all_go
+-- These jobs are held back no longer.
+UPDATE jobs SET held_by = NULL WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: used
 -- The starts that count against the rate of a key, oldest first.
