@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import history, lifecycle, memory, pruning
-from bench.peers import comparison
-from bench.peers.catalogue import SYSTEMS
+from bench import history, lifecycle, limits, memory, pruning
+from bench.peers.comparison import OF_JOBS, Comparison, compare
 from bench.peers.measurement import Effort
+from bench.workflows.comparison import OF_WORKFLOWS
 
 Measure = Callable[[float, int], bool]
 
@@ -19,32 +19,45 @@ def plain(measure: Measure) -> Callable[[argparse.Namespace], bool]:
     return lambda options: measure(options.seconds or 3.0, options.rounds or 5)
 
 
-def measure_peers(options: argparse.Namespace) -> bool:
-    effort = Effort(options.seconds or 4.0, jobs=options.jobs)
-    rounds = options.rounds or 3
-    if options.quick:
-        effort, rounds = Effort(options.seconds or 1.5, timed=50, jobs=options.jobs), options.rounds or 1
-    return comparison.compare(options.only, effort, rounds, options.json)
+def beside_peers(comparison: Comparison) -> Callable[[argparse.Namespace], bool]:
+    """A measurement of Detent and of those it is compared with."""
+
+    def measure(options: argparse.Namespace) -> bool:
+        effort = Effort(options.seconds or 4.0, jobs=options.jobs)
+        rounds = options.rounds or 3
+        if options.quick:
+            effort, rounds = Effort(options.seconds or 1.5, timed=50, jobs=options.jobs), options.rounds or 1
+        return compare(comparison, options.only, effort, rounds, options.json)
+
+    return measure
 
 
 MEASUREMENTS: dict[str, Callable[[argparse.Namespace], bool]] = {
     "lifecycle": plain(lifecycle.measure),
-    "peers": measure_peers,
+    "peers": beside_peers(OF_JOBS),
+    "workflows": beside_peers(OF_WORKFLOWS),
     "history": plain(history.measure),
     "memory": plain(memory.measure),
     "pruning": plain(pruning.measure),
+    "limits": plain(limits.measure),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(MEASUREMENTS), help=f"of {', '.join(MEASUREMENTS)}")
-    parser.add_argument("--seconds", type=float, help="how long each single run takes (lifecycle 3, peers 4)")
-    parser.add_argument("--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers 3)")
-    parser.add_argument("--only", type=systems, metavar="A,B", help="peers: these systems, such as pgqueuer,detent")
-    parser.add_argument("--jobs", type=int, metavar="N", help="peers: so many jobs in every drain")
-    parser.add_argument("--quick", action="store_true", help="peers: one short round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="peers: keep all figures of all rounds")
+    parser.add_argument(
+        "--seconds", type=float, help="how long each single run takes (lifecycle 3, peers and workflows 4)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers and workflows 3)"
+    )
+    parser.add_argument(
+        "--only", type=systems, metavar="A,B", help="peers, workflows: these systems, such as absurd,detent"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="peers, workflows: so many in every drain")
+    parser.add_argument("--quick", action="store_true", help="peers, workflows: one short round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="peers, workflows: keep all figures of all rounds")
     options = parser.parse_args()
     # Told to end, it ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -56,7 +69,7 @@ def main() -> None:
 
 
 def systems(text: str) -> list[str]:
-    known = {system.name for system in SYSTEMS}
+    known = {system.name for comparison in (OF_JOBS, OF_WORKFLOWS) for system in comparison.systems}
     if unknown := set(text.split(",")) - known:
         raise argparse.ArgumentTypeError(
             f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"

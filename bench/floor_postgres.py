@@ -16,12 +16,13 @@ ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx()
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
         trace_id, cause,
-        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+        key, payload)
     SELECT g.id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), $5::bigint)
         + $6::bigint,
         $3::int, 'queued', 'enqueue', $12::text, $14::text, $15::text, $13::text, $4::int, $7::int,
-        $2::text, $1::text, $8::text, $10::text, $11::text, $16::bigint, $9::text, g.payload
-    FROM unnest($18::bigint[], $19::json[]) AS g(id, payload)
+        $2::text, $1::text, $8::text, $10::text, $11::text, $16::bigint, $17::bigint, $18::text, $9::text, g.payload
+    FROM unnest($20::bigint[], $21::json[]) AS g(id, payload)
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
 logged AS (
@@ -30,57 +31,43 @@ logged AS (
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE $17::boolean)
+rung AS (SELECT pg_notify('detent_jobs', $19::text) WHERE $19::text IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
 CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
-claimer AS MATERIALIZED (
-    SELECT id FROM workers WHERE id = $1::bigint AND state IN ('IDLE', 'RUNNING') FOR SHARE),
-paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY($2::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
-    SELECT d.place FROM unnest($2::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        WITH RECURSIVE level(priority) AS (
-            (SELECT j.priority FROM jobs AS j
-            WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
-            ORDER BY j.priority DESC LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.priority FROM jobs AS j
-                WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
-                    AND j.priority < level.priority
-                ORDER BY j.priority DESC LIMIT 1)
-            FROM level WHERE level.priority IS NOT NULL)
-        SELECT first.* FROM level CROSS JOIN LATERAL (
-            SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
-            WHERE j.state = 'queued' AND j.held_by IS NULL AND j.queue = wanted.queue
-                AND j.priority = level.priority AND j.run_at <= (SELECT now FROM clock)
-                AND ($3::int IS NULL OR j.tenant_id = $3::int)
-                AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name
-                    = j.queue)
-            ORDER BY j.run_at, j.id LIMIT $4::int
-            FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
-        LIMIT $4::int) AS d
-    ORDER BY d.priority DESC, d.run_at, d.id LIMIT $4::int),
+    SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+        $1::bigint, $2::text[], $3::int, $4::int, $5::int, $6::text[], clock.now) AS d),
 moved AS (
     UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim', updated_at = greatest((SELECT now
-        FROM clock), jobs.updated_at + 1), actor = $5, reason = NULL, cause = NULL, detail = NULL, owner =
-        $1::bigint, claim_id = $6::bigint,
-        lease_until = (SELECT now FROM clock) + $7::bigint
+        FROM clock), jobs.updated_at + 1), actor = $7, reason = NULL, cause = NULL, detail = NULL, owner =
+        $1::bigint, claim_id = $8::bigint,
+        lease_until = (SELECT now FROM clock) + $9::bigint
     FROM due WHERE jobs.ctid = due.place
     RETURNING jobs.id, jobs.tenant_id, jobs.state, jobs.seq, jobs.epoch, jobs.queue, jobs.kind, jobs.payload,
         jobs.priority, jobs.run_at, jobs.attempts, jobs.max_attempts, jobs.on_exhausted, jobs.owner,
-        jobs.lease_until, jobs.held_by, jobs.correlation_id, jobs.trace_id, jobs.updated_at),
+        jobs.lease_until, jobs.held_by, jobs.correlation_id, jobs.trace_id, jobs.parent_id, jobs.limit_key,
+        jobs.updated_at, due.rank, due.limited),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state,
         actor,
         correlation_id, trace_id)
     SELECT (SELECT tx FROM clock), m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job',
         e.type,
-        e.trigger, e.from_state, e.to_state, $5, m.correlation_id, m.trace_id
+        e.trigger, e.from_state, e.to_state, $7, m.correlation_id, m.trace_id
     FROM moved AS m, (VALUES (0, 'job_claimed', 'claim', 'queued', 'assigned')) AS e(behind, type, trigger,
-        from_state, to_state))
+        from_state, to_state)),
+used AS (
+    INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
+    SELECT u.tenant_id, u.key, m.updated_at, m.id, m.epoch
+    FROM (SELECT * FROM moved WHERE limited OR limit_key IS NOT NULL OFFSET 0) AS m CROSS JOIN LATERAL (
+        SELECT 0 AS tenant_id, 'queue:' || m.queue AS key WHERE m.limited
+        UNION ALL
+        SELECT CASE WHEN m.limit_key LIKE '*:%' THEN 0 ELSE m.tenant_id END, m.limit_key FROM limit_rules AS r
+        WHERE m.limit_key IS NOT NULL AND r.what = 'job' AND r.name = m.kind AND r.rate IS NOT NULL) AS u)
 SELECT id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at, attempts, max_attempts,
-    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id FROM moved ORDER BY priority DESC, run_at,
-    id"""
+    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key FROM moved ORDER
+    BY rank"""
 
 START = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 moved AS (UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start', updated_at = greatest(g.now,
@@ -144,9 +131,9 @@ async def lifecycle(connection: asyncpg.Connection, worker: int, batch: int, off
     actor, none = f"w:{worker}", [None] * batch
     first = (time.time_ns() // 1_000_000 - 1_704_067_200_000) << 22
     ids = [first + offset for offset in offsets]
-    job = ("noop", "default", 1, 0, None, 0, 4, "dead_letter", *[None] * 8)
-    await connection.fetch(ENQUEUE, *job, False, ids, ["{}"] * batch)
-    claimed = await connection.fetch(CLAIM, worker, ["default"], None, batch, actor, 1, LEASE_US)
+    job = ("noop", "default", 1, 0, None, 0, 4, "dead_letter", *[None] * 10)
+    await connection.fetch(ENQUEUE, *job, None, ids, ["{}"] * batch)
+    claimed = await connection.fetch(CLAIM, worker, ["default"], batch, None, 0, None, actor, 1, LEASE_US)
     assert len(claimed) == batch
     ids, epochs = [row[0] for row in claimed], [row[4] for row in claimed]
     for statement, state, step, extra in ((START, "assigned", 0, []), (SUCCEED, "running", 1, [none])):

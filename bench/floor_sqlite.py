@@ -14,28 +14,32 @@ import apsw
 TAKE_KEYS = "UPDATE last_key SET key = max(key, ?1 - 1) + ?2 RETURNING key"
 
 ENQUEUE = """INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
-    trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key,
-    payload)
+    trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from,
+    parent_id, limit_key, key, payload)
 VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, ?7,
-    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)"""
+    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"""
 
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
+QUEUE_NOW = """SELECT (SELECT min(tenant_id) FROM jobs WHERE state = 'queued' AND held_by IS NULL AND queue = ?1),
+    (SELECT max(tenant_id) FROM jobs WHERE state = 'queued' AND held_by IS NULL AND queue = ?1),
+    EXISTS (SELECT 1 FROM queues WHERE name = ?1 AND paused_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = ?1)"""
+
 NEXT_PRIORITY = """SELECT max(priority) FROM jobs
-WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority < ?2"""
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND tenant_id = ?2 AND priority < ?3"""
 
 DUE = """SELECT -priority, run_at, id FROM jobs
-WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND priority = ?2 AND run_at <= ?3
-    AND (?4 IS NULL OR tenant_id = ?4)
-    AND NOT EXISTS (SELECT 1 FROM queues AS q
-        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL)
+WHERE state = 'queued' AND held_by IS NULL AND queue = ?1 AND tenant_id = ?2 AND priority = ?3
+    AND run_at <= ?4
 ORDER BY run_at, id LIMIT ?5"""
 
 CLAIM = """UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim',
     updated_at = max(?1, jobs.updated_at + 1), actor = ?2, reason = NULL, cause = NULL, detail = NULL, owner = ?3,
     claim_id = ?4, lease_until = ?1 + ?5
 WHERE id IN (SELECT value FROM json_each(?6)) RETURNING id, tenant_id, state, seq, epoch, queue, kind, payload,
-    priority, run_at, attempts, max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id"""
+    priority, run_at, attempts, max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id,
+    parent_id, limit_key"""
 
 START = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
     value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
@@ -84,14 +88,15 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     last: Any = db.execute(TAKE_KEYS, ((now // 1000 - 1_704_067_200_000) << 22, batch)).fetchall()[0][0]
     for key in range(last - batch + 1, last + 1):
         job = (key, now, None, 0, 1, None, None, None, None, 0, 4, "default", "noop", "dead_letter", None, None)
-        db.execute(ENQUEUE, (*job, None, None, "{}"))
+        db.execute(ENQUEUE, (*job, None, None, None, None, "{}"))
     db.execute("COMMIT")
 
     db.execute("BEGIN IMMEDIATE")
     now = time.time_ns() // 1000
     db.execute(MAY_CLAIM, (worker,)).fetchall()
-    ((priority,),) = db.execute(NEXT_PRIORITY, ("default", 1 << 31)).fetchall()
-    due = db.execute(DUE, ("default", priority, now, None, batch)).fetchall()
+    ((tenant, _, _, _),) = db.execute(QUEUE_NOW, ("default",)).fetchall()
+    ((priority,),) = db.execute(NEXT_PRIORITY, ("default", tenant, 1 << 31)).fetchall()
+    due = db.execute(DUE, ("default", tenant, priority, now, batch)).fetchall()
     ids = json.dumps([row[2] for row in due])
     claimed: list[Any] = db.execute(CLAIM, (now, actor, worker, 1, LEASE_US, ids)).fetchall()
     db.execute("COMMIT")

@@ -1,9 +1,11 @@
-"""The code in the README runs."""
+"""The code in the README and in the pages about writing jobs runs."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -12,13 +14,28 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    programs = blocks("README.md", "python")
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/how-to/durable-steps.md", "docs/how-to/schedules.md", "docs/how-to/waiting.md"]
+)
+def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
+    programs = blocks(page, "python")
     assert programs
     for program in programs:
         (tmp_path / "program.py").write_text(program, "utf-8")
         done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_tests_in_the_page_about_tests_pass(tmp_path: Path) -> None:
+    for program in blocks("docs/how-to/testing.md", "python"):
+        name = program.partition("\n")[0].removeprefix("# ")
+        (tmp_path / name).write_text(program, "utf-8")
+    arguments = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_every_page_the_readme_links_to_is_there() -> None:

@@ -90,6 +90,35 @@ def test_a_transaction_holds_rows_and_jobs_together(app: Detent, note: DeclaredJ
         app.sync.enqueue(note, by="late", _tx=tx)
 
 
+def test_ordinary_code_sends_events_and_decides(app: Detent, database_url: str) -> None:
+    @app.job()
+    async def asks(ctx: Context, question: str) -> object:
+        told = await ctx.wait_for_event("go")
+        return [told, (await ctx.wait_for_approval(question)).by]
+
+    one, two = app.sync.enqueue(asks, question="a"), app.sync.enqueue(asks, question="b")
+    app.sync.send_event("go", 1, job=one)
+    with app.sync.transaction() as tx:
+        app.sync.send_event("go", 2, job=two.id, _tx=tx)
+
+    async def work() -> list[tuple[str, str]]:
+        async with Detent(database_url) as working:
+            working.kinds = app.kinds
+            await working.work(until_idle=True)
+            return sorted((one.question, one.public_id) for one in await working.approvals())
+
+    (_, first), (_, second) = asyncio.run(work())
+    assert app.sync.approve(first, by="ann").decision == "approved"
+    assert app.sync.reject(second, by="ann", comment="no").comment == "no"
+    asyncio.run(work())
+
+    async def outcomes() -> list[str]:
+        async with Detent(database_url) as reading:
+            return [row["result"] or row["state"] for row in await (await reading.open()).jobs(newest_first=False)]
+
+    assert asyncio.run(outcomes()) == ['[1,"ann"]', "failed"]
+
+
 def test_errors_are_those_of_the_asynchronous_calls(app: Detent, note: DeclaredJob) -> None:
     with pytest.raises(BadInput, match="missing a required argument: 'by'"):
         app.sync.enqueue(note)

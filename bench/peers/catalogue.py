@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Engine = Literal["postgres", "sqlite", "redis"]
-Part = Literal["singles", "drain_by_one", "drain_by_two"]
+# "server": a server that the peer brings along, with a storage of its own
+Engine = Literal["postgres", "sqlite", "redis", "server"]
+Part = Literal["singles", "drain_by_one", "drain_by_two", "workflows"]
 ALL: tuple[Part, ...] = ("singles", "drain_by_one", "drain_by_two")
 
 
@@ -15,10 +16,11 @@ class System:
 
     name: str
     engine: Engine
-    expected_drain: float
+    expected_rate: float
     seen: dict[str, float] = field(default_factory=dict)
     every_round: tuple[Part, ...] = ()
     note: str = ""
+    program: str = "program"
 
     @property
     def label(self) -> str:

@@ -10,6 +10,8 @@ from typing import Self
 
 from bench.peers import redis_server
 from bench.peers.catalogue import Engine, System
+from bench.peers.prefect import server as prefect_server
+from bench.peers.restate import server as restate_server
 from tests.support import postgres_server
 from tests.support.postgres_server import PostgresServer
 
@@ -37,6 +39,7 @@ class Engines:
             "postgres": self._database,
             "sqlite": self._file,
             "redis": self._broker,
+            "server": self._server,
         }
         return makers[system.engine](system)
 
@@ -62,6 +65,12 @@ class Engines:
     def _broker(self, _: System) -> Iterator[str]:
         with self._new_folder() as folder, redis_server.started(folder) as url:
             yield url
+
+    @contextmanager
+    def _server(self, system: System) -> Iterator[str]:
+        start = {"prefect": prefect_server.started, "restate": restate_server.started}[system.name]
+        with self._new_folder() as folder, start(folder) as addresses:
+            yield addresses
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:

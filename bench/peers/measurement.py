@@ -14,7 +14,7 @@ Memory: the most that a worker process held, child processes included, when it h
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,12 +59,14 @@ class Figures:
         return statistics.median(self.values[name]) if name in self.values else None
 
 
-def measure(system: System, parts: Sequence[Part], engines: Engines, effort: Effort, figures: Figures) -> None:
+def measure(
+    system: System, parts: "Mapping[Part, Measure]", engines: Engines, effort: Effort, figures: Figures
+) -> None:
     """One round; what fails is told, and the rest is measured all the same."""
-    for part in parts:
+    for part, measure_part in parts.items():
         try:
             with station(system, engines) as place:
-                PARTS[part](place, effort, figures)
+                measure_part(place, effort, figures)
         except Failed as error:
             figures.trouble.append(f"{part}: {error}")
 
@@ -111,7 +113,7 @@ def drain_by_two(place: Station, effort: Effort, figures: Figures) -> None:
 
 
 def drain(place: Station, effort: Effort, figures: Figures, number: int, name: str) -> None:
-    jobs = effort.jobs_at(place.system.seen.get(name, place.system.expected_drain))
+    jobs = effort.jobs_at(place.system.seen.get(name, place.system.expected_rate))
     figures.add("bulk", place.rate("enqueue-bulk", jobs))
     with place.workers(number) as workers:
         # A system slower than expected is measured by what it got done.
@@ -142,7 +144,9 @@ def rate(processes: list[list[Mark]], workers: int) -> float:
     return sum(began <= mark.started < ended for process in processes for mark in process) / (ended - began)
 
 
-PARTS: dict[Part, Callable[[Station, Effort, Figures], None]] = {
+Measure = Callable[[Station, Effort, Figures], None]
+
+PARTS: dict[Part, Measure] = {
     "singles": singles,
     "drain_by_one": drain_by_one,
     "drain_by_two": drain_by_two,

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,19 @@ STOP_SECONDS = 10
 
 class Failed(Exception):
     """A program did not do what it was asked; the message says what it said."""
+
+
+def end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends processes, each the first of a process group of its own, with all they have started."""
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in started:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +67,7 @@ class Workers:
                     yield process
 
     def end(self) -> None:
-        for worker in self.started:
-            with suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGTERM)
-        for worker in self.started:
-            with suppress(subprocess.TimeoutExpired):
-                worker.wait(STOP_SECONDS)
-            with suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+        end(self.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,11 @@ class Station:
     folder: Path
 
     def ask(self, *words: str) -> str:
-        argv = command(self.system, *words)
-        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        argv, env = command(self.system, *words), self._environment
+        try:
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(words)}: no answer within {ANSWER_SECONDS} s") from None
         if done.returncode:
             raise Failed(f"{' '.join(words)}: {last_line(done.stderr)}")
         return done.stdout.strip()

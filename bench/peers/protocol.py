@@ -22,16 +22,20 @@ from bench.peers.tally import Tally
 POLL_SECONDS = 0.01
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.015, 0.035
 
-Answer = float | None | Awaitable[float] | Awaitable[None]
+Answer = float | str | None | Awaitable[float] | Awaitable[str] | Awaitable[None]
 
 TARGET = os.environ.get("BENCH_TARGET", "")
 TALLY = Tally(os.environ.get("BENCH_TALLY", ""))
 
 
-class Program(ABC):
-    """One system under measurement. Methods may be coroutines."""
+class Speaker:
+    """Something with a method for every command it understands. Methods may be coroutines."""
 
-    run: Callable[[Coroutine[Any, Any, float | None]], float | None] = staticmethod(asyncio.run)
+    run: Callable[[Coroutine[Any, Any, float | str | None]], float | str | None] = staticmethod(asyncio.run)
+
+
+class Program(Speaker, ABC):
+    """One system under measurement."""
 
     @abstractmethod
     def setup(self) -> Answer:
@@ -66,7 +70,7 @@ def paced(jobs: int) -> Iterator[float]:
         yield time.monotonic()
 
 
-def speak(program: Program) -> None:
+def speak(program: Speaker) -> None:
     """Does what the command line says."""
     command, *numbers = sys.argv[1:]
     answer = getattr(program, command.replace("-", "_"))(*map(int, numbers))

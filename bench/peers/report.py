@@ -1,13 +1,24 @@
 """What the comparison prints: figures, ratios beside Detent, its share of the floor, targets, and doubts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from bench.peers.catalogue import System
 from bench.peers.measurement import Figures
-from bench.peers.targets import Measured, Target, advantage, not_at_their_best
+from bench.peers.targets import Measured, Wanted, advantage, not_at_their_best
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is told of each system: a column for every figure, and those in which it is set beside Detent."""
+
+    title: str
+    columns: Mapping[str, str]
+    compared: Sequence[str]
+
 
 COLUMNS = {
     "bulk": "bulk enqueue, jobs/s",
@@ -19,19 +30,24 @@ COLUMNS = {
     "idle_cpu": "idle CPU, %",
     "memory_mib": "memory, MiB",
 }
-COMPARED = ("bulk", "single", "drain", "drain_two", "p50_ms", "p95_ms", "memory_mib")
+JOBS = Sheet(
+    "No-op jobs, side by side",
+    COLUMNS,
+    compared=("bulk", "single", "drain", "drain_two", "p50_ms", "p95_ms", "memory_mib"),
+)
 
 
 def show(
     console: Console,
+    sheet: Sheet,
     systems: Sequence[System],
     measured: Measured,
     floors: dict[str, float],
-    targets: Sequence[Target],
+    targets: Sequence[Wanted],
     doubts: Iterable[str],
 ) -> None:
-    console.print(_figures(systems, measured))
-    console.print(_ratios(systems, measured))
+    console.print(_figures(sheet, systems, measured))
+    console.print(_ratios(sheet, systems, measured))
     for engine, floor in floors.items():
         drain = measured[f"detent/{engine}"].median("drain")
         if drain:
@@ -39,7 +55,7 @@ def show(
                 f"Drain by one process on {engine}: {drain / floor:.0%} of the raw floor, {floor:,.0f} jobs/s"
             )
     if targets:
-        console.print(_verdicts(targets, measured))
+        console.print(_verdicts(sheet, targets, measured))
     for system in systems:
         if system.note and measured[system.label].values:
             console.print(f"{system.label}: {system.note}", style="dim")
@@ -47,41 +63,36 @@ def show(
         console.print(f"! {doubt}", style="yellow", highlight=False)
 
 
-def _figures(systems: Sequence[System], measured: Measured) -> Table:
-    table = Table(Column("system", no_wrap=True), title="No-op jobs, side by side", title_justify="left")
-    for heading in COLUMNS.values():
+def _figures(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Table:
+    table = Table(Column("system", no_wrap=True), title=sheet.title, title_justify="left")
+    for heading in sheet.columns.values():
         table.add_column(heading, justify="right")
     for system in systems:
-        cells = [_number(measured[system.label], figure) for figure in COLUMNS]
+        cells = [_number(measured[system.label], figure) for figure in sheet.columns]
         table.add_row(system.label, *cells, style="bold" if system.ours else "")
     return table
 
 
-def _ratios(systems: Sequence[System], measured: Measured) -> Table:
-    """Beside Detent on the same engine; on Redis, where there is none, beside PostgreSQL."""
+def _ratios(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Table:
+    """Beside Detent on the same engine; where there is none, on Redis or a peer's own server, beside PostgreSQL."""
     table = Table(
         "beside", title="Detent, so many times as good (rates up, times and memory down)", title_justify="left"
     )
-    for figure in COMPARED:
-        table.add_column(COLUMNS[figure].split(",")[0], justify="right")
+    for figure in sheet.compared:
+        table.add_column(sheet.columns[figure].split(",")[0], justify="right")
     for system in systems:
         if not system.ours:
-            ours = f"detent/{'postgres' if system.engine == 'redis' else system.engine}"
-            found = [advantage(measured, figure, ours, system.label) for figure in COMPARED]
+            ours = f"detent/{'sqlite' if system.engine == 'sqlite' else 'postgres'}"
+            found = [advantage(measured, figure, ours, system.label) for figure in sheet.compared]
             table.add_row(system.label, *("–" if ratio is None else f"{ratio:.2f}×" for ratio in found))
     return table
 
 
-def _verdicts(targets: Sequence[Target], measured: Measured) -> Table:
+def _verdicts(sheet: Sheet, targets: Sequence[Wanted], measured: Measured) -> Table:
     table = Table("target", "wanted", "found", "", title="Targets", title_justify="left")
     for target in targets:
-        found = target.advantage(measured)
-        table.add_row(
-            f"{COLUMNS[target.figure].split(',')[0]}, {target.ours} beside {target.peer}",
-            f"≥ {target.at_least:.2f}×",
-            "not measured" if found is None else f"{found:.2f}×",
-            "met" if target.met(measured) else "[red]not met[/red]",
-        )
+        verdict = "met" if target.met(measured) else "[red]not met[/red]"
+        table.add_row(*target.told(sheet.columns, measured), verdict)
     return table
 
 

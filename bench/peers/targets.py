@@ -25,10 +25,48 @@ class Target:
     def advantage(self, measured: Measured) -> float | None:
         return advantage(measured, self.figure, self.ours, self.peer)
 
+    @property
+    def speaks_of(self) -> set[str]:
+        return {self.ours, self.peer}
+
     def met(self, measured: Measured) -> bool:
         """What could not be measured is not met."""
         found = self.advantage(measured)
         return found is not None and found >= self.at_least
+
+    def told(self, columns: Mapping[str, str], measured: Measured) -> tuple[str, str, str]:
+        """What it is about, what is wanted and what was found."""
+        found = self.advantage(measured)
+        what = f"{columns[self.figure].split(',')[0]}, {self.ours} beside {self.peer}"
+        return what, f"≥ {self.at_least:.2f}×", "not measured" if found is None else f"{found:.2f}×"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A time of Detent's is to stay below so much, whatever its peers need."""
+
+    figure: str
+    ours: str
+    below: float
+
+    @property
+    def speaks_of(self) -> set[str]:
+        return {self.ours}
+
+    def met(self, measured: Measured) -> bool:
+        found = self._found(measured)
+        return found is not None and found < self.below
+
+    def told(self, columns: Mapping[str, str], measured: Measured) -> tuple[str, str, str]:
+        found = self._found(measured)
+        what = f"{columns[self.figure].split(',')[0]}, {self.ours}"
+        return what, f"< {self.below:g}", "not measured" if found is None else f"{found:.2f}"
+
+    def _found(self, measured: Measured) -> float | None:
+        return measured[self.ours].median(self.figure) if self.ours in measured else None
+
+
+Wanted = Target | Limit
 
 
 def _targets() -> Iterator[Target]:

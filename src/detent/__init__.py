@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from detent.errors import DetentError, InvalidTransition, JobFailed, LeaseLost
+from detent.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
+    DetentError,
+    InvalidTransition,
+    JobFailed,
+    LeaseLost,
+    NoEvent,
+)
 from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
 
 if TYPE_CHECKING:
@@ -13,12 +21,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ApprovalExpired",
+    "ApprovalRejected",
     "Cancel",
     "Detent",
     "DetentError",
     "InvalidTransition",
     "JobFailed",
     "LeaseLost",
+    "NoEvent",
     "PermanentError",
     "Snooze",
     "TransientError",

@@ -6,25 +6,35 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
-from detent import ids
+from detent import __version__, ids
 from detent.bounds import check_name, check_priority
+from detent.clock import Clock
+from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
-from detent.service import artifacts, results
+from detent.service import approvals, artifacts, limits, results, signals
 from detent.service.endings import Endings
+from detent.service.new_jobs import new_job, new_jobs
 from detent.service.retention import Retention
+from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
+from detent.store.approvals import Approval
 from detent.store.protocol import Enqueues
+from detent.store.signals import Sent
 from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
+from detent.throttle import Throttle
+from detent.window import Window
+from detent.worker.bond import Bond
 from detent.worker.report import Doing
-from detent.worker.worker import Settings, Worker
+from detent.worker.settings import Settings
+from detent.worker.worker import Worker
 
 MEMORY = ":memory:"
 
@@ -81,27 +91,36 @@ class DeclaredJob:
         _queue: str | None = None,
         _correlation_id: str | None = None,
         _trace_id: str | None = None,
+        _unique: Span | None = None,
+        _debounce: Span | None = None,
+        _debounce_most: Span | None = None,
         _tx: Any = None,
         **arguments: Any,
     ) -> Handle:
         """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
         on PostgreSQL an asyncpg connection of your own.
 
-        The same `_key` a second time makes no second job: the first one's handle is returned.
+        The same `_key` a second time makes no second job: the first one's handle is returned. With `_unique="10m"` that
+        holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
+        `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
+        `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
         """
         if _priority is not None:
             check_priority(_priority)
         for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
             if text is not None:
                 check_name(what, text)
-        queue = await self._app.queue(_tx)
+        await self._app.open()
         new = self._app.new_job(self.kind, arguments)._replace(
             key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id
         )
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
-        (key,) = await queue.enqueue([new])
-        return Handle(key, self._app)
+        await self._app.declare_limit(self.kind)
+        window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
+        if window is not None:
+            return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)
+        return Handle(await self._app.put(new, _tx), self._app)
 
 
 class Detent:
@@ -131,27 +150,78 @@ class Detent:
         self.url = url
         self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
-        self._tenant_id = 1
+        self.tenant_id = 1
         self._store: Store | None = None
+        self._clock: Clock | None = None
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self._stopped = False
         self.kinds: dict[str, JobType] = {}
+        self.older_kinds: dict[tuple[str, int], JobType] = {}
+        self._schedules = DeclaredSchedules()
+        self._declared: set[str] = set()
+        self._queue_limits: dict[str, Throttle | None] = {}
         self.sync = Sync(self)
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
         `on_exhausted` ("dead_letter" or "fail"), `name`. With `isolation="process"` each job runs in a process of its
-        own, within `memory` ("512MB") and `cpu` ("30s") if they are given."""
+        own, within `memory` ("512MB") and `cpu` ("30s") if they are given.
+
+        Several handlers of one `name` each have a `version` (1, 2, …; without one it is the oldest). New jobs go by the
+        newest; a job whose steps were begun under an older one runs to its end under that.
+
+        In the whole fleet at most `limit` run at once, and `rate` ("100/min") start: of all, or `per` "tenant" or
+        argument. `unique` is a window in which the same arguments make no second job."""
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)
-            if kind.name in self.kinds:
-                raise BadInput(what=f"there are two kinds of jobs called {kind.name!r}; give one of them a name=")
-            self.kinds[kind.name] = kind
+            self._register(kind)
             return DeclaredJob(self, kind)
 
         return declare
+
+    def _register(self, kind: JobType) -> None:
+        newest = self.kinds.get(kind.name)
+        if newest is None:
+            self.kinds[kind.name] = kind
+            return
+        if kind.version == newest.version or (kind.name, kind.version) in self.older_kinds:
+            which = f", both of version {kind.version}" if kind.version else ""
+            raise BadInput(what=f"there are two kinds of jobs called {kind.name!r}{which}; give one of them a name=")
+        older, self.kinds[kind.name] = sorted((kind, newest), key=lambda one: one.version)
+        self.older_kinds[older.name, older.version] = older
+
+    @overload
+    def schedule(self, job: DeclaredJob, /, **how: Unpack[How]) -> DeclaredJob: ...
+
+    @overload
+    def schedule(self, cron: str | None = ..., /, **how: Unpack[How]) -> Callable[[DeclaredJob], DeclaredJob]: ...
+
+    def schedule(self, what: DeclaredJob | str | None = None, /, **how: Any) -> Any:
+        """Enqueues a kind of job again and again: by a cron expression in a time zone, or `every` so often. Workers
+        keep the schedule when they start, and fire each of its ticks once, however many they are.
+
+        As a decorator over `@app.job`, or called with what it returned. `name` is that of the job if nothing is said;
+        `arguments` are those of every job. `catch_up` says what becomes of ticks that nobody was there for: "latest"
+        fires the last one, "all" every one (the newest 1,000), "none" waits for the next.
+
+        >>> app = Detent("sqlite:///:memory:")
+        >>> @app.schedule("0 9 * * mon", tz="Europe/Berlin", catch_up="none")
+        ... @app.job()
+        ... async def report(ctx): ...
+        >>> app.schedule(report, every="15m", name="report often").kind.name
+        'report'
+        """
+        if not isinstance(what, DeclaredJob):
+            given = how if what is None else {"cron": what, **how}
+            return lambda job: self.schedule(job, **given)
+        self._schedules.add(what.kind, cast(How, how))
+        return what
+
+    async def keep_schedules(self) -> None:
+        """Keeps what is declared in the database; a worker does it when it starts."""
+        await self._schedules.keep(await self.open(), self.new_job)
 
     def declared(self, job: DeclaredJob) -> DeclaredJob:
         """The same kind of job, to be enqueued through this application's store."""
@@ -162,7 +232,7 @@ class Detent:
         if _in_memory(self.url):
             raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
         twin = Detent(_lasting(self.url), tenant=self._tenant)
-        twin.kinds = self.kinds
+        twin.kinds, twin.older_kinds = self.kinds, self.older_kinds
         return twin
 
     async def open(self) -> Store:
@@ -171,14 +241,22 @@ class Detent:
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
-                store = await open_store(self.url)
+                store = await open_store(self.url, clock=self._clock)
                 try:
-                    self._tenant_id = await store.tenant(self._tenant)
+                    self.tenant_id = await store.tenant(self._tenant)
                 except BaseException:
                     await store.close()
                     raise
                 self._store, self._endings = store, Endings(store)
         return self._store
+
+    def lend(self, url: str | None, clock: Clock | None) -> tuple[str | None, Clock | None]:
+        """Another database and another clock for it, while it is closed; returns those it had. For `detent.testing`."""
+        if self._store is not None:
+            raise BadInput(what="the application has its database open: close it before it is given another")
+        before = self.url, self._clock
+        self.url, self._clock = url, clock
+        return before
 
     async def close(self) -> None:
         """Gives the database back."""
@@ -205,38 +283,91 @@ class Detent:
         store = await self.open()
         return store if transaction is None else store.within(transaction)
 
+    async def put(self, job: NewJob, transaction: Any = None) -> int:
+        """Puts a job into the queue and returns its key. A worker in this process that has nothing to do starts it in
+        the same write."""
+        if transaction is None:
+            for worker in self._workers:
+                if (key := await worker.start_here(job)) is not None:
+                    return key
+        (key,) = await (await self.queue(transaction)).enqueue([job])
+        return key
+
     async def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None
     ) -> list[Handle]:
         """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
+        await self.declare_limit(job.kind)
         queue = await self.queue(_tx)
-        return [Handle(key, self) for key in await queue.enqueue([self.new_job(job.kind, one) for one in many])]
+        kind = self.kinds.get(job.kind.name, job.kind)
+        return [Handle(key, self) for key in await queue.enqueue(new_jobs(kind, many, self.tenant_id))]
 
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""
         store = await self.open()
-        return await results.result(store, self._tenant_id, job_id, timeout, self._endings)
+        return await results.result(store, self.tenant_id, job_id, timeout, self._endings)
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
         """What a job keeps beside its result: name, media type, size and hash of each."""
-        return await artifacts.listed(await self.open(), self._tenant_id, job_id)
+        return await artifacts.listed(await self.open(), self.tenant_id, job_id)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """What is in an artifact of a job; one that is not there is `NotFound`."""
-        _, content = await artifacts.content(await self.open(), self._tenant_id, job_id, name)
+        _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
-    def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
-        """A job of this kind, ready to be enqueued."""
-        return NewJob(
-            kind.name,
-            kind.payload(arguments),
-            kind.queue,
-            self._tenant_id,
-            kind.priority,
-            max_attempts=kind.max_attempts,
-            on_exhausted=kind.on_exhausted,
+    async def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job: Handle | str | None = None,
+        key: str | None = None,
+        _tx: Any = None,
+    ) -> Sent:
+        """Sends an event to the jobs that wait for that name, now or later, for a week; with `job`, to that one only.
+        The same `key` a second time sends no second one. With `_tx`, a transaction of `app.transaction()`, it is sent
+        if and when that commits."""
+        where = await self.queue(_tx)
+        to = job.id if isinstance(job, Handle) else job
+        return await signals.send(where, self.tenant_id, name, payload, job=to, key=key)
+
+    async def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """Approves what a job asks for; the same again answers the same, another decision is `AlreadyDecided`."""
+        return await approvals.decide(
+            await self.open(), self.tenant_id, approval_id, approvals.APPROVED, by=by, comment=comment
         )
+
+    async def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """Rejects what a job asks for."""
+        return await approvals.decide(
+            await self.open(), self.tenant_id, approval_id, approvals.REJECTED, by=by, comment=comment
+        )
+
+    async def approvals(self) -> list[Approval]:
+        """The questions that are open, the newest first."""
+        return await approvals.listed(await self.open(), self.tenant_id)
+
+    def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
+        """A job of this kind, ready to be enqueued: by the rules of its newest version."""
+        return new_job(self.kinds.get(kind.name, kind), arguments, self.tenant_id)
+
+    def limit_queue(self, name: str, *, limit: int | None = None, rate: str | None = None) -> None:
+        """A queue of which the whole fleet runs at most `limit` jobs at once, and starts at most `rate` ("100/min"); it
+        holds from the next worker on that starts."""
+        check_name("queue", name)
+        self._queue_limits[name] = Throttle.of(limit, rate)
+
+    async def declare_limit(self, kind: JobType) -> None:
+        """Makes the limit of a kind known to the database, once, before the first of its jobs is."""
+        if kind.throttle is not None and kind.name not in self._declared:
+            await limits.declare(await self.open(), [limits.rule("job", kind.name, kind.throttle)])
+            self._declared.add(kind.name)
+
+    async def _declare_limits(self, store: Store) -> None:
+        of_jobs = [limits.rule("job", kind.name, kind.throttle) for kind in self.kinds.values()]
+        of_queues = [limits.rule("queue", name, throttle) for name, throttle in self._queue_limits.items()]
+        await limits.declare(store, [*of_jobs, *of_queues])
 
     async def work(
         self,
@@ -248,12 +379,21 @@ class Detent:
         name: str = "",
         until_idle: bool = False,
         most_stuck: int | None = None,
+        max_memory: Size | None = None,
+        supervisor_timeout: Span = "60s",
+        own_process: bool = False,
+        bond: Bond | None = None,
     ) -> int:
-        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled.
+        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
+        worker that somebody terminated raises `WorkerTerminated`.
 
         Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
         also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of
-        `concurrency`, if nothing is said.
+        `concurrency`, if nothing is said. With more than `max_memory` in use it pauses until what it runs has ended,
+        and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
+        terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
+        the process itself, should it be terminated hard and a handler not let go; with a `bond` it ends with its
+        supervisor.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
@@ -261,15 +401,35 @@ class Detent:
         lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         store = await self.open()
-        settings = Settings(served, concurrency, name, None, lease_us, grace_us, self._retention, self.url, most_stuck)
-        worker = Worker(store, self.kinds, settings, self._leases_store)
+        await self._declare_limits(store)
+        await self.keep_schedules()
+        settings = Settings(
+            served,
+            concurrency,
+            name,
+            lease_us=lease_us,
+            grace_us=grace_us,
+            retention=self._retention,
+            database=self.url,
+            most_stuck=most_stuck,
+            most_memory=None if max_memory is None else size_bytes(max_memory),
+            silent_us=span_us(supervisor_timeout),
+            own_process=own_process,
+            bond=bond,
+            version=__version__,
+        )
+        worker = Worker(
+            store, self.kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
+        )
         self._workers.append(worker)
+        self._endings.workers_here += 1
         if self._stopped:
             worker.stop()
         try:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
+            self._endings.workers_here -= 1
 
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""
@@ -287,7 +447,7 @@ class Detent:
             worker.stop()
 
     @asynccontextmanager
-    async def _leases_store(self) -> AsyncIterator[Store]:
+    async def leases_store(self) -> AsyncIterator[Store]:
         """A store for the thread that keeps leases: connections of its own. A database in memory has but one, which any
         thread may use: its writer is a thread of its own already."""
         if _in_memory(self.url):

@@ -6,7 +6,10 @@ with. This is the only place where a status or an exit code is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
+
+from detent.outcomes import PermanentError
 
 
 class DetentError(Exception):
@@ -72,6 +75,23 @@ class BadInput(DetentError):
     exit_code = 2
 
 
+class BadFlow(DetentError):
+    """{problems}"""
+
+    status = 422
+    exit_code = 2
+
+    def __init__(self, *, source: str, problems: Sequence[tuple[int, str]]) -> None:
+        self.source = source
+        self.problems = list(problems)
+        super().__init__(problems="\n".join(f"{source}:{line}: {what}" for line, what in problems))
+
+    @classmethod
+    def of(cls, source: str, problems: Sequence[tuple[int, str]]) -> BadFlow:
+        """What is wrong with a flow file, each problem with its line."""
+        return cls(source=source, problems=problems)
+
+
 class NotRunAgain(DetentError):
     """{id} is {state}; only what has ended without success ({ends}) can be run again"""
 
@@ -82,6 +102,21 @@ class RunAgainBefore(DetentError):
     """{id} was run again before, as {later}; to run it once more say so: --again"""
 
     status = 409
+
+
+class WorkerTerminated(DetentError):
+    """worker {id} was terminated by {by}: {reason}; what it ran was given back or cancelled as asked. \
+Start another if work is left"""
+
+    status = 409
+    exit_code = 3
+
+
+class WorkerExhausted(DetentError):
+    """worker {id} has ended to be replaced: {what}. Start another, or run it under: detent supervise"""
+
+    status = 503
+    exit_code = 4
 
 
 class StillUnfinished(DetentError):
@@ -101,6 +136,41 @@ class JobFailed(DetentError):
         self.reason = reason
         self.error = error
         super().__init__(id=id, state=state, why=why)
+
+
+class ChildFailed(JobFailed, PermanentError):
+    """The child {id} ended {state}: {why}; see: detent jobs show {id}"""
+
+
+class NoEvent(DetentError, TimeoutError, PermanentError):
+    """No event {name!r} came within {waited}"""
+
+    status = 504
+
+
+class NotApproved(DetentError, PermanentError):
+    """{id} was not approved: it {became}"""
+
+    status = 409
+
+
+class ApprovalRejected(NotApproved):
+    """{id} was rejected by {by}{why}"""
+
+    def __init__(self, *, id: str, by: str | None, comment: str | None) -> None:
+        self.by = by
+        self.comment = comment
+        super().__init__(id=id, by=by or "somebody", why=f": {comment}" if comment else "")
+
+
+class ApprovalExpired(NotApproved):
+    """{id} expired: nobody decided in time"""
+
+
+class AlreadyDecided(DetentError):
+    """{id} was {decision}{by} before, and stays so"""
+
+    status = 409
 
 
 class KeyReused(DetentError):

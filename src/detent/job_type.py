@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
+from detent.bounds import LARGEST_INT, LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 from detent.process.limits import Limits
 from detent.sizes import Size, size_bytes
 from detent.target import Target, target_of
+from detent.throttle import ALL, TENANT, Throttle
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -42,6 +43,9 @@ class JobType:
     accepted: frozenset[str] = frozenset()
     isolated: Target | None = None
     limits: Limits = field(default_factory=Limits)
+    version: int = 0
+    throttle: Throttle | None = None
+    unique_us: int | None = None
 
     @classmethod
     def of(
@@ -60,6 +64,11 @@ class JobType:
         isolation: Literal["process"] | None = None,
         memory: Size | None = None,
         cpu: Span | None = None,
+        version: int | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        per: str = ALL,
+        unique: Span | None = None,
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
         signature = _without_context(function)
@@ -79,6 +88,9 @@ class JobType:
             *_plain_names(signature),
             _isolated(function, isolation),
             _limits(name or function.__name__, isolation, memory, cpu),
+            _version(name or function.__name__, version),
+            _throttle(name or function.__name__, limit, rate, per, signature),
+            None if unique is None else span_us(unique),
         )
         kind._check()
         return kind
@@ -122,6 +134,15 @@ def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozense
     return frozenset(p.name for p in named if p.default is p.empty), frozenset(p.name for p in named)
 
 
+def _version(name: str, version: object) -> int:
+    """What has none counts as older than what has."""
+    if version is None:
+        return 0
+    if type(version) is not int or not 1 <= version <= LARGEST_INT:
+        raise BadInput(what=f"job {name}: version is {version!r}; it is a whole number from 1 to {LARGEST_INT}")
+    return version
+
+
 def _isolated(function: Handler, isolation: str | None) -> Target | None:
     if isolation not in (None, "process"):
         raise BadInput(what=f"job {function.__name__}: isolation is {isolation!r}; say 'process', or leave it out")
@@ -142,6 +163,23 @@ def _limits(name: str, isolation: str | None, memory: Size | None, cpu: Span | N
     if time_us is not None and time_us < 1_000_000:
         raise BadInput(what=f"job {name}: cpu is {cpu!r}; CPU time is limited to whole seconds, at least 1s")
     return Limits(size, None if time_us is None else -(-time_us // 1_000_000))
+
+
+def _throttle(
+    name: str, limit: int | None, rate: str | None, per: str, signature: inspect.Signature
+) -> Throttle | None:
+    """What limits all jobs of the kind, each tenant's, or those with the same value of an argument."""
+    try:
+        throttle = Throttle.of(limit, rate, per)
+    except BadInput as refusal:
+        raise BadInput(what=f"job {name}: {refusal}") from None
+    if throttle is None and per != ALL:
+        raise BadInput(what=f"job {name}: per={per!r} says what to limit, but not how; add limit= or rate=")
+    if throttle is not None and ":" in name:
+        raise BadInput(what=f"job {name}: a job with a limit has no colon in its name; give it another name=")
+    if per not in (ALL, TENANT, *signature.parameters):
+        raise BadInput(what=f"job {name}: per is {per!r}; say 'tenant', or the name of one of its arguments")
+    return throttle
 
 
 def _without_context(function: Handler) -> inspect.Signature:

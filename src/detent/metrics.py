@@ -119,8 +119,11 @@ WAKEUPS = Metric("detent_wakeups_total", "Times a worker was rung for new jobs."
 
 JOBS = Metric("detent_jobs", "Jobs by queue and state.", ("queue", "state"), "gauge", "now")
 
+WORKERS = Metric("detent_workers", "Workers by state.", ("state",), "gauge", "now")
+
 METRICS: tuple[Metric, ...] = (
     JOBS,
+    WORKERS,
     *JOB_MOVES.values(),
     DEAD_LETTERS,
     RUN_TIME,

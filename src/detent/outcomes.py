@@ -6,8 +6,10 @@ Anything else returned is the job's result, anything else raised is a transient 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from detent.moments import Span
+if TYPE_CHECKING:
+    from detent.moments import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from detent.errors import BadInput
 if TYPE_CHECKING:
     from detent.app import DeclaredJob, Detent, Handle
     from detent.store import Transaction
+    from detent.store.approvals import Approval
+    from detent.store.signals import Sent
 
 T = TypeVar("T")
 
@@ -96,7 +98,7 @@ class SyncTransaction:
 
 
 class Sync:
-    """What `app.sync` is: `enqueue`, `enqueue_many`, `transaction` and `close`."""
+    """What `app.sync` is: `enqueue`, `enqueue_many`, `send_event`, `approve`, `reject`, `transaction`, `close`."""
 
     def __init__(self, app: Detent) -> None:
         self._app = app
@@ -119,6 +121,32 @@ class Sync:
         lent, jobs = self._lent(_tx), list(many)
         with self._entered(inside=lent is not None) as lane:
             return lane.run(lane.app.enqueue_many(job, jobs, _tx=lent))
+
+    def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job: Handle | str | None = None,
+        key: str | None = None,
+        _tx: SyncTransaction | None = None,
+    ) -> Sent:
+        """As `await app.send_event(…)`."""
+        lent = self._lent(_tx)
+        with self._entered(inside=lent is not None) as lane:
+            return lane.run(lane.app.send_event(name, payload, job=job, key=key, _tx=lent))
+
+    def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """As `await app.approve(…)`."""
+        self._lent(None)
+        with self._entered() as lane:
+            return lane.run(lane.app.approve(approval_id, by=by, comment=comment))
+
+    def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
+        """As `await app.reject(…)`."""
+        self._lent(None)
+        with self._entered() as lane:
+            return lane.run(lane.app.reject(approval_id, by=by, comment=comment))
 
     @contextmanager
     def transaction(self) -> Iterator[SyncTransaction]:

@@ -27,11 +27,13 @@ from tests.acceptance.write_calls import CALLS, Call, examine, made_until_answer
 from tests.support.lossy_proxy import LossyProxy
 
 _TABLES = ("jobs", "events", "workers", "crews", "runs", "workstreams", "steps", "breakers", "agent_jobs")
+_OF_LIMITS = ("limits", "limit_rules", "limit_wakes", "limit_uses", "recent_jobs")
+
 # Every call begins with an empty database; the owner of the tables may do what their guards refuse.
 _WIPE = "; ".join(
     [
         *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in _TABLES),
-        f"TRUNCATE {', '.join(_TABLES)}, queues, idempotency_keys",
+        f"TRUNCATE {', '.join(_TABLES)}, queues, schedules, idempotency_keys, {', '.join(_OF_LIMITS)}",
         *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in _TABLES),
     ]
 )

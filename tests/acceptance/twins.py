@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
-from detent.store.dialect import POSTGRES, Dialect
+from detent.store.checkpoints import Checkpoint, Save
+from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.queries import Catalogue
+from detent.store.schedules import Planner, Schedule, planned
+from detent.store.sqlite_due import Wanted, due
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteVerbs
 from detent.store.sqlite_writer import Writer
 from detent.worker import reaper
+from detent.worker.journal import Journal
 from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.worker import Worker
+
+FOUND_AND_LOCKED = """SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+        :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d"""
+ONLY_FOUND = """SELECT j.id AS place, 1::bigint AS rank, false AS limited FROM jobs AS j
+    WHERE j.state = {job.queued} AND j.queue = ANY(:queues::text[]) ORDER BY j.run_at, j.id LIMIT :limit::int"""
 
 
 def break_store(twin: str) -> None:
@@ -33,21 +45,23 @@ def break_store(twin: str) -> None:
         "impatient": _writes_out_of_turn,
         "no-again": _claims_are_never_repeated,
         "forgiving": _attempts_are_never_used_up,
+        "forgets-steps": _steps_are_forgotten,
+        "keeps-later": _steps_are_kept_later,
+        "fires-blindly": _fires_what_it_read_before,
     }[twin]()
 
 
 def _claims_without_lock() -> None:
     """Claims that neither lock nor skip what they are about to take: on SQLite it is found before the lock is taken."""
-    _patch("claim", "FOR NO KEY UPDATE OF j SKIP LOCKED", "", POSTGRES)
     # What another has moved meanwhile is no longer found by its place; by its id it is.
-    _patch("claim", "j.ctid AS place", "j.id AS place", POSTGRES)
+    _patch("claim", FOUND_AND_LOCKED, ONLY_FOUND, POSTGRES)
     _patch("claim", "jobs.ctid = due.place", "jobs.id = due.place", POSTGRES)
 
     async def claim(
         self: SqliteVerbs, worker: int, queues: Sequence[str], limit: int, lease_us: int, *, claim_id: int, **_: Any
     ) -> list[Job]:
-        found = await self._read(lambda session: session._due(queues[0], limit, None, ()))
-        given = {"ids": json.dumps([id for _, _, id in found]), "worker": worker, "actor": f"w:{worker}"}
+        found = await self._read(lambda session: due(session._run, queues, Wanted(limit, None, 0)))
+        given = {"ids": json.dumps(found.ids), "worker": worker, "actor": f"w:{worker}"}
         given |= {"claim_id": claim_id, "lease_us": lease_us}
 
         def take(session: Session) -> list[Job]:
@@ -77,6 +91,59 @@ def _attempts_are_never_used_up() -> None:
     reaper.reaped = reaped
 
 
+def _steps_are_forgotten() -> None:
+    """A journal that recalls nothing of what it has kept."""
+
+    async def recall(self: Journal, job: Job) -> list[Checkpoint]:
+        return []
+
+    Journal.recall = recall  # type: ignore[method-assign]
+
+
+def _steps_are_kept_later() -> None:
+    """A journal that answers before it has kept anything."""
+    shipped, writing = Journal.save, set()
+
+    async def later(self: Journal, save: Save) -> None:
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(LeaseLost):
+            await shipped(self, save)
+
+    async def at_once(self: Journal, save: Save) -> str:
+        writing.add(asyncio.create_task(later(self, save)))
+        return save.result
+
+    Journal.save = at_once  # type: ignore[method-assign]
+
+
+def _fires_what_it_read_before() -> None:
+    """Schedulers that read what is due without a lock, and move it on without a look at where it stands by then."""
+    for dialect in (SQLITE, POSTGRES):
+        _patch("move_schedule", "AND next_at = :was", "", dialect)
+    _patch("due_schedules", "{for_update_skip_locked}", "", POSTGRES)
+    shipped = PostgresVerbs._due_schedules
+
+    async def due_schedules(self: PostgresVerbs, limit: int) -> list[Schedule]:
+        found = await shipped(self, limit)
+        await asyncio.sleep(0.005)
+        return found
+
+    async def fire_schedules(self: SqliteVerbs, plan: Planner, limit: int, most_jobs: int) -> int:
+        found = await self._read(lambda session: session.due_schedules(limit))
+        await asyncio.sleep(0.005)
+
+        def fire(session: Session) -> int:
+            for schedule, what in planned(found, plan, session.now, most_jobs):
+                session.move_schedule(schedule, what)
+                session.enqueue(what.jobs)
+            return len(found)
+
+        return await self._write(fire, most_jobs)
+
+    SqliteVerbs.fire_schedules = fire_schedules  # type: ignore[method-assign]
+    PostgresVerbs._due_schedules = due_schedules  # type: ignore[method-assign]
+
+
 def _recovered_jobs_go_last() -> None:
     """What is recovered waits behind all that is queued."""
     _patch_move("job.expire", "owner = NULL", "run_at = {now}, owner = NULL")
@@ -86,15 +153,15 @@ def _same_name_same_owner() -> None:
     """A worker that takes the place of the last one of its name, and keeps alive whatever that place holds."""
     shipped = Registration.register
 
-    async def register(cls: type[Registration], store: Store, name: str) -> Registration:
+    async def register(cls: type[Registration], store: Store, name: str, **facts: Any) -> Registration:
         log = await store.events(EventFilter(entity=WORKER.name), limit=10_000, newest_first=True)
         rows = await store.rows(WORKER, [event.entity_id for event in log], ("id", "name"))
         mine = [row["id"] for row in rows if row["name"] == name]
-        place = cls(mine[0]) if mine else await shipped(store, name)
+        place = cls(mine[0]) if mine else await shipped(store, name, **facts)
         place.heart = asyncio.create_task(_beat_for_all(store, place.id))  # type: ignore[attr-defined]
         return place
 
-    Registration.register = classmethod(register)  # type: ignore[assignment,method-assign]
+    Registration.register = classmethod(register)  # type: ignore[arg-type,assignment,method-assign]
 
 
 def _claims_are_never_repeated() -> None:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from detent.errors import Unreachable
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
-from detent.store.records import Counter, Expiry, Progress, Seen
-from tests.conformance.stage import LEASE, NEEDED, claimed, decided, in_state, queued, running, worker
+from detent.store.approvals import Approval, NewApproval
+from detent.store.checkpoints import Report, Save
+from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
+from detent.store.schedules import Plan, Schedule
+from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.spawned import keys_of
+from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
+RULE = LimitRule("job", "kind", 1)
 ENDPOINT, KEY, HASH, SAID = "POST /jobs", "key-1", "hash", '{"said": 1}'
 
 Arrange = Callable[[Store], Awaitable[Any]]
@@ -101,6 +109,15 @@ async def claimed_two(store: Store, given: tuple[int, list[int]], got: list[int]
     assert got == ids[:2]
     rows = await store.rows(JOB, ids, ("id", "owner"))
     assert sorted(row["id"] for row in rows if row["owner"] == owner) == got
+
+
+async def enqueue_started(store: Store, owner: int, again: bool) -> Job:
+    return await store.enqueue_started(NewJob("k"), owner, LEASE, 7)
+
+
+async def is_started(store: Store, owner: int, job: Job) -> None:
+    await jobs_are(store, [job.id])
+    assert (job.state, job.owner) == ("running", owner)
 
 
 # --- apply
@@ -193,6 +210,44 @@ async def stop_requested(store: Store, id: int, answer: bool) -> None:
     assert row["cancel_requested_at"] is not None
 
 
+async def a_worker(store: Store) -> int:
+    return await worker(store)
+
+
+async def beat(store: Store, id: int, again: bool) -> Standing | None:
+    return await store.beat(id)
+
+
+async def heard_of(store: Store, id: int, standing: Standing | None) -> None:
+    (row,) = await store.rows(WORKER, [id])
+    assert row["seen_at"] is not None
+    assert standing == Standing("IDLE", None, None, None)
+
+
+async def ask_to_end(store: Store, id: int, again: bool) -> bool:
+    return await store.ask_to_end(id, 1, '{"how":"drain"}')
+
+
+async def asked_to_end(store: Store, id: int, answer: bool) -> None:
+    (row,) = await store.rows(WORKER, [id])
+    assert answer
+    assert row["ending"] == '{"how":"drain"}'
+
+
+async def a_silent_worker(store: Store) -> int:
+    id = await worker(store)
+    await store.beat(id)
+    return id
+
+
+async def silent_workers(store: Store, _: int, again: bool) -> list[int]:
+    return [row["id"] for row in await store.silent_workers(0, 10)]
+
+
+async def found_silent(store: Store, id: int, found: list[int]) -> None:
+    assert found == [id]
+
+
 def pause(paused: bool) -> Make:
     async def make(store: Store, _: Any, again: bool) -> None:
         await store.set_queue_paused("default", paused)
@@ -210,6 +265,56 @@ def is_paused(paused: bool) -> Check:
 
 async def paused_queue(store: Store) -> None:
     await store.set_queue_paused("default", True)
+
+
+SCHEDULE = Schedule.of("s", NewJob("k"), Rule.of(every="1h"), "latest", "test", 1)
+
+
+async def put_schedule(store: Store, _: Any, again: bool) -> None:
+    await store.put_schedule(SCHEDULE)
+
+
+async def one_schedule(store: Store) -> Schedule:
+    await store.put_schedule(SCHEDULE)
+    return (await store.schedules(1))[0]
+
+
+async def paused_schedule(store: Store) -> None:
+    await one_schedule(store)
+    await store.pause_schedule(1, "s")
+
+
+async def fire_schedules(store: Store, _: Any, again: bool) -> int:
+    return await store.fire_schedules(lambda _, now: Plan([NewJob("k")], now + HOUR, 1), 5, 5)
+
+
+async def fired_once(store: Store, _: Any, count: int) -> None:
+    """Whoever lost the answer finds nothing left to fire."""
+    assert count in (0, 1)
+    assert [one.last_at for one in await store.schedules(1)] == [1]
+    assert len(await store.jobs()) == 1
+
+
+async def pause_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.pause_schedule(1, "s")
+
+
+async def resume_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.resume_schedule(1, "s", 5)
+
+
+async def drop_schedule(store: Store, _: Any, again: bool) -> bool:
+    return await store.drop_schedule(1, "s")
+
+
+def schedules_are(*expected: tuple[int, int | None, bool]) -> Check:
+    """By next tick, last tick, and whether it is paused."""
+
+    async def check(store: Store, _: Any, __: Any) -> None:
+        found = [(one.next_at, one.last_at, one.paused_at is not None) for one in await store.schedules(1)]
+        assert found == list(expected)
+
+    return check
 
 
 async def request(store: Store, _: Any, again: bool) -> str:
@@ -350,6 +455,52 @@ async def artifact_kept(store: Store, jobs: list[Job], kept: Artifact) -> None:
     assert await store.blob(1, kept.hash) == b"page"
 
 
+async def checkpoint(store: Store, jobs: list[Job], again: bool) -> list[str | None]:
+    large = Blob.of(b"large")
+    return await store.checkpoint([Save(jobs[0], "one", "1"), Save(jobs[0], "two", large.note, large)])
+
+
+async def checkpointed(store: Store, jobs: list[Job], stands: list[str | None]) -> None:
+    assert [one.result for one in await store.checkpoints(1, jobs[0].id)] == stands
+    assert await store.blob(1, Blob.of(b"large").hash) == b"large"
+
+
+async def with_a_checkpoint(store: Store) -> list[Job]:
+    jobs = await claimed_and_running(store)
+    await store.checkpoint([Save(jobs[0], "one", "1")])
+    return jobs
+
+
+async def checkpoint_changed(store: Store, jobs: list[Job], again: bool) -> None:
+    await store.checkpoint_changed(1, jobs[0].id, "one")
+
+
+async def change_noted(store: Store, jobs: list[Job], _: Any) -> None:
+    assert [one.changed_at is not None for one in await store.checkpoints(1, jobs[0].id)] == [True]
+
+
+async def note_progress(store: Store, jobs: list[Job], again: bool) -> None:
+    await store.note_progress([Report(jobs[0], "{}")], HOUR)
+
+
+async def progress_noted(store: Store, jobs: list[Job], _: Any) -> None:
+    assert [seen.payload for seen in await store.telemetry(JOB, jobs[0].id, 1)] == ["{}"]
+
+
+async def held_back(store: Store) -> list[int]:
+    return await queued(store, 2, held_by="version:a@1")
+
+
+async def lift_holds(store: Store, _: Any, again: bool) -> int:
+    return await store.lift_holds(["version:a@1"])
+
+
+async def holds_lifted(store: Store, ids: list[int], count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert count in (0, 2)
+    assert [row["held_by"] for row in await store.rows(JOB, ids, ("held_by",))] == [None, None]
+
+
 async def add_tenant(store: Store, _: Any, again: bool) -> int:
     return await store.add_tenant("ann")
 
@@ -358,9 +509,152 @@ async def tenant_added(store: Store, _: Any, id: int) -> None:
     assert [tenant.id for tenant in await store.tenants() if tenant.name == "ann"] == [id]
 
 
+# --- what jobs wait for
+
+
+async def spawn(store: Store, jobs: list[Job], again: bool) -> list[int] | None:
+    return await store.spawn(Save(jobs[0], "#spawn 1", ""), [NewJob("k", parent_id=jobs[0].id)] * 2)
+
+
+async def spawned(store: Store, jobs: list[Job], ids: list[int] | None) -> None:
+    assert ids is not None
+    await jobs_are(store, [jobs[0].id, *ids])
+    (kept,) = await store.checkpoints(1, jobs[0].id)
+    assert keys_of(kept.result) == ids
+
+
+async def a_waiting_job(store: Store) -> tuple[int, str]:
+    """Waits for an event; and a key to send it under."""
+    (job,) = await claimed_and_running(store)
+    values = {"run_at": 1 << 60, "waits_for": "event go", "seen": 1 << 60}
+    assert await store.apply([await decided(store, JOB, job.id, "snooze", by="holder", values=values)]) == []
+    return job.id, str(uuid4())
+
+
+async def send_signal(store: Store, given: tuple[int, str], again: bool) -> Sent:
+    return await store.send_signal(NewSignal(1, "go", "1", given[1], given[0]))
+
+
+async def signal_sent(store: Store, given: tuple[int, str], sent: Sent) -> None:
+    """Once, and the job is due."""
+    (row,) = await store.rows(JOB, [given[0]])
+    assert row["waits_for"] is None
+    assert await store.next_signal(1, given[0], "go", sent.id - 1) == Signal(sent.id, "1")
+    assert await store.next_signal(1, given[0], "go", sent.id) is None
+
+
+async def an_old_signal(store: Store) -> None:
+    await store.send_signal(NewSignal(1, "old", "1", str(uuid4())))
+
+
+async def forget_signals(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_signals(1 << 60)
+
+
+async def signals_forgotten(store: Store, _: Any, count: int) -> None:
+    assert await store.next_signal(1, 1, "old", 0) is None
+
+
+async def open_approval(store: Store, jobs: list[Job], again: bool) -> Approval | None:
+    return await store.open_approval(jobs[0], NewApproval("#approval 1", "Ship?"))
+
+
+async def approval_open(store: Store, jobs: list[Job], approval: Approval | None) -> None:
+    assert await store.approvals(1, job=jobs[0].id, open_only=False) == [approval]
+
+
+async def a_question(store: Store) -> Approval:
+    approval = await open_approval(store, await claimed_and_running(store), False)
+    assert approval is not None
+    return approval
+
+
+async def decide_approval(store: Store, question: Approval, again: bool) -> Approval | None:
+    return await store.decide_approval(1, question.id, "approved", "ann")
+
+
+async def approval_decided(store: Store, question: Approval, approval: Approval | None) -> None:
+    assert approval is not None
+    assert approval == await store.approval(1, question.id)
+    assert (approval.decision, approval.decided_by) == ("approved", "ann")
+
+
+async def a_stale_question(store: Store) -> Approval:
+    question = await a_question(store)
+    assert await store.apply([await decided(store, JOB, question.job_id or 0, "cancel")]) == []
+    return question
+
+
+async def withdraw_approvals(store: Store, _: Any, again: bool) -> int:
+    return await store.withdraw_approvals()
+
+
+async def approvals_withdrawn(store: Store, question: Approval, _: int) -> None:
+    found = await store.approval(1, question.id)
+    assert found is not None
+    assert found.decision == "withdrawn"
+
+
+async def declare_limits(store: Store, _: Any, again: bool) -> None:
+    await store.declare_limits([RULE])
+
+
+async def limits_declared(store: Store, _: Any, result: None) -> None:
+    assert RULE in await store.limit_rules()
+
+
+async def behind_a_limit(store: Store) -> str:
+    """Jobs behind a limit of their own."""
+    kind = await a_name(store)
+    await store.declare_limits([RULE._replace(name=kind)])
+    await store.enqueue([NewJob(kind, limit_key=f"*:{kind}", held_by="limit")] * 3)
+    return f"*:{kind}"
+
+
+async def pump(store: Store, _: Any, again: bool) -> int:
+    return await store.pump()
+
+
+async def pumped(store: Store, key: str, result: int) -> None:
+    """One of three, however often. While the server had not noticed that a caller was gone, another left that to it."""
+    while await store.next_pump() is not None:
+        await store.pump()
+    assert [use[2:4] for use in await store.limit_uses(1) if use.key == key] == [(1, 2)]
+
+
+async def a_name(store: Store) -> str:
+    """One that no call before has used."""
+    return f"n{await store.event_count()}"
+
+
+async def enqueue_unique(store: Store, key: str, again: bool) -> int:
+    return await store.enqueue_unique(NewJob("kind"), key, HOUR)
+
+
+async def enqueue_debounced(store: Store, key: str, again: bool) -> int:
+    return await store.enqueue_debounced(NewJob("kind"), key, HOUR, HOUR)
+
+
+async def windows_over(store: Store) -> None:
+    await store.enqueue_unique(NewJob("kind"), "u", -HOUR)
+
+
+async def forget_limits(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_limits()
+
+
+async def limits_forgotten(store: Store, _: Any, result: int) -> None:
+    assert await store.forget_limits() == 0
+
+
+async def one_enqueued(store: Store, _: Any, result: int) -> None:
+    assert (await entity(store, JOB, result))["state"] == "queued"
+
+
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
+    "enqueue started": Call("enqueue_started", worker, enqueue_started, is_started, 3, known_to_the_caller=False),
     "claim": Call("claim", five_jobs, claim(start=False), claimed_two, 2),
     "claim and start": Call("claim", five_jobs, claim(start=True), claimed_two, 4),
     "start": Call("apply", change("start", "assigned", "holder"), apply, applied),
@@ -382,11 +676,24 @@ CALLS: dict[str, Call] = {
         for name in NEEDED
     },
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
+    "beat": Call("beat", a_worker, beat, heard_of, 0),
+    "ask_to_end": Call("ask_to_end", a_worker, ask_to_end, asked_to_end, 0),
+    "silent_workers": Call("silent_workers", a_silent_worker, silent_workers, found_silent, 0),
     "pause": Call("set_queue_paused", nothing, pause(True), is_paused(True), 0),
     "resume": Call("set_queue_paused", paused_queue, pause(False), is_paused(False), 0),
+    "put_schedule": Call("put_schedule", nothing, put_schedule, schedules_are((1, None, False)), 0),
+    "fire_schedules": Call("fire_schedules", one_schedule, fire_schedules, fired_once),
+    "pause_schedule": Call("pause_schedule", one_schedule, pause_schedule, schedules_are((1, None, True)), 0),
+    "resume_schedule": Call("resume_schedule", paused_schedule, resume_schedule, schedules_are((5, None, False)), 0),
+    "drop_schedule": Call("drop_schedule", one_schedule, drop_schedule, schedules_are(), 0),
+    "declare_limits": Call("declare_limits", nothing, declare_limits, limits_declared, 0),
+    "pump": Call("pump", behind_a_limit, pump, pumped, 0),
+    "enqueue_unique": Call("enqueue_unique", a_name, enqueue_unique, one_enqueued),
+    "enqueue_debounced": Call("enqueue_debounced", a_name, enqueue_debounced, one_enqueued),
     "request": Call("recall", nothing, request, requested_once),
     "answer": Call("answer", open_request, answer, answered, 0),
     "forget_requests": Call("forget_requests", old_request, forget, forgotten, 0),
+    "forget_limits": Call("forget_limits", windows_over, forget_limits, limits_forgotten, 0),
     "forget_telemetry": Call("forget_telemetry", old_telemetry, forget_telemetry, telemetry_forgotten, 0),
     "record_telemetry": Call("record_telemetry", nothing, record_telemetry, telemetry_recorded, 0),
     "prune": Call("prune", an_ended_job, prune, pruned, 0),
@@ -394,5 +701,15 @@ CALLS: dict[str, Call] = {
     "take_duty": Call("take_duty", nothing, take_duty, duty_taken, 0),
     "count": Call("count", nothing, count, counted_once, 0),
     "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
+    "checkpoint": Call("checkpoint", claimed_and_running, checkpoint, checkpointed, 0),
+    "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
+    "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
+    "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
+    "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
+    "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
+    "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),
+    "open_approval": Call("open_approval", claimed_and_running, open_approval, approval_open, 0),
+    "decide_approval": Call("decide_approval", a_question, decide_approval, approval_decided, 0),
+    "withdraw_approvals": Call("withdraw_approvals", a_stale_question, withdraw_approvals, approvals_withdrawn, 0),
     "add_tenant": Call("add_tenant", nothing, add_tenant, tenant_added, 0),
 }

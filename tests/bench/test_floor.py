@@ -26,6 +26,7 @@ def test_the_floor_of_sqlite_runs_the_statements_of_the_product() -> None:
     for floor, name in (("TAKE_KEYS", "take_keys"), ("ENQUEUE", "enqueue"), ("DUE", "due"), ("CLAIM", "claim")):
         assert bare(getattr(floor_sqlite, floor)) == bare(named[name].sql)
     assert bare(floor_sqlite.MAY_CLAIM) == bare(named["may_claim"].sql)
+    assert bare(floor_sqlite.QUEUE_NOW) == bare(named["queue_now"].sql)
     assert bare(floor_sqlite.NEXT_PRIORITY) == bare(named["next_priority"].sql)
     assert bare(floor_sqlite.START) == bare(moved(SQLITE, "start"))
     assert bare(floor_sqlite.SUCCEED) == bare(moved(SQLITE, "succeed"))
@@ -35,7 +36,7 @@ def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
     named = Catalogue(POSTGRES)
     for floor, name in (("TAKE_PAGES", "take_pages"), ("CLAIM", "claim")):
         assert bare(getattr(floor_postgres, floor)) == bare(named[name].sql)
-    alike = dict.fromkeys(("id", *NewJob._fields), (1,))
+    alike = {**dict.fromkeys(("id", *NewJob._fields), (1,)), "limit_key": (None,)}
     assert bare(floor_postgres.ENQUEUE) == bare(named.enqueue(alike).sql)
     assert bare(floor_postgres.START) == bare(moved(POSTGRES, "start"))
     assert bare(floor_postgres.SUCCEED) == bare(moved(POSTGRES, "succeed"))

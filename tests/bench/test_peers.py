@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.peers import environment
-from bench.peers.catalogue import SYSTEMS, System
+from bench.peers.catalogue import SYSTEMS, Part, System
 from bench.peers.engine import Engines
-from bench.peers.measurement import Effort, Figures, measure, rate, to_start_ms
+from bench.peers.measurement import Effort, Figures, Measure, drain_by_one, measure, rate, singles, to_start_ms
 from bench.peers.processes import Failed, Station, last_line
 from bench.peers.tally import Mark, Tally, counted, marks
 from bench.peers.targets import TARGETS, Target, advantage, not_at_their_best
@@ -123,7 +123,8 @@ def test_every_peer_has_a_program_and_pins_all_it_needs_without_an_address() -> 
 def test_detent_is_measured_on_a_file_of_its_own(tmp_path: Path) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
-        measure(OURS, ["singles", "drain_by_one"], engines, Effort(seconds=0.5, timed=5, jobs=600), found)
+        parts: dict[Part, Measure] = {"singles": singles, "drain_by_one": drain_by_one}
+        measure(OURS, parts, engines, Effort(seconds=0.5, timed=5, jobs=600), found)
     assert found.trouble == []
     assert {"bulk", "single", "drain", "p50_ms", "p95_ms", "idle_cpu", "memory_mib"} == found.values.keys()
     assert list(tmp_path.iterdir()) == []

@@ -24,3 +24,16 @@ def test_queues_are_listed_paused_and_resumed(sqlite_url):
     assert answered == {"name": "default", "paused": False, "was_paused": True}
     assert said(sqlite_url, "queues", "resume", "default") == "default was not paused.\n"
     assert answer(sqlite_url, "queues", "list")["queues"][0]["paused_at"] is None
+
+
+def test_a_queue_is_limited_and_the_limit_is_listed_and_taken_away(sqlite_url):
+    assert run("migrate", "--db", sqlite_url).returncode == 0
+    assert said(sqlite_url, "limits", "list") == "No limits: none was declared.\n"
+    assert answer(sqlite_url, "queues", "limit", "emails", "--most", "10", "--rate", "100/min")["most"] == 10
+    (limit,) = answer(sqlite_url, "limits", "list")["limits"]
+    assert (limit["key"], limit["most"], limit["rate"], limit["window_us"]) == ("queue:emails", 10, 100, 60_000_000)
+    assert "100 in" in said(sqlite_url, "limits", "list")
+    assert run("queues", "limit", "emails", "--db", sqlite_url).returncode == 2
+    assert run("queues", "limit", "emails", "--rate", "often", "--db", sqlite_url).returncode == 2
+    assert said(sqlite_url, "queues", "limit", "emails", "--none") == "emails has no limit.\n"
+    assert answer(sqlite_url, "limits", "list") == {"limits": []}

@@ -44,6 +44,23 @@ other = 1
 """
 
 
+SLOW_TO_OPEN = """
+import asyncio
+from pathlib import Path
+
+from detent import Detent
+
+class Slow(Detent):
+    async def open(self):
+        if not Path("opening").exists():
+            Path("opening").touch()
+            await asyncio.sleep(1)
+        return await super().open()
+
+app = Slow()
+"""
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "detent", "work", *arguments]
 
@@ -135,6 +152,22 @@ def test_a_signal_lets_the_running_job_end(folder: Path, sqlite_url: str, number
     out, _ = worker.communicate(timeout=20)
     assert (worker.returncode, out) == (0, "1 job settled.\n")
     assert asyncio.run(job(sqlite_url, key))["state"] == "succeeded"
+
+
+def test_a_signal_is_heard_while_the_database_is_being_opened(folder: Path, sqlite_url: str) -> None:
+    """It used to be forgotten when the worker began, which then went on until it was killed."""
+    (folder / "shop.py").write_text(SLOW_TO_OPEN)
+    worker = subprocess.Popen(command("shop:app", "--db", sqlite_url), cwd=folder, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not (folder / "opening").exists():
+        assert time.monotonic() < deadline, "it never opened its database"
+        time.sleep(0.01)
+    os.kill(worker.pid, signal.SIGTERM)
+    try:
+        out, _ = worker.communicate(timeout=20)
+    finally:
+        worker.kill()
+    assert (worker.returncode, out) == (0, "0 jobs settled.\n")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
 from detent.store import Event, EventFilter, Job, NewJob, Reader, Store, Transaction
+from tests.conformance.times import SetClock
 
 LEASE = 60_000_000
 Verbs = Store | Transaction
@@ -76,6 +77,32 @@ async def running(store: Verbs, owner: int, number: int = 1, lease_us: int = LEA
     for id in ids:
         await moved(store, JOB, id, "start", by="holder")
     return ids
+
+
+async def started(store: Store, owner: int | None = None, **fields: Any) -> Job:
+    """A fresh job, running, as its claim returned it."""
+    await queued(store, **fields)
+    owner = owner or await worker(store)
+    (job,) = await claim(store, owner, 1, start=True)
+    return job
+
+
+async def lost_jobs(store: Store, clock: SetClock) -> AsyncIterator[tuple[str, Job]]:
+    """Running jobs as their claims returned them, each lost in another way since; afterwards they are called off."""
+    owner, other = await worker(store), await worker(store, name="bob")
+    for way in ("settled", "released", "claimed by another", "lease over"):
+        job = await started(store, owner)
+        if way == "settled":
+            await moved(store, JOB, job.id, "succeed", by="holder")
+        elif way == "lease over":
+            await clock.advance(LEASE)
+        else:
+            await moved(store, JOB, job.id, "release", by="holder")
+            if way == "claimed by another":
+                await claim(store, other, 1, start=True)
+        yield way, job
+        if way != "settled":
+            await moved(store, JOB, job.id, "cancel")
 
 
 async def in_state(store: Verbs, owner: int, state: str) -> int:

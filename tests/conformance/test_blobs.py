@@ -14,10 +14,11 @@ from detent.errors import LeaseLost
 from detent.lifecycle import JOB
 from detent.store import Blob, Job, NewJob, Store, open_store
 from detent.store.blobs import RESULT_BLOB
+from detent.store.checkpoints import Save
 from detent.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
-from tests.conformance.stage import LEASE, claim, decided, entity, log, moved, queued, undone, worker
+from tests.conformance.stage import claim, decided, entity, log, lost_jobs, moved, started, undone, worker
 from tests.conformance.times import SetClock
 from tests.support.broken_sql import leave_out
 
@@ -34,14 +35,6 @@ def content(size: int = 50_000) -> Blob:
 def large(blob: Blob) -> dict[str, Any]:
     """The values of a move that brings a large result."""
     return {"result": blob.note, RESULT_BLOB: blob}
-
-
-async def started(store: Store, owner: int | None = None, **fields: Any) -> Job:
-    """A fresh job, running, as its claim returned it."""
-    await queued(store, **fields)
-    owner = owner or await worker(store)
-    (job,) = await claim(store, owner, 1, start=True)
-    return job
 
 
 async def count(hand: Hand, table: str) -> int:
@@ -154,28 +147,12 @@ async def test_the_same_new_content_kept_by_many_at_once_is_stored_once(store: S
 
 async def _stale_keeps(store: Store, clock: SetClock) -> list[str]:
     """In which of the ways to lose a job its old holder could still attach something to it."""
-    owner, other = await worker(store), await worker(store, name="bob")
     attached = []
-    for way in ("settled", "released", "claimed by another", "lease over"):
-        job = await started(store, owner)
-        if way == "settled":
-            await moved(store, JOB, job.id, "succeed", by="holder")
-        elif way == "lease over":
-            await clock.advance(LEASE)
-        else:
-            await moved(store, JOB, job.id, "release", by="holder")
-            if way == "claimed by another":
-                await claim(store, other, 1, start=True)
+    async for way, job in lost_jobs(store, clock):
         with contextlib.suppress(LeaseLost):
             await store.keep_artifact(job, "late", content(), TEXT)
             attached.append(way)
-        await _end(store, job.id)
     return attached
-
-
-async def _end(store: Store, id: int) -> None:
-    if (await entity(store, JOB, id))["state"] != "succeeded":
-        await moved(store, JOB, id, "cancel")
 
 
 @keeps(Writer.keep_artifact, "One that no longer holds the job gets `LeaseLost`", "nothing was kept")
@@ -226,14 +203,15 @@ async def test_tenants_share_no_content_and_see_none_of_each_other(store: Store,
 
 @keeps(
     Writer.drop_unused_blobs,
-    "Drops blobs that were first kept before that time and that no result and no artifact refers to, the oldest first, "
-    "at most so many",
+    "Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the "
+    "oldest first, at most so many",
     "returns how many",
 )
 async def test_only_old_content_that_nothing_refers_to_is_dropped_the_oldest_first(
     timed: Store, clock: SetClock, hand: Hand
 ) -> None:
-    job, replaced, result = await started(timed), [content() for _ in range(4)], content()
+    job, replaced, result, step = await started(timed), [content() for _ in range(4)], content(), content()
+    await timed.checkpoint([Save(job, "step", step.note, step)])
     for blob in replaced:
         await timed.keep_artifact(job, "report", blob, TEXT)
         await clock.advance(1000)
@@ -243,25 +221,24 @@ async def test_only_old_content_that_nothing_refers_to_is_dropped_the_oldest_fir
     assert await timed.drop_unused_blobs(BY_NOW, 1) == 1
     assert [await timed.blob(OURS, blob.hash) is None for blob in replaced] == [True, True, False, False]
     assert await timed.drop_unused_blobs(BY_NOW, 100) == 1
-    assert [await timed.blob(OURS, blob.hash) for blob in (replaced[3], result)] == [
-        replaced[3].content,
-        result.content,
-    ]
+    stays = (replaced[3], result, step)
+    assert [await timed.blob(OURS, blob.hash) for blob in stays] == [blob.content for blob in stays]
     assert await timed.drop_unused_blobs(BY_NOW, 100) == 0
 
 
 async def test_the_content_of_a_deleted_job_is_dropped_and_that_of_its_neighbours_stays(
     store: Store, hand: Hand
 ) -> None:
-    shared, own, result = content(), content(), content()
+    shared, own, result, step = content(), content(), content(), content()
     gone, stays = await started(store), await started(store)
     for job, name, blob in ((gone, "a", shared), (gone, "b", own), (stays, "a", shared)):
         await store.keep_artifact(job, name, blob, TEXT)
+    await store.checkpoint([Save(gone, "step", step.note, step)])
     await moved(store, JOB, gone.id, "succeed", by="holder", values=large(result))
     await hand.run(f"DELETE FROM jobs WHERE id = {gone.id}")
-    assert await store.artifacts(OURS, gone.id) == []
-    assert await store.drop_unused_blobs(BY_NOW, 100) == 2
-    assert [await store.blob(OURS, blob.hash) for blob in (own, result)] == [None, None]
+    assert [await store.artifacts(OURS, gone.id), await store.checkpoints(OURS, gone.id)] == [[], []]
+    assert await store.drop_unused_blobs(BY_NOW, 100) == 3
+    assert [await store.blob(OURS, blob.hash) for blob in (own, result, step)] == [None, None, None]
     assert await store.blob(OURS, shared.hash) == shared.content
 
 

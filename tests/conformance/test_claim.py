@@ -19,7 +19,7 @@ def kinds(jobs: list[Job]) -> list[str]:
     return [job.kind for job in jobs]
 
 
-@keeps(Writer.claim, "Each job goes to one claimer only, highest priority first, then oldest")
+@keeps(Writer.claim, "Each job goes to one claimer only")
 async def test_each_job_goes_to_one_claimer_only(store: Store) -> None:
     owners = [await worker(store, name=str(number)) for number in range(8)]
     ids = await queued(store, 60)
@@ -60,7 +60,7 @@ async def test_a_claim_is_one_event_by_the_worker(store: Store) -> None:
     assert (event.correlation_id, event.trace_id) == ("c-1", "t-1")
 
 
-@keeps(Writer.claim, "Each job goes to one claimer only, highest priority first, then oldest")
+@keeps(Writer.claim, "tenants take turns, of each the highest priority goes first, then the oldest")
 async def test_the_highest_priority_goes_first_then_the_oldest(timed: Store, clock: SetClock) -> None:
     owner, now = await worker(timed), clock.now
     wishes = [("low", -1, 0), ("third", 0, 3), ("high", 5, 9), ("first", 0, 1), ("second", 0, 1)]

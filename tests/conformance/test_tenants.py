@@ -9,11 +9,16 @@ import pytest
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB, WORKER
+from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
+from detent.store.approvals import NewApproval
+from detent.store.checkpoints import Save
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
-from detent.store.records import Counter, Expiry
+from detent.store.records import Counter, Expiry, LimitRule
+from detent.store.schedules import Schedule
+from detent.store.signals import NewSignal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -84,8 +89,12 @@ async def peopled(postgres_store: Store) -> Store:
         for name, lifecycle in CREATED.items():
             await postgres_store.create(lifecycle, tenant_id=tenant_id, **NEEDED[name])
         await postgres_store.set_queue_paused("paused", True, tenant_id=tenant_id)
+        hourly = Schedule.of("hourly", NewJob("k", tenant_id=tenant_id), Rule.of(every="1h"), "all", "test", 1)
+        await postgres_store.put_schedule(hourly)
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
+        await postgres_store.enqueue_unique(NewJob("kind", tenant_id=tenant_id), "u", 1)
+        await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)
         await postgres_store.prune(WORKER, [ended], Expiry({"TERMINATED": 1 << 60}))
@@ -93,9 +102,22 @@ async def peopled(postgres_store: Store) -> Store:
     return postgres_store
 
 
+async def _limit_something(store: Store, tenant_id: int) -> None:
+    """A start that counts, a key, and a job that waits for a later look."""
+    await store.declare_limits([LimitRule("job", "limited", 1, 9, 1 << 50, "tenant")])
+    waits = NewJob("limited", tenant_id=tenant_id, queue="limited", limit_key="tenant:limited", held_by="limit")
+    await store.enqueue([waits])
+    await store.pump()
+    await claim(store, await worker(store, name="counter"), 1, "limited", start=True)
+    await store.enqueue([waits._replace(delay_us=1 << 50)])
+
+
 async def _keep_something(store: Store) -> None:
     for job in await claim(store, await worker(store, name="keeper"), start=True):
         await store.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
+        await store.checkpoint([Save(job, "step", "1")])
+        await store.open_approval(job, NewApproval("step", "Ship?"))
+        await store.send_signal(NewSignal(job.tenant_id, "go", "1", "key"))
         await moved(store, JOB, job.id, "release", by="holder")
 
 
@@ -146,7 +168,7 @@ async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_tab
 
 @keeps(Promises.transaction, "With a tenant, PostgreSQL lets it see and touch only that tenant's rows")
 async def test_a_tenants_transaction_cannot_touch_a_foreign_row(peopled: Store) -> None:
-    (ours,) = [event.entity_id for event in await log(peopled, type="job_enqueued", tenant_id=OURS)]
+    ours, *_ = [event.entity_id for event in await log(peopled, type="job_enqueued", tenant_id=OURS)]
     cancel = await decided(peopled, JOB, ours, "cancel")
     async with peopled.transaction(tenant_id=THEIRS) as transaction:
         assert await transaction.get(JOB, ours, None) is None

@@ -174,3 +174,19 @@ async def test_a_snapshot_holds_nobody_up_and_ends_with_its_block(store: Store) 
         await snapshot.counts(JOB)
         await queued(store)
     assert await store.counts(JOB) == (1, 0)
+
+
+async def test_a_caller_that_gives_up_waiting_for_a_transaction_holds_up_nobody(store: Store) -> None:
+    async def wait_in_vain() -> None:
+        async with store.transaction():
+            raise AssertionError("it was never its turn")
+
+    async with store.transaction():
+        waiting = asyncio.create_task(wait_in_vain())
+        await asyncio.sleep(
+            0
+        )  # SQLite: it stands in line; PostgreSQL has a connection for it, and is cancelled on the way
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    async with asyncio.timeout(10):
+        await queued(store)

@@ -24,6 +24,8 @@ AGREEABLE: dict[str, Any] = {
     "lease_until": NOW + 1,
     "run_at": NOW,
     "held_by": None,
+    "parent_id": None,
+    "limit_key": None,
     "attempts": 1,
     "max_attempts": 4,
     "on_exhausted": "dead_letter",

@@ -285,6 +285,8 @@ class Rules:
             "lease_until": rec.lease,
             "run_at": rec.wait,
             "held_by": None,
+            "parent_id": None,
+            "limit_key": None,
         }
 
     def _moved(self, rec: Rec, change: Change) -> Rec:

@@ -191,3 +191,7 @@ def asks_for_nonsense(ctx: IsolatedContext) -> str:
         assert reply is not None
         assert "refused" in reply[0]
     return "survived"
+
+
+async def spawns(ctx: Context) -> None:
+    await ctx.spawn("anything")

@@ -13,6 +13,7 @@ from detent.lifecycle import JOB
 from detent.service import audit, retention
 from detent.service.retention import Retention, prune, sweep
 from detent.store import JobFilter, NewJob, Store
+from detent.store.signals import NewSignal
 from detent.worker.pruner import Pruner
 from tests.conformance.by_hand import Hand, hand_on
 from tests.support.lives import live
@@ -148,3 +149,12 @@ async def test_an_unfinished_row_cannot_be_deleted_by_hand(old: Store, hand: Han
     with pytest.raises(Exception, match="a job that has not ended cannot be deleted"):
         await hand.run(f"DELETE FROM jobs WHERE id = {id}")
     assert await old.get(JOB, id, 1)
+
+
+async def test_a_sweep_drops_signals_of_more_than_a_week_ago(store: Store, hand: Hand) -> None:
+    for name in ("old", "new"):
+        await store.send_signal(NewSignal(1, name, "1", name))
+    await hand.run(f"UPDATE signals SET created_at = created_at - {8 * DAY_US} WHERE name = 'old'")
+    assert (await sweep(store, Retention())).signals == 1
+    assert await store.next_signal(1, 1, "old", 0) is None
+    assert await store.next_signal(1, 1, "new", 0) is not None

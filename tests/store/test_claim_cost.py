@@ -36,9 +36,14 @@ async def test_postgres_reads_a_few_pages_beside_many_delayed_jobs(postgres_url:
     await connection.execute("ANALYZE jobs")
     sql, parameters = Catalogue(POSTGRES)["claim_and_start"]
     values = {"worker": worker, "claim_id": 1, "limit": 100, "lease_us": HOUR, "queues": ["default"], "actor": "w"}
-    answer = await connection.fetchval(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *[values.get(name) for name in parameters]
-    )
+    answer = ""
+    for _ in range(2):  # the first one also reads what there is to know about the tables
+        begun = connection.transaction()
+        await begun.start()
+        answer = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *[values.get(name) for name in parameters]
+        )
+        await begun.rollback()
     await connection.close()
     (plan,) = json.loads(answer)
     assert plan["Plan"]["Actual Rows"] == 3
@@ -58,15 +63,20 @@ async def test_sqlite_takes_a_few_steps_beside_many_delayed_jobs(sqlite_url: str
     db.set_progress_handler(counted, 100)
     catalogue, below, found = Catalogue(SQLITE), 1 << 31, 0
     for _ in range(PRIORITIES):
-        ((below,),) = db.execute(catalogue["next_priority"].sql, ("default", below))
-        found += (
-            len(list(db.execute(catalogue["due"].sql, ("default", below, 1 << 60, None, 100)))) if below == 0 else 0
-        )
-        due = db.execute(catalogue["due"].sql, ("default", below, 0, None, 100))
-        assert list(due) == []
+        ((below,),) = db.execute(catalogue["next_priority"].sql, ("default", 1, below))
+        found += len(list(db.execute(catalogue["due"].sql, ("default", 1, below, 1 << 60, 100)))) if below == 0 else 0
+        assert list(db.execute(catalogue["due"].sql, ("default", 1, below, 0, 100))) == []
     db.close()
     assert found == 100
     assert steps < LATER
+
+
+async def test_a_claim_passes_over_tenants_whose_jobs_are_due_later(store) -> None:
+    tenants = [await store.add_tenant(f"t{number}") for number in range(300)]
+    await store.enqueue([NewJob("later", tenant_id=tenant, delay_us=HOUR) for tenant in tenants for _ in range(3)])
+    await store.enqueue([NewJob("due", tenant_id=tenants[150])])
+    worker = await store.create(WORKER, name="w", incarnation="w", workspace_id="w")
+    assert [job.kind for job in await store.claim(worker, ["default"], 9, HOUR, claim_id=1)] == ["due"]
 
 
 @pytest.mark.parametrize("priorities", [1, 7])

@@ -129,6 +129,13 @@ async def test_a_process_that_asks_for_nonsense_is_refused_and_its_worker_surviv
     assert (await job.result(), await job.artifacts()) == ("survived", [])
 
 
+async def test_a_process_of_its_own_is_told_that_it_cannot_wait_for_others(app: Detent) -> None:
+    job = await app.job(isolation="process")(jobs.spawns).enqueue()
+    async with working(app):
+        await reaches(app, job, "failed")
+    assert "leave out isolation='process'" in (await row(app, job))["error"]
+
+
 async def test_a_process_over_its_cpu_time_is_killed_and_its_job_tried_again(app: Detent) -> None:
     spins = app.job(isolation="process", cpu="1s", backoff=0)(jobs.spins)
     job = await spins.enqueue()

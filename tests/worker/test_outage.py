@@ -16,6 +16,7 @@ import pytest
 
 from detent import Detent
 from detent.errors import DiskFull, NotADatabase, NotPermitted, NotWritable, SchemaDamaged, Unreachable
+from detent.lifecycle import WORKER
 from detent.store.sqlite import SqliteStore
 from detent.worker.context import Context
 from detent.worker.outage import Outage
@@ -94,6 +95,22 @@ async def test_a_worker_on_a_full_disk_says_so_once_and_goes_on_when_there_is_ro
         out, back = said(caplog)
         assert "is full; what was committed is safe" in out
         assert BACK.fullmatch(back)
+
+
+async def test_on_a_full_disk_everyone_whose_write_was_in_the_group_hears_that_it_is_full(sqlite_url: str) -> None:
+    """SQLite undoes the whole transaction then; they used to be told of a savepoint that is gone."""
+    async with Detent(sqlite_url) as app:
+        store = await app.open()
+        large = {"payload": '"' + "x" * 1_000_000 + '"', "ttl_us": 1}
+        async with full_disk(app):
+            kinds = [f"kind {number}" for number in range(8)]
+            writes = (store.record_telemetry(WORKER, 1, kind, **large) for kind in kinds)  # type: ignore[arg-type]
+            said = await asyncio.gather(*writes, return_exceptions=True)
+            assert {type(error) for error in said} == {DiskFull}
+            with pytest.raises(DiskFull):
+                async with asyncio.timeout(10), store.transaction() as transaction:
+                    await transaction.record_telemetry(WORKER, 1, "kind", **large)  # type: ignore[arg-type]
+        await store.record_telemetry(WORKER, 1, "kind", **large)  # type: ignore[arg-type]
 
 
 async def test_a_claim_that_failed_is_no_sign_that_nothing_is_due(sqlite_url: str) -> None:

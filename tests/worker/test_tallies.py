@@ -54,8 +54,8 @@ async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Detent) -> 
     async def quick(ctx: object) -> None: ...
 
     async with working(app):
-        for _ in range(2):  # the second rings for a worker that listens by now
-            await reaches(app, await quick.enqueue(), "succeeded")
+        for key in "ab":  # the second rings for a worker that listens by now; with a key it goes through the queue
+            await reaches(app, await quick.enqueue(_key=key), "succeeded")
     store = await app.open()
     found = await counted(store)
     assert found.total(metrics.CLAIM_CALLS, outcome="jobs") == 2

@@ -13,6 +13,7 @@ import pytest
 
 from detent import Detent
 from detent.app import DeclaredJob
+from detent.errors import WorkerExhausted
 from detent.worker.context import Context
 from detent.worker.threads import Threads
 from tests.support.command import environment
@@ -57,7 +58,8 @@ async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_the
     first = await sticks.enqueue()
     await reaches(app, first, "dead_lettered")
     assert await last(app, first) == ("dead_letter", "timeout", "exec")
-    await asyncio.wait_for(work, 15)  # one of two is half
+    with pytest.raises(WorkerExhausted, match="1 handlers do not end"):
+        await asyncio.wait_for(work, 15)  # one of two is half
     gate.set()
     assert "1 handlers do not end and cannot be ended: this worker drains and ends" in caplog.text
     after = await works.enqueue()

@@ -39,12 +39,17 @@ def launched() -> None:
     DBOS.launch()
 
 
+def launched_anew() -> None:
+    """For the first time, on an empty database."""
+    if "sqlite" in URL:
+        with sqlalchemy.create_engine(URL).connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    launched()
+
+
 class DbosProgram(Program):
     def setup(self) -> None:
-        if "sqlite" in URL:
-            with sqlalchemy.create_engine(URL).connect() as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        launched()
+        launched_anew()
         DBOS.register_queue("bench", worker_concurrency=CONCURRENCY, polling_interval_sec=POLL_SECONDS)
         DBOS.destroy()
 

@@ -6,16 +6,18 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.cli import job_output, screen
+from detent.cli import job_output, job_signals, job_steps, job_watch, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operator, with_tenant
 from detent.lifecycle import JOB
 from detent.lifecycle.job import FAILED, QUEUED, RUNNING, SUCCEEDED
 from detent.service import artifacts as artifact_service
 from detent.service import events as event_service
+from detent.service import job_steps as step_service
 from detent.service import jobs as service
 from detent.service.blobs import whole
 from detent.service.entities import actor_name, public_id
@@ -30,6 +32,7 @@ app = typer.Typer()
 app.command()(job_output.result)
 app.command()(job_output.artifacts)
 app.command()(job_output.artifact)
+app.command()(job_signals.signal)
 
 Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="The arguments as a JSON object; - reads stdin.")]
 Edited = Annotated[
@@ -121,20 +124,38 @@ def list_(
 
 
 @app.command()
-def show(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show everything about one job, and what happened to it."""
+def show(
+    id: JobId,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep up with it until it has ended.")] = False,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Show everything about one job, what its steps have done, and what happened to it."""
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Story, int]:
         return await service.show(store, tenant_id, id), await store.now()
 
+    async def keep_up(store: Store, tenant_id: int) -> None:
+        await job_watch.watch(partial(read, store, tenant_id), _story, _shown, as_json)
+
+    if watch:
+        asyncio.run(with_tenant(db, tenant, keep_up))
+        return
     story, now = asyncio.run(with_tenant(db, tenant, read))
-    shown = {
+    screen.emit(_shown(story), lambda: _story(story, now), as_json)
+
+
+def _shown(story: service.Story) -> dict[str, Any]:
+    return {
         **service.as_json(story.job),
+        "waits_for": _waits_for(story.job),
+        "progress": step_service.said_as_json(story.progress),
+        "steps": [step_service.as_json(one) for one in story.steps],
         "artifacts": [artifact_service.as_json(kept) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [event_service.as_json(event) for event in story.events],
     }
-    screen.emit(shown, lambda: _story(story, shown, now), as_json)
 
 
 @app.command()
@@ -198,6 +219,11 @@ def wait(
     screen.emit(service.as_json(row), lambda: _ending(row), as_json)
     if not service.succeeded(row):
         raise typer.Exit(1)
+
+
+def _waits_for(row: dict[str, Any]) -> str | None:
+    """It is left in the row when the job goes on, and means nothing from then on."""
+    return row["waits_for"] if row["state"] == QUEUED.name else None
 
 
 def _given(payload: str) -> str:
@@ -276,7 +302,7 @@ def _ended(state: str) -> str:
     return state_name(state) if state in (SUCCEEDED.name, FAILED.name) else f"was {state_name(state)}"
 
 
-def _story(story: service.Story, shown: dict[str, Any], now: int) -> RenderableType:
+def _story(story: service.Story, now: int) -> RenderableType:
     from rich.console import Group
 
     table = screen.table("when", "event", "state", "by", "reason")
@@ -284,7 +310,8 @@ def _story(story: service.Story, shown: dict[str, Any], now: int) -> RenderableT
     for event in story.events:
         by = actor_name(event.actor) or "–"
         table.add_row(screen.moment(event.ts), event.type, state_name(event.to_state), by, event.reason or "")
-    return Group(*lines(_facts(story, shown, now)), "", table)
+    steps = ("", job_steps.table(story.steps)) if story.steps else ()
+    return Group(*lines(_facts(story, _shown(story), now)), *steps, "", table)
 
 
 def lines(facts: Iterator[tuple[str, Any]]) -> list[str]:
@@ -297,6 +324,9 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "job", shown["id"]
     yield "kind", row["kind"]
     yield "state", f"{state_name(row['state'])}, {lately(row, now)}"
+    yield "progress", job_steps.bar(story.progress, now)
+    yield "waits for", job_steps.waiting(shown["waits_for"], row["run_at"], now)
+    yield "held because", row["held_by"] and row["reason"]
     yield "queue", f"{row['queue']}, priority {row['priority']}"
     yield "attempts", f"{row['attempts']} of {row['max_attempts']}, then {row['on_exhausted'].replace('_', ' ')}"
     yield "made", f"{screen.moment(row['created_at'])} ({screen.ago(row['created_at'], now)})"

@@ -23,15 +23,22 @@ from detent.errors import BadInput, DetentError
 COMMANDS = {
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
+    "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
+    "workers": Entry("detent.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
+    "approvals": Entry("detent.cli.approvals:app", "See what jobs ask people; approve or reject it."),
+    "why": Entry("detent.cli.why:why", "Tell why a job is not moving, and when that clears."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
-    "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause and resume them."),
+    "schedules": Entry("detent.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."),
+    "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause, resume and limit them."),
+    "limits": Entry("detent.cli.limits:app", "See the limits of jobs and queues, and what waits behind them."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
+    "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 

@@ -40,6 +40,7 @@ def prune(
     swept = asyncio.run(run())
     rows = {"jobs": dict(swept.jobs), "workers": dict(swept.workers)}
     counts = {**rows, "requests": swept.requests, "telemetry": swept.telemetry, "blobs": swept.blobs}
+    counts["signals"] = swept.signals
     screen.emit({"dry_run": dry_run, **counts}, lambda: _said(swept, older_than, dry_run), as_json)
 
 

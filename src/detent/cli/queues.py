@@ -10,8 +10,11 @@ import typer
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
 from detent.cli.jobs import WIDE_ENOUGH, state_name
+from detent.errors import BadInput
 from detent.lifecycle import JOB
+from detent.service import limits
 from detent.service import queues as service
+from detent.throttle import Throttle
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,6 +58,29 @@ def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_j
     before = asyncio.run(_change(service.resume, name, tenant, db))
     said = f"{name} was not paused." if before.paused_at is None else f"{name} is served again."
     screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def limit(
+    name: Name,
+    most: Annotated[int | None, typer.Option("--most", metavar="N", help="So many run at once, in the fleet.")] = None,
+    rate: Annotated[str | None, typer.Option("--rate", metavar="RATE", help="So many start, as in 100/min.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take its limit away.")] = False,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Limit how many jobs of a queue run at once and start, of all tenants together; what runs goes on."""
+    throttle = Throttle.of(most, rate)
+    if none == (throttle is not None):
+        raise BadInput(what="say --most or --rate, or --none alone, as in: detent queues limit emails --most 10")
+    asyncio.run(_limit(name, throttle, db))
+    said = f"{name} has no limit." if throttle is None else f"{name} is limited: detent limits list shows it."
+    screen.emit({"name": name, "most": most, "rate": rate}, lambda: said, as_json)
+
+
+async def _limit(name: str, throttle: Throttle | None, db: str | None) -> None:
+    async with opened(db) as store:
+        await limits.limit_queue(store, name, throttle)
 
 
 async def _change(change: Any, name: str, tenant: str, db: str | None) -> QueueSummary:

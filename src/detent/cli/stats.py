@@ -13,6 +13,7 @@ from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
 from detent.cli.queues import table as queue_table
 from detent.errors import BadInput
+from detent.lifecycle import WORKER
 from detent.service import stats as service
 from detent.service.roll_up import PAGE
 
@@ -72,6 +73,10 @@ def _page(figures: Stats) -> RenderableType:
 def _queues(figures: Stats) -> Iterator[Section]:
     if figures.queues:
         yield _title("Queues"), queue_table(figures.queues, figures.now)
+    if figures.workers:
+        names = [state.name for state in WORKER.states if state.name in figures.workers]
+        counts = (f"{figures.workers[name]:,} {name}" for name in names)
+        yield (f"Workers: {', '.join(counts)}.",)
     lately = figures.lately
     ended = sum(lately.get(trigger, 0) for trigger in service.ENDS)
     rate = ended / (service.LATELY_US / 1_000_000)

@@ -86,13 +86,21 @@ async def watch(look: Callable[[], Doing | None]) -> None:
 
 
 async def _keep_up(look: Callable[[], Doing | None]) -> None:
+    def say() -> str:
+        doing = look()
+        return line(doing) if doing else "starting"
+
+    await keep_up(say)
+
+
+async def keep_up(say: Callable[[], str]) -> None:
+    """One line on the terminal that says what is so, until cancelled."""
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=screen.stderr(), auto_refresh=False, transient=True) as live:
         while True:
-            doing = look()
-            live.update(Text(line(doing) if doing else "starting", no_wrap=True, overflow="ellipsis"), refresh=True)
+            live.update(Text(say(), no_wrap=True, overflow="ellipsis"), refresh=True)
             await asyncio.sleep(GLANCE_SECONDS)
 
 

@@ -14,38 +14,71 @@ import typer
 from detent.cli import screen, watch
 from detent.cli.database import Db
 from detent.errors import BadInput
+from detent.worker.bond import bound_to_supervisor
 
 if TYPE_CHECKING:
     from detent.app import Detent
 
 
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")]
+Queues = Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")]
+Lease = Annotated[
+    str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
+]
+Grace = Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Pause while more memory than this is in use, such as 1GiB.")
+]
+SupervisorTimeout = Annotated[
+    str, typer.Option(metavar="SPAN", help="Terminate workers that were not heard of for this long.")
+]
+
+
 def work(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")],
+    target: Target,
     db: Db = None,
-    queues: Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")] = "",
+    queues: Queues = "",
     concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
-    lease: Annotated[
-        str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
-    ] = None,
-    grace: Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")] = "30s",
+    lease: Lease = None,
+    grace: Grace = "30s",
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    max_memory: MaxMemory = None,
+    supervisor_timeout: SupervisorTimeout = "60s",
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
-    and gives the others back."""
+    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
+    bond = bound_to_supervisor()
     app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
     screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
 
+    asked: list[bool] = []
+
+    def stop() -> None:
+        """Also while the database is being opened, when there is no worker yet that could be asked."""
+        asked.append(True)
+        app.stop()
+
     async def run() -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, app.stop)
+            loop.add_signal_handler(number, stop)
         async with app:
+            if asked:
+                return 0
             shown = asyncio.create_task(watch.watch(app.doing))
             try:
                 return await app.work(
-                    queues=served or None, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle
+                    queues=served or None,
+                    concurrency=concurrency,
+                    lease=lease,
+                    grace=grace,
+                    until_idle=until_idle,
+                    max_memory=max_memory,
+                    supervisor_timeout=supervisor_timeout,
+                    own_process=True,
+                    bond=bond,
                 )
             finally:
                 shown.cancel()

@@ -106,5 +106,6 @@ JOB = Lifecycle(
         ),
     ),
     pairs=(("claim", "start"),),
+    linked=("parent_id", "limit_key"),
     notes=(Note("compensate", "job_compensated"),),
 )

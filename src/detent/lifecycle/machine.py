@@ -143,6 +143,8 @@ class Change(NamedTuple):
     cause: str | None = None
     detail: str | None = None
     values: Mapping[str, Any] = NOTHING
+    parent_id: int | None = None
+    limit_key: str | None = None
 
     @property
     def next_epoch(self) -> int:
@@ -166,7 +168,8 @@ class Lifecycle:
     """States and moves of one kind of entity, checked when the module that declares it is imported.
 
     A pair names two moves that may be made in one write, one right after the other: each still has its own seq and its
-    own event.
+    own event. Linked are the columns that say on whom a move has an effect beside the record itself; a change carries
+    them.
     """
 
     name: str
@@ -177,6 +180,7 @@ class Lifecycle:
     notes: tuple[Note, ...] = ()
     shares_table: bool = False
     pairs: tuple[tuple[str, str], ...] = ()
+    linked: tuple[str, ...] = ()
     _by_trigger: dict[tuple[str, str], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
     _by_verb: dict[tuple[str, Verb], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -293,6 +297,7 @@ def decide(
                 cause,
                 detail,
                 values,
+                *[record[column] for column in lifecycle.linked],
             )
     return _refusal(lifecycle, record, trigger, because)
 

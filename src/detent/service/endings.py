@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, Change
 from detent.store import Reader
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
@@ -17,23 +17,45 @@ class Endings:
 
     def __init__(self, store: Reader) -> None:
         self._store = store
-        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[int, list[asyncio.Future[Change | None]]] = {}
         self._joined = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
+        self.workers_here = 0
+        """How many workers of this process tell of what they settle."""
 
-    async def reached(self, key: int) -> None:
-        """Returns when the job has ended, or is no longer there."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def reached(self, key: int) -> Change | None:
+        """Returns when the job has ended, or is no longer there; with its last move, if that was made here."""
+        told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(told)
         self._joined.set()
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look_around())
         try:
-            await told
+            return await told
         finally:
             self._leave(key, told)
 
-    def _leave(self, key: int, told: asyncio.Future[None]) -> None:
+    async def heard_of(self, key: int, at_most: float | None) -> Change | None:
+        """The last move of a job that a worker in this process is about to settle; none if it does not within a moment.
+        Nothing is asked of the database."""
+        told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(told)
+        try:
+            async with asyncio.timeout(SHORTEST_LOOK if at_most is None else min(at_most, SHORTEST_LOOK)):
+                return await told
+        except TimeoutError:
+            return None
+        finally:
+            self._leave(key, told)
+
+    def reached_by(self, changes: Sequence[Change]) -> None:
+        """A worker in this process has written these: who waits for one of them need not look for it."""
+        if self._waiting:
+            for change in changes:
+                if change.id in self._waiting and change.move.target.final:
+                    self._tell([change.id], change)
+
+    def _leave(self, key: int, told: asyncio.Future[Change | None]) -> None:
         self._waiting[key].remove(told)
         if not self._waiting[key]:
             del self._waiting[key]
@@ -48,7 +70,7 @@ class Endings:
                 look = SHORTEST_LOOK if await self._somebody_joins(look) else min(look * 2, LONGEST_LOOK)
                 self._tell(await self._ended(list(self._waiting)))
         except Exception as error:  # whatever it was, everyone who waits must hear of it
-            self._tell(self._waiting, error)
+            self._tell(self._waiting, error=error)
 
     async def _somebody_joins(self, seconds: float) -> bool:
         """Whether somebody has, by then: who has just come wants to know soon."""
@@ -64,11 +86,11 @@ class Endings:
         rows = await self._store.rows(JOB, keys, ("id", "state"))
         return set(keys) - {row["id"] for row in rows if not JOB.state(row["state"]).final}
 
-    def _tell(self, keys: Iterable[int], error: Exception | None = None) -> None:
+    def _tell(self, keys: Iterable[int], change: Change | None = None, error: Exception | None = None) -> None:
         for told in [told for key in keys for told in self._waiting.get(key, ())]:
             if told.done():
                 continue
             if error is None:
-                told.set_result(None)
+                told.set_result(change)
             else:
                 told.set_exception(error)

@@ -10,15 +10,19 @@ from typing import Any, Literal, NamedTuple
 from detent import ids
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
+from detent.service import children, limits
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
+from detent.service.job_steps import Said, said
 from detent.service.redrive import run_again
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from detent.store.blobs import RESULT_BLOB
+from detent.store.checkpoints import Checkpoint
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
@@ -45,12 +49,15 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, the jobs that run it again, and what it keeps beside its result."""
+    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, and how far
+    it has come."""
 
     job: Row
     events: list[Event]
     redriven_as: list[int]
     artifacts: list[Artifact]
+    steps: list[Checkpoint]
+    progress: Said | None
 
 
 def key_of(id: str) -> int:
@@ -76,24 +83,23 @@ async def enqueue(
     actor: str | None = None,
 ) -> int:
     """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
-    for what, text in (("kind", kind), ("queue", queue), ("key", key), ("correlation", correlation_id)):
+    for what, text in (("key", key), ("correlation", correlation_id)):
         if text is not None:
             check_name(what, text)
+    job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
+    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor, correlation_id=correlation_id)
+    return (await store.enqueue([await limits.under_limit(store, job)]))[0]
+
+
+def new_job(
+    tenant_id: int, kind: str, payload: str, *, queue: str = "default", priority: int = 0, max_attempts: int = 4
+) -> NewJob:
+    """A job within the bounds; what is not is `BadInput`."""
+    check_name("kind", kind)
+    check_name("queue", queue)
     check_attempts(max_attempts)
     check_priority(priority)
-    job = NewJob(
-        kind,
-        arguments(payload),
-        queue,
-        tenant_id,
-        priority,
-        delay_us=span_us(run_in),
-        max_attempts=max_attempts,
-        key=key,
-        actor=actor,
-        correlation_id=correlation_id,
-    )
-    return (await store.enqueue([job]))[0]
+    return NewJob(kind, arguments(payload), queue, tenant_id, priority, max_attempts=max_attempts)
 
 
 async def page(
@@ -124,7 +130,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
     kept = await store.artifacts(tenant_id, row["id"])
-    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept)
+    steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told)
 
 
 async def cancel(
@@ -143,6 +150,8 @@ async def cancel(
             if await store.request_stop(row["id"], tenant_id):
                 return "asked to stop"
         elif not await store.apply([decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
+            await children.cancel(store, tenant_id, row["id"], hard=hard)
+            await store.withdraw_approvals()
             return "cancelled"
     raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
 
@@ -164,16 +173,29 @@ async def wait(
     """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`. Many who wait
     share their `endings`."""
     limit = None if at_most is None else span_us(at_most) / 1_000_000
+    if endings is not None and endings.workers_here:
+        last = await endings.heard_of(key_of(id), limit)
+        if last is not None and last.tenant_id == tenant_id and last.move.target is SUCCEEDED:
+            return _after({"id": last.id, "tenant_id": tenant_id, "reason": None, "error": None}, last)
     row = await find(store, tenant_id, id)
     if JOB.state(row["state"]).final:
         return row
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
-            await (endings or Endings(store)).reached(row["id"])
+            last = await (endings or Endings(store)).reached(row["id"])
+            if last is not None and last.move.target is SUCCEEDED:
+                return _after(row, last)
     row = await find(store, tenant_id, id)
     if not JOB.state(row["state"]).final:
         raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most)
     return row
+
+
+def _after(row: Row, last: Change) -> Row:
+    """What came of a job that has just succeeded here; it need not be read again."""
+    blob = last.values.get(RESULT_BLOB)
+    changed = {"state": last.move.target.name, "result": last.values["result"], "result_hash": blob and blob.hash}
+    return {**row, **changed}
 
 
 def succeeded(row: Row) -> bool:
@@ -216,7 +238,7 @@ def as_json(row: Row) -> Row:
 def _outside(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in ("id", "redriven_from"):
+    if name in ("id", "redriven_from", "parent_id"):
         return public_id(JOB.name, value)
     if name == "owner":
         return public_id("worker", value)

@@ -31,6 +31,9 @@ def _family(metric: Metric, stats: Stats) -> Iterator[str]:
             for state, count in queue.jobs.items():
                 pairs = (("tenant", stats.tenant), ("queue", queue.name), ("state", state))
                 yield _sample(metric.name, pairs, str(count))
+    if metric is metrics.WORKERS:
+        for state, count in stats.workers.items():
+            yield _sample(metric.name, (("tenant", stats.tenant), ("state", state)), str(count))
     yield from _samples(metric, stats.own, (("tenant", stats.tenant),))
     yield from _samples(metric, stats.engine, ())
 

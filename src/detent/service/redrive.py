@@ -13,8 +13,9 @@ from detent.errors import RunAgainBefore
 from detent.lifecycle import JOB
 from detent.service.entities import public_id
 from detent.store import JobFilter, NewJob, Store
+from detent.store.records import HELD_BY_LIMIT
 
-COPIED = ("kind", "payload", "queue", "tenant_id", "priority", "max_attempts", "on_exhausted", "hold_key")
+COPIED = ("kind", "payload", "queue", "tenant_id", "priority", "max_attempts", "on_exhausted", "hold_key", "limit_key")
 TRACED = ("correlation_id", "trace_id")
 COLUMNS = ("id", *COPIED, *TRACED)
 CAUSE = "redrive"
@@ -43,6 +44,7 @@ def _copy(row: dict[str, Any], again: bool, actor: str | None) -> NewJob:
     return NewJob(
         **{name: row[name] for name in (*COPIED, *TRACED)},
         key=None if again else f"{CAUSE}:{public_id(JOB.name, row['id'])}",
+        held_by=None if row["limit_key"] is None else HELD_BY_LIMIT,
         actor=actor,
         cause=CAUSE,
         redriven_from=row["id"],

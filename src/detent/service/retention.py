@@ -26,6 +26,7 @@ LOOKED_AT_ONCE = 2_000
 SHORTEST_REST = 0.005
 RESTS = 4  # times as long as a batch took: a sweep has at most a fifth of the one writer there is
 
+SIGNALS_US = 7 * 86_400_000_000  # what was sent this long ago, nobody is going to wait for
 UNUSED_BLOBS_US = 3_600_000_000  # younger ones may be about to be referred to
 
 FINISHED = (SUCCEEDED.name, CANCELLED.name)
@@ -65,14 +66,15 @@ class Retention:
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep deleted, or would: jobs and workers by state, and how many requests, pieces of telemetry and
-    blobs that nothing refers to any longer."""
+    """What a sweep deleted, or would: jobs and workers by state, and how many requests, pieces of telemetry, blobs that
+    nothing refers to any longer, and signals."""
 
     jobs: Counter[str] = field(default_factory=Counter)
     workers: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     telemetry: int = 0
     blobs: int = 0
+    signals: int = 0
 
     def of(self, lifecycle: Lifecycle) -> Counter[str]:
         return self.jobs if lifecycle is JOB else self.workers
@@ -143,7 +145,10 @@ async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncI
 async def _tidy(store: Store, swept: Swept) -> None:
     """What has a time of its own written on it. Another table with an age is one more line here."""
     swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
+    await _until_done(lambda: store.forget_limits(AT_ONCE))
     swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
+    sent_before = await store.now() - SIGNALS_US
+    swept.signals = await _until_done(lambda: store.forget_signals(sent_before, AT_ONCE))
     unused_since = await store.now() - UNUSED_BLOBS_US
     swept.blobs = await _until_done(lambda: store.drop_unused_blobs(unused_since, AT_ONCE))
 

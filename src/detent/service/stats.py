@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from detent import metrics
 from detent.histogram import Histogram
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, WORKER
 from detent.metrics import ENGINE
 from detent.moments import rfc3339
 from detent.service import queues
@@ -29,6 +29,7 @@ class Stats(NamedTuple):
     lately: dict[str, int]
     own: Readout
     engine: Readout
+    workers: dict[str, int]
 
     def total(self, metric: metrics.Metric, **wanted: str) -> int:
         """The tenant's own and the engine's together."""
@@ -53,6 +54,7 @@ async def read(store: Store, tenant: str) -> Stats:
             await moment.job_moves_since(tenant_id, now - LATELY_US),
             Readout.of(await moment.counters(tenant_id)),
             Readout.of(await moment.counters(ENGINE)),
+            await moment.worker_states(tenant_id),
         )
 
 
@@ -107,6 +109,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
         "tenant": stats.tenant,
         "at": rfc3339(stats.now),
         "queues": [queues.as_json(queue) for queue in stats.queues],
+        "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
         "last_minute": stats.lately,
         "kinds": [_kind_json(kind) for kind in kinds(stats)],
         "dead_letters": _counted(stats, metrics.DEAD_LETTERS),

@@ -18,6 +18,7 @@ _CONDITIONS = {
     "kind": "kind = {}",
     "correlation_id": "correlation_id = {}",
     "reason": "reason = {}",
+    "owner": "owner = {}",
     "ended_since": "completed_at >= {}",
     "ended_before": "completed_at < {}",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -23,12 +23,14 @@ from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seco
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter
+from detent.store.records import Event, EventFilter, NewJob
 from detent.store.tally import Tally, flush
+from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
 
+MOST_AT_HAND = 2
 MOST_CONNECTIONS = 10
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 STATEMENTS_KEPT = 400
@@ -43,8 +45,12 @@ class PostgresStore(PostgresVerbs):
         self._pool = pool
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
+        self._turn = Turn()
         self.tally = tally
-        self._bell = Bell(url)
+        self._at_hand: list[asyncpg.Connection] = []
+        self._most_at_hand = MOST_AT_HAND
+        self._wanted = 0
+        self._bell = Bell(url, self._ring)
         self._home: str | None = None
 
     @classmethod
@@ -62,7 +68,11 @@ class PostgresStore(PostgresVerbs):
             return cls(url, await _open_pool(url), tally or Tally())
 
     async def close(self) -> None:
+        self._bell.close()
         await flush(self)
+        self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
+        while self._at_hand:
+            await self._pool.release(self._at_hand.pop())
         await self._pool.close()
 
     @asynccontextmanager
@@ -95,8 +105,18 @@ class PostgresStore(PostgresVerbs):
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
 
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        ring = self._bell.due()
+        made = await super()._enqueue_as(keys, jobs, ring)
+        self._bell.rung(to_all=ring is not None)
+        return made
+
     def _rings(self) -> bool:
-        return self._bell.due()
+        """Not too often: whoever lets a job go looks for it at once."""
+        return self._bell.due() is not None
+
+    async def _ring(self, ring: str) -> None:
+        await self._fetch("ring", ring=ring)
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""
@@ -118,12 +138,31 @@ class PostgresStore(PostgresVerbs):
             connection = await self._acquired()
             try:
                 yield connection
-            finally:
+            except BaseException:
                 await self._pool.release(connection)
+                raise
+            await self._put_back(connection)
 
     async def _acquired(self) -> asyncpg.Connection:
         """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
-        return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not connection.is_closed():
+                return connection
+            await self._pool.release(connection)
+        self._wanted += 1
+        try:
+            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+        finally:
+            self._wanted -= 1
+
+    async def _put_back(self, connection: asyncpg.Connection) -> None:
+        """After a statement that went well a connection is as it was. A few are kept at hand for the next ones, unless
+        somebody waits for the pool: going through it takes as long as a short statement."""
+        if self._wanted or len(self._at_hand) >= self._most_at_hand or connection.is_closed():
+            await self._pool.release(connection)
+        else:
+            self._at_hand.append(connection)
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
@@ -145,8 +184,10 @@ class PostgresStore(PostgresVerbs):
                 raise
             with explained(self._url):
                 await transaction.commit()
-        finally:
+        except BaseException:
             await self._pool.release(connection)
+            raise
+        await self._put_back(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()
@@ -162,6 +203,7 @@ class PostgresTransaction(PostgresVerbs):
         self._url = url
         self._catalogue = catalogue
         self._keys = keys
+        self._turn = Turn()
         self.tally = tally
         self._spoilt = False
 

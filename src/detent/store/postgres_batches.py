@@ -38,8 +38,8 @@ TYPES = {
     "priority": "int",
     "max_attempts": "int",
     "redriven_from": "bigint",
+    "parent_id": "bigint",
     "payload": "json",
-    "ring": "boolean",
 }
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")

@@ -26,7 +26,7 @@ async def keep_results(fetch: Fetch, large: Sequence[tuple[Change, Blob]]) -> No
     """The results of jobs that have just succeeded."""
     if not large:
         return
-    await _keep(fetch, [(change.tenant_id, blob) for change, blob in large])
+    await keep(fetch, [(change.tenant_id, blob) for change, blob in large])
     await fetch(
         "refer_to_blobs",
         id=[change.id for change, _ in large],
@@ -37,7 +37,7 @@ async def keep_results(fetch: Fetch, large: Sequence[tuple[Change, Blob]]) -> No
 
 async def keep_artifact(fetch: Fetch, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
     """The content first: while it travels, nothing keeps the lease from being renewed."""
-    await _keep(fetch, [(job.tenant_id, blob)])
+    await keep(fetch, [(job.tenant_id, blob)])
     rows = await fetch("keep_artifact", **job.claim, name=name, media_type=media_type, hash=blob.hash, size=blob.size)
     if not rows:
         raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
@@ -50,7 +50,7 @@ async def drop(fetch: Fetch, found: Iterable[Sequence[object]]) -> int:
     return len(await fetch("drop_blobs", **_columns(locked)))
 
 
-async def _keep(fetch: Fetch, owned: Iterable[Owned]) -> None:
+async def keep(fetch: Fetch, owned: Iterable[Owned]) -> None:
     """What is there already need not be sent again; it is locked, so that it stays."""
     wanted = {(tenant_id, blob.hash): blob for tenant_id, blob in owned}
     there = {tuple(row) for row in await fetch("blobs_kept", **_columns(wanted))}

@@ -1,10 +1,8 @@
 """The store's verbs on PostgreSQL. Which connection and which transaction is up to the subclass."""
 
-# ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
-
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -12,184 +10,54 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from detent.errors import NotFound, RequestInFlight
+from detent.errors import RequestInFlight
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list, postgres_blobs
+from detent.store import (
+    postgres_blobs,
+    postgres_checkpoints,
+    postgres_limits,
+    postgres_waits,
+)
+from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.checkpoints import Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
-from detent.store.guards import both, mine
-from detent.store.postgres_batches import BatchStatement, Columns
-from detent.store.postgres_faults import postgres_faults
 from detent.store.postgres_keys import KeyPages
-from detent.store.queries import Catalogue
+from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
     DEFAULT_TENANT,
+    FORGOTTEN,
     Birth,
     Counter,
-    Event,
-    EventFilter,
-    Expired,
     Expiry,
-    Held,
     Job,
-    JobFilter,
+    LimitRule,
     NewJob,
     Progress,
-    Pruned,
-    QueueSummary,
     Seen,
-    Telemetry,
-    Tenant,
+    Standing,
     added_up,
     seen_before,
 )
+from detent.store.schedules import Plan, Planner, Schedule, planned
+from detent.store.signals import NewSignal, Sent
+from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
+from detent.store.turn import Turn
+from detent.store.wakes import wakes
 
 T = TypeVar("T")
 
 LOCK_WAIT_MS = 2000
 
 
-class PostgresReads(ABC):
-    """The reads."""
-
-    _catalogue: Catalogue
-
-    @abstractmethod
-    def _connection(self) -> AbstractAsyncContextManager[asyncpg.Connection]:
-        """Which connection: a subclass says."""
-
-    async def now(self) -> int:
-        async with self._connection() as connection:
-            return int(await connection.fetchval("SELECT detent_now()"))
-
-    async def tenant(self, name: str) -> int:
-        rows = await self._fetch("tenant_by_name", name=name)
-        if not rows:
-            raise NotFound(what="tenant", id=name, listing="detent tenants list")
-        return int(rows[0][0])
-
-    async def tenants(self) -> list[Tenant]:
-        return [Tenant(*row) for row in await self._fetch("tenants")]
-
-    async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
-        rows = [row for row in await self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
-        return rows[0] if rows else None
-
-    async def rows(
-        self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ("*",)
-    ) -> list[dict[str, Any]]:
-        async with self._connection() as connection:
-            chosen = both("id = ANY($1::bigint[])", mine(lifecycle, lifecycle.table))
-            sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
-            return [dict(row) for row in await connection.fetch(sql, list(ids))]
-
-    async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
-        ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
-        unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
-        async with self._connection() as connection:
-            total, bare = await connection.fetchrow(f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}")
-            return total, bare
-
-    async def jobs(
-        self,
-        wanted: JobFilter = JobFilter(),  # noqa: B008 - frozen, so safe to share
-        *,
-        after: int | None = None,
-        limit: int = 100,
-        newest_first: bool = True,
-        columns: Sequence[str] = ("*",),
-    ) -> list[dict[str, Any]]:
-        sql, values = job_list.page(POSTGRES, wanted, after, limit, newest_first, columns)
-        async with self._connection() as connection:
-            return [dict(row) for row in await connection.fetch(sql, *values)]
-
-    async def queues(self, tenant_id: int) -> list[QueueSummary]:
-        return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
-
-    async def overdue(self, limit: int) -> list[Job]:
-        return [Job(*row) for row in await self._fetch("overdue", limit=limit)]
-
-    async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
-        rows = await self._fetch("held", worker=worker, ids=list(ids))
-        return {id: Held(epoch, stop) for id, epoch, stop in rows}
-
-    async def events(
-        self,
-        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen, so safe to share
-        *,
-        after: str | None = None,
-        limit: int = 100,
-        newest_first: bool = False,
-    ) -> list[Event]:
-        sql, values = event_log.page(POSTGRES, wanted, after, limit, newest_first)
-        async with self._connection() as connection:
-            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
-
-    async def event_count(self, tenant_id: int | None = None) -> int:
-        return int((await self._fetch("event_count", tenant_id=tenant_id))[0][0])
-
-    async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
-        sql, values = event_log.history(POSTGRES, after, limit)
-        async with self._connection() as connection:
-            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
-
-    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
-        rows = await self._fetch("blob", tenant_id=tenant_id, hash=hash)
-        return rows[0][0] if rows else None
-
-    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
-        return [Artifact(*row) for row in await self._fetch("artifacts", tenant_id=tenant_id, job_id=job)]
-
-    async def log_end(self) -> str:
-        return str((await self._fetch("log_end"))[0][0])
-
-    async def log_position(self, reader: str) -> str | None:
-        rows = await self._fetch("log_position", reader=reader)
-        return str(rows[0][0]) if rows else None
-
-    async def counters(self, tenant_id: int) -> list[Counter]:
-        return [Counter(*row) for row in await self._fetch("counters", tenant_id=tenant_id)]
-
-    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since))
-
-    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
-        newest = max(expiry.before.values(), default=0)
-        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
-        return Expired.page(await self._fetch(f"prunable_{lifecycle.name}", **values), limit)
-
-    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
-        rows = await self._fetch("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
-        return [Telemetry(*row) for row in rows]
-
-    async def pruned(self) -> list[Pruned]:
-        return [Pruned(*row) for row in await self._fetch("pruned")]
-
-    async def faults(self) -> list[str]:
-        async with self._connection() as connection:
-            return await postgres_faults(connection)
-
-    async def _fetch(self, named: str, /, **values: Any) -> list[asyncpg.Record]:
-        statement = self._catalogue[named]
-        async with self._connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(
-                statement.sql, *[values[parameter] for parameter in statement.parameters]
-            )
-            return rows
-
-    async def _fetch_batch(self, statement: BatchStatement, columns: Columns) -> list[asyncpg.Record]:
-        async with self._connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.values(columns))
-            return rows
-
-
 class PostgresVerbs(PostgresReads):
     """The reads and the writes."""
 
     _keys: KeyPages
+    _turn: Turn
     tally: Tally
 
     @abstractmethod
@@ -209,10 +77,6 @@ class PostgresVerbs(PostgresReads):
             await transaction._set("enable_sort", "on")
             return digest(POSTGRES, rows)
 
-    def _rings(self) -> bool:
-        """Whether those who wait for work are to be told of this enqueue."""
-        return True
-
     async def _reserve_pages(self, count: int) -> list[int]:
         return [row[0] for row in await self._fetch("take_pages", count=count)]
 
@@ -224,12 +88,13 @@ class PostgresVerbs(PostgresReads):
         self.tally.enqueued(jobs, keys, made)
         return made
 
-    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob]) -> list[int]:
-        """What is there under its key already is not made again."""
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        """What is there under its key already is not made again. Those who wait for work are told, unless `ring` is
+        none."""
         columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
         columns["id"] = tuple(keys)
         statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (self._rings(),)})
+        born = await self._fetch_batch(statement, {**columns, "ring": (ring,)})
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
@@ -237,6 +102,40 @@ class PostgresVerbs(PostgresReads):
         rows = await self._fetch("jobs_by_key", tenant_id=[j.tenant_id for j in keyed], key=[j.key for j in keyed])
         known = {(tenant_id, key): id for tenant_id, key, id in rows}
         return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
+
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
+        rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
+        made = Job(*rows[0])
+        self.tally.claimed(rows if made.owner == worker else [], None)
+        return made
+
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._surely(partial(self._enqueue_unique, job, key, window_us))
+
+    async def _enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, _, still),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            return int(made) if still and made is not None else await transaction._made(job, key, window_us)
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._surely(partial(self._enqueue_debounced, job, key, wait_us, most_us))
+
+    async def _enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        async with self._transaction() as transaction:
+            ((made, first_at, _),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
+            values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+            values |= {"id": made, "wait_us": wait_us, "latest": first_at + most_us}
+            if made and await transaction._fetch("push_back", **values):
+                await transaction._fetch("wake_later", ids=[made])
+                return int(made)
+            return await transaction._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    async def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = await self.enqueue([job])
+        await self._fetch("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
+        return id
 
     async def claim(
         self,
@@ -255,23 +154,46 @@ class PostgresVerbs(PostgresReads):
         if again:
             return [Job(*row) for row in await self._fetch("claimed_before", **values)]
         values |= {"limit": limit, "lease_us": lease_us, "queues": list(dict.fromkeys(queues))}
-        claim = "claim_and_start" if start else "claim"
-        if without:
-            claim, values["without"] = f"{claim}_known", list(without)
-        rows = await self._fetch(claim, **values, tenant_id=tenant_id, actor=f"w:{worker}")
+        values |= {"tenant_id": tenant_id, "turn": self._turn.after, "without": list(without) or None}
+        rows = await self._fetch("claim_and_start" if start else "claim", **values, actor=f"w:{worker}")
         self.tally.claimed(rows, tenant_id)
-        return [Job(*row) for row in rows]
+        jobs = [Job(*row) for row in rows]
+        self._turn.served(jobs)
+        return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         runs, large = batches(changes), with_blobs(changes)
+        limited = [change for change in changes if change.limit_key is not None]
         if not runs:
             return []
-        if len(runs) == 1 and not large:
+        touched = wakes(runs)
+        if len(runs) == 1 and not large and touched is None and not limited:
             return await self._apply_batch(runs[0])
         async with self._transaction() as transaction:
+            if touched:
+                await postgres_waits.prepare(transaction._fetch, touched, [change.id for change in changes])
             lost = [late for batch in runs for late in await transaction._apply_batch(batch)]
             await postgres_blobs.keep_results(transaction._fetch, [one for one in large if one[0] not in lost])
+            if touched and await postgres_waits.wake(transaction._fetch, touched):
+                await transaction._fetch("ring", ring="")
+            if limited:
+                await postgres_limits.settle(transaction._fetch, limited, self._rings())
             return lost
+
+    def _rings(self) -> bool:
+        """Whether those who wait for work are to be told of what limits let go."""
+        return True
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        async with self._transaction() as transaction:
+            for rule in sorted(rules):
+                limits = rule.most is not None or rule.rate is not None
+                if await transaction._fetch("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                    await transaction._fetch("look_at_kind", name=rule.name)
+
+    async def pump(self, limit: int = 500) -> int:
+        async with self._transaction() as transaction:
+            return await postgres_limits.pump(transaction._fetch, limit, self._rings())
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
         _, fields, names, extras = self._catalogue.move(batch[0])
@@ -311,6 +233,72 @@ class PostgresVerbs(PostgresReads):
         async with self._transaction() as transaction:
             return await postgres_blobs.keep_artifact(transaction._fetch, job, name, blob, media_type)
 
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        if not any(save.blob for save in saves):
+            return await postgres_checkpoints.keep(self._fetch, saves)
+        async with self._transaction() as transaction:
+            return await postgres_checkpoints.keep(transaction._fetch, saves)
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        await self._fetch("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        await postgres_checkpoints.note_progress(self._fetch, reports, ttl_us)
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        async with self._transaction() as transaction:
+            lifted = await transaction._fetch("lift_holds", holds=list(holds))
+            if limited := [id for id, limit_key in lifted if limit_key is not None]:
+                await transaction._fetch("look_at_limits_of", ids=limited)
+            return len(lifted)
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        made = await self._surely(partial(self._spawn_as, keys, save._replace(result=told(keys)), jobs))
+        if made == keys:
+            self.tally.enqueued(jobs, keys, keys)
+        return made
+
+    async def _spawn_as(self, keys: list[int], save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        """What is kept under the name decides: sent again, it is there, and so are the jobs."""
+        async with self._transaction() as transaction:
+            (stands,) = await transaction.checkpoint([save])
+            if stands is None or stands != save.result:
+                return None if stands is None else keys_of(stands)
+            return await transaction._enqueue_as(keys, jobs)
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        return await self._surely(partial(self._send_signal, signal))
+
+    async def _send_signal(self, signal: NewSignal) -> Sent:
+        async with self._transaction() as transaction:
+            sent = await postgres_waits.send_signal(transaction._fetch, signal)
+            if sent.woken:
+                await transaction._fetch("ring", ring="")
+            return sent
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        return len(await self._fetch("forget_signals", older_than=older_than, limit=limit))
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        async with self._transaction() as transaction:
+            return await postgres_waits.open_approval(transaction._fetch, job, question, id)
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        async with self._transaction() as transaction:
+            approval, woken = await postgres_waits.decide_approval(
+                transaction._fetch, tenant_id, id, decision, by, comment
+            )
+            if woken:
+                await transaction._fetch("ring", ring="")
+            return approval
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        return len(await self._fetch("withdraw_approvals", limit=limit))
+
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         found = await self._fetch("unused_blobs", older_than=older_than, limit=limit)
         if not found:
@@ -343,8 +331,47 @@ class PostgresVerbs(PostgresReads):
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))
 
+    async def beat(self, worker: int) -> Standing | None:
+        rows = await self._fetch("beat", worker=worker)
+        return Standing(*rows[0]) if rows else None
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return bool(await self._fetch("ask_to_end", worker=worker, tenant_id=tenant_id, ending=ending))
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._fetch("silent_workers", silent_us=silent_us, limit=limit)]
+
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._fetch("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        await self._fetch("put_schedule", **schedule._asdict())
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        async with self._transaction() as transaction:
+            due = await transaction._due_schedules(limit)
+            for schedule, what in planned(due, plan, await transaction.now(), most_jobs):
+                if await transaction._move_schedule(schedule, what):
+                    await transaction.enqueue(what.jobs)
+                    moved += 1
+        return moved
+
+    async def _due_schedules(self, limit: int) -> list[Schedule]:
+        return [Schedule(*row) for row in await self._fetch("due_schedules", limit=limit)]
+
+    async def _move_schedule(self, schedule: Schedule, what: Plan) -> bool:
+        which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
+        return bool(await self._fetch("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(await self._fetch("pause_schedule", tenant_id=tenant_id, name=name))
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return bool(await self._fetch("resume_schedule", tenant_id=tenant_id, name=name, next_at=next_at))
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(await self._fetch("drop_schedule", tenant_id=tenant_id, name=name))
 
     async def add_tenant(self, name: str) -> int:
         """Two may make a tenant at the same time, and take the same key for two names: then one tries again."""
@@ -396,6 +423,9 @@ class PostgresVerbs(PostgresReads):
 
     async def forget_requests(self, limit: int = 500) -> int:
         return len(await self._fetch("forget_old_requests", limit=limit))
+
+    async def forget_limits(self, limit: int = 500) -> int:
+        return sum([len(await self._fetch(name, limit=limit)) for name in FORGOTTEN])
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))

@@ -19,6 +19,8 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.approvals import APPROVAL_COLUMNS
+from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
 from detent.store.postgres_batches import (
@@ -34,30 +36,44 @@ from detent.store.postgres_batches import (
     shape,
 )
 from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.schedules import SCHEDULE_COLUMNS
+from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# That neither an artifact nor a result refers to a blob.
+# That no artifact, no result and no checkpoint refers to a blob.
 _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
-    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash)"
+    "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash)"
 )
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
-# What a claim adds when some kinds are to be left to others. Usually none are, and then it is not asked.
+# What a claim on SQLite adds when some kinds are to be left to others. Usually none are, and then it is not asked.
 KNOWN = "_known"
-_LEFT_TO_OTHERS = {
-    "sqlite": "AND kind NOT IN (SELECT value FROM json_each(:without))",
-    "postgres": "AND j.kind <> ALL(:without::text[])",
-}
+_LEFT_TO_OTHERS = "AND kind NOT IN (SELECT value FROM json_each(:without))"
+
+# What an enqueue on PostgreSQL adds when jobs have limits: it tells those who look after them. Usually they have none.
+_ALSO_BORN = ", run_at, limit_key"
+_WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
+    SELECT DISTINCT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key
+    FROM born WHERE limit_key IS NOT NULL),
+"""
 
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
+    "all_children": literal(ALL_CHILDREN),
+    "any_child": literal(ANY_CHILD),
+    "an_event": literal(EVENT),
+    "an_approval": literal(APPROVAL),
+    "approval_columns": ", ".join(APPROVAL_COLUMNS),
+    "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
+    "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -112,9 +128,10 @@ class Catalogue:
     def enqueue(self, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that enqueues jobs of these columns."""
         each = shape(columns, ENQUEUE_SHAPES)
-        if ("enqueue", each) not in self._shaped:
-            self._shaped["enqueue", each] = enqueue_statement(self._filled("enqueue"), each)
-        return self._shaped["enqueue", each]
+        name = "enqueue_limited" if any(columns["limit_key"]) else "enqueue"
+        if (name, each) not in self._shaped:
+            self._shaped[name, each] = enqueue_statement(self._filled(name), each)
+        return self._shaped[name, each]
 
     def shaped(self, change: Change, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that writes a batch of moves of these columns."""
@@ -206,10 +223,11 @@ class Catalogue:
     def _filled(self, name: str) -> str:
         plain = name.removesuffix(KNOWN)
         words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
-        words["known"] = _LEFT_TO_OTHERS[self.dialect.name] if plain != name else ""
+        words["known"] = _LEFT_TO_OTHERS if plain != name else ""
+        words["also_born"], words["woken"] = (_ALSO_BORN, _WOKEN) if name == "enqueue_limited" else ("", "")
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-        raw = self._raw["claim" if plain in CLAIMS else plain]
+        raw = self._raw["claim" if plain in CLAIMS else plain.removesuffix("_limited")]
         return fill(raw, lambda word: words[word] if word in words else self._word(word))
 
     def _word(self, word: str) -> str | None:

@@ -34,6 +34,8 @@ class NewJob(NamedTuple):
     correlation_id: str | None = None
     trace_id: str | None = None
     redriven_from: int | None = None
+    parent_id: int | None = None
+    limit_key: str | None = None
 
 
 class Birth(NamedTuple):
@@ -70,6 +72,8 @@ class Job:
     held_by: str | None
     correlation_id: str | None
     trace_id: str | None
+    parent_id: int | None = None
+    limit_key: str | None = None
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
@@ -94,7 +98,9 @@ JOB_COLUMNS = tuple(Job.__dataclass_fields__)
 
 # What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
 ENTITY_COLUMNS: dict[str, frozenset[str]] = {
-    "worker": frozenset({"name", "incarnation", "workspace_id", "host", "pid", "metadata"}),
+    "worker": frozenset(
+        {"name", "incarnation", "workspace_id", "host", "pid", "metadata", "seen_at", "serves", "supervisor"}
+    ),
     "crew": frozenset({"parent_id", "depth", "worker_count", "task_description"}),
     "run": frozenset({"key"}),
     "run-step": frozenset({"flow_id", "name", "position", "max_retries"}),
@@ -103,6 +109,51 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "breaker": frozenset({"name", "failure_threshold", "success_threshold"}),
     "agent": frozenset({"description", "max_retries"}),
 }
+
+
+HELD_BY_LIMIT = "limit"
+"""What holds a job back that waits for its limit."""
+
+
+FORGOTTEN = ("forget_recent_jobs", "forget_uses", "forget_limit_rows")
+"""The statements that drop what limits and windows need no longer."""
+
+
+class LimitRule(NamedTuple):
+    """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
+    many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""
+
+    what: str
+    name: str
+    most: int | None = None
+    rate: int | None = None
+    window_us: int | None = None
+    per: str = "*"
+
+
+class LimitKey(NamedTuple):
+    """What is counted by itself, and whose it is; tenant 0 stands for all."""
+
+    tenant_id: int
+    key: str
+
+    @classmethod
+    def of(cls, tenant_id: int, key: str) -> LimitKey:
+        return cls(0 if key.startswith("*:") else tenant_id, key)
+
+    @property
+    def kind(self) -> str:
+        return self.key.split(":", 2)[1]
+
+
+class LimitUse(NamedTuple):
+    """How many jobs count against a key, how many it holds back, and when its rate lets the next one go."""
+
+    tenant_id: int
+    key: str
+    running: int
+    waiting: int
+    next_at: int | None
 
 
 class Counter(NamedTuple):
@@ -196,6 +247,35 @@ class JobFilter:
     ended_before: int | None = None
     redriven_from: tuple[int, ...] | None = None
     redriven: bool | None = None
+    owner: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFilter:
+    """Which workers to read; what is none does not narrow."""
+
+    tenant_id: int | None = None
+    states: tuple[str, ...] | None = None
+    host: str | None = None
+    supervisor: str | None = None
+
+
+class Standing(NamedTuple):
+    """How a worker stands: its state, how it was asked to end (JSON), and who moved it last and why."""
+
+    state: str
+    ending: str | None
+    actor: str | None
+    reason: str | None
+
+
+class Place(NamedTuple):
+    """Where a queued job stands: since when its queue is paused, how many jobs of its tenant and queue are due and come
+    before it (a thousand at most are counted), and how many of its children have not ended."""
+
+    paused_at: int | None
+    ahead: int
+    children: int
 
 
 class QueueSummary(NamedTuple):

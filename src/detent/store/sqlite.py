@@ -20,6 +20,7 @@ from detent.store.migrations import newest
 from detent.store.protocol import Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
+from detent.store.schedules import Planner
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
@@ -27,6 +28,7 @@ from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteReads, SqliteVerbs
 from detent.store.sqlite_writer import Unit, Writer, tell
 from detent.store.tally import Tally, flush
+from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
@@ -51,6 +53,7 @@ class SqliteStore(SqliteVerbs):
         self._of_thread = threading.local()
         self._connections: list[apsw.Connection] = []
         self._closed = False
+        self._turn = Turn()
         self._bell = MemoryBell() if url.path == MEMORY else SocketBell(url.path)
 
     @classmethod
@@ -119,10 +122,30 @@ class SqliteStore(SqliteVerbs):
         self._bell.ring()
         return keys
 
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        fired = await super().fire_schedules(plan, limit, most_jobs)
+        if fired:
+            self._bell.ring()
+        return fired
+
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await super().set_queue_paused(name, paused, tenant_id)
         if not paused:
             self._bell.ring()
+
+    def _ring(self) -> None:
+        self._bell.ring()
+
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        id = await super().enqueue_unique(job, key, window_us)
+        self._bell.ring()
+        return id
+
+    async def pump(self, limit: int = 500) -> int:
+        let_go = await super().pump(limit)
+        if let_go:
+            self._bell.ring()
+        return let_go
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         return await self._writer.run(work, rows=rows)
@@ -175,13 +198,18 @@ class SqliteTransaction(SqliteVerbs):
         self.tally = writer.tally
         self._bell = bell
         self._rings = False
+        self._turn = Turn()
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 
     async def __aenter__(self) -> SqliteTransaction:
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._served = asyncio.ensure_future(self._writer.run(self._serve, alone=True))
-        await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._calls.put(None)  # whoever gave up waiting ends it: the thread must not be lent to nobody
+            raise
         if self._served.done():
             self._served.result()
         return self
@@ -197,9 +225,16 @@ class SqliteTransaction(SqliteVerbs):
         self._rings = True
         return await super().enqueue(jobs)
 
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        self._rings = True
+        return await super().fire_schedules(plan, limit, most_jobs)
+
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         self._rings |= not paused
         await super().set_queue_paused(name, paused, tenant_id)
+
+    def _ring(self) -> None:
+        self._rings = True
 
     async def execute(self, sql: str, *values: Any) -> int:
         return (await self._write(lambda session: session.own(sql, values)))[1]
@@ -226,8 +261,10 @@ class SqliteTransaction(SqliteVerbs):
         try:
             self._begun.get_loop().call_soon_threadsafe(self._begun.set_result, None)
             while (unit := self._calls.get(timeout=IDLE_TRANSACTION_SECONDS)) is not None:
-                self._writer.attempt_in_savepoint(unit)
-                tell([unit])
+                try:
+                    self._writer.attempt_in_savepoint(unit)
+                finally:
+                    tell([unit])
             self._writer.end("COMMIT" if self._commits else "ROLLBACK")
         except queue.Empty:
             self._writer.end("ROLLBACK")

@@ -1,168 +1,53 @@
 """What the store does inside a SQLite transaction: plain calls, on the thread that holds the connection."""
 
-# ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
-
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from heapq import merge
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 import apsw
 
 from detent import ids
-from detent.errors import LeaseLost, NotFound
-from detent.lifecycle import JOB
+from detent.errors import LeaseLost
+from detent.lifecycle import JOB, WORKER
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store import event_log, job_list
+from detent.store import sqlite_limits, sqlite_waits
+from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.dialect import SQLITE
-from detent.store.digest import Digest, digest, start
-from detent.store.guards import both, mine
+from detent.store.checkpoints import PROGRESS, Report, Save, columns
 from detent.store.own_sql import insist_harmless
-from detent.store.queries import Catalogue
 from detent.store.records import (
+    FORGOTTEN,
     Birth,
     Counter,
-    Event,
     EventFilter,
-    Expired,
     Expiry,
-    Held,
     Job,
-    JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
     Progress,
-    Pruned,
-    QueueSummary,
     Seen,
-    Telemetry,
-    Tenant,
+    Standing,
     added_up,
     seen_before,
 )
-from detent.store.sqlite_faults import sqlite_faults
-from detent.store.tally import Tally
+from detent.store.schedules import Plan, Planner, Schedule, planned
+from detent.store.signals import NewSignal, Sent
+from detent.store.spawned import keys_of, told
+from detent.store.sqlite_due import Wanted, due
+from detent.store.sqlite_reads import SessionReads, named
+from detent.store.wakes import wakes
 
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
 
 
-ABOVE_ALL = 1 << 31
-"""Higher than any priority."""
-
-
-class Session:
-    """A connection and the time of its transaction."""
-
-    def __init__(self, db: apsw.Connection, catalogue: Catalogue, tally: Tally) -> None:
-        self._db = db
-        self._catalogue = catalogue
-        self._tally = tally
-        self.now = 0
-
-    # --- reads
-
-    def last_time(self) -> int:
-        """The time of the newest event, before which no time will be given out."""
-        rows = self._run("last_time")
-        return rows[0][0] if rows else 0
-
-    def tenant(self, name: str) -> int:
-        rows = self._run("tenant_by_name", name=name)
-        if not rows:
-            raise NotFound(what="tenant", id=name, listing="detent tenants list")
-        return int(rows[0][0])
-
-    def tenants(self) -> list[Tenant]:
-        return [Tenant(*row) for row in self._run("tenants")]
-
-    def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
-        rows = [row for row in self.rows(lifecycle, [id]) if tenant_id is None or row["tenant_id"] == tenant_id]
-        return rows[0] if rows else None
-
-    def rows(self, lifecycle: Lifecycle, keys: Sequence[int], columns: Sequence[str] = ("*",)) -> list[dict[str, Any]]:
-        chosen = both("id IN (SELECT value FROM json_each(?))", mine(lifecycle, lifecycle.table))
-        sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
-        return _named(self._db.execute(sql, (json.dumps(list(keys)),)))
-
-    def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
-        ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
-        unlogged = "count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM events WHERE entity_id = t.id AND seq = 1))"
-        sql = f"SELECT count(*), {unlogged} FROM {lifecycle.table} AS t {ours}"
-        rows: list[tuple[Any, ...]] = self._db.execute(sql).fetchall()
-        return rows[0][0], rows[0][1]
-
-    def jobs(
-        self, wanted: JobFilter, after: int | None, limit: int, newest_first: bool, columns: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        return _named(self._db.execute(*job_list.page(SQLITE, wanted, after, limit, newest_first, columns)))
-
-    def queues(self, tenant_id: int) -> list[QueueSummary]:
-        return job_list.summaries(self._run("queues", tenant_id=tenant_id))
-
-    def overdue(self, limit: int) -> list[Job]:
-        return [Job(*row) for row in self._run("overdue", limit=limit)]
-
-    def held(self, worker: int, keys: Sequence[int]) -> dict[int, Held]:
-        rows = self._run("held", worker=worker, ids=json.dumps(list(keys)))
-        return {id: Held(epoch, bool(stop)) for id, epoch, stop in rows}
-
-    def events(self, wanted: EventFilter, after: str | None, limit: int, newest_first: bool) -> list[Event]:
-        sql, values = event_log.page(SQLITE, wanted, after, limit, newest_first)
-        return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
-
-    def event_count(self, tenant_id: int | None) -> int:
-        return int(self._run("event_count", tenant_id=tenant_id)[0][0])
-
-    def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
-        sql, values = event_log.history(SQLITE, after, limit)
-        return [event_log.event(SQLITE, row) for row in self._db.execute(sql, values)]
-
-    def blob(self, tenant_id: int, hash: str) -> bytes | None:
-        rows = self._run("blob", tenant_id=tenant_id, hash=hash)
-        return rows[0][0] if rows else None
-
-    def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
-        return [Artifact(*row) for row in self._run("artifacts", tenant_id=tenant_id, job_id=job)]
-
-    def unused_blobs(self, older_than: int, limit: int) -> list[tuple[Any, ...]]:
-        return self._run("unused_blobs", older_than=older_than, limit=limit)
-
-    def log_end(self) -> str:
-        return str(self._run("log_end")[0][0])
-
-    def digest(self, after: str | None, limit: int) -> Digest:
-        return digest(SQLITE, self._run("digest", **start(SQLITE, after), limit=limit))
-
-    def log_position(self, reader: str) -> str | None:
-        rows = self._run("log_position", reader=reader)
-        return str(rows[0][0]) if rows else None
-
-    def counters(self, tenant_id: int) -> list[Counter]:
-        return [Counter(*row) for row in self._run("counters", tenant_id=tenant_id)]
-
-    def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since))
-
-    def prunable(self, lifecycle: Lifecycle, expiry: Expiry, after: int, limit: int) -> Expired:
-        newest = max(expiry.before.values(), default=0)
-        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
-        return Expired.page(self._run(f"prunable_{lifecycle.name}", **values), limit)
-
-    def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int) -> list[Telemetry]:
-        rows = self._run("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
-        return [Telemetry(*row) for row in rows]
-
-    def pruned(self) -> list[Pruned]:
-        return [Pruned(*row) for row in self._run("pruned")]
-
-    def faults(self) -> list[str]:
-        return sqlite_faults(self._db)
+class Session(SessionReads):
+    """The reads and the writes."""
 
     # --- the caller's own statements
 
@@ -176,16 +61,23 @@ class Session:
         insist_harmless(sql)
         before, cursor = self._db.total_changes(), self._db.cursor()
         cursor.exec_trace = looked_at
-        rows = _named(cursor.execute(sql, values))
+        rows = named(cursor.execute(sql, values))
         return rows, self._db.changes() if self._db.total_changes() != before else 0
 
     # --- writes
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        keys = self._take_keys(len(jobs))
+        return self._enqueue_as(self._take_keys(len(jobs)), jobs)
+
+    def _enqueue_as(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
         sql, names = self._catalogue["enqueue"]
         bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
         made = [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
+        limited = [
+            job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id
+        ]
+        if limited:
+            sqlite_limits.note_enqueued(self._run, limited, self.now)
         self._tally.enqueued(jobs, keys, made)
         return made
 
@@ -197,55 +89,89 @@ class Session:
         self._db.execute(sql, bindings((*job, id, self.now)))
         return id
 
+    def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        (id,) = self.enqueue([job])
+        served = self._run("is_served", tenant_id=job.tenant_id, queue=job.queue)
+        if served and self._run("may_claim", worker=worker):
+            self._take([id], worker, lease_us, claim_id, start=True)
+        return Job(*self._run("job", id=id)[0])
+
+    def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        ((made, _, still),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        return int(made) if still and made is not None else self._made(job, key, window_us)
+
+    def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        ((made, first_at, _),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
+        values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+        if made and self._run("push_back", **values, id=made, wait_us=wait_us, latest=first_at + most_us):
+            self._run("wake_later", ids=json.dumps([made]))
+            return int(made)
+        return self._made(job._replace(delay_us=min(wait_us, most_us)), key, most_us)
+
+    def _made(self, job: NewJob, key: str, window_us: int) -> int:
+        (id,) = self.enqueue([job])
+        self._run("job_made", tenant_id=job.tenant_id, key=key, job_id=id, window_us=window_us)
+        return id
+
     def claim(
         self,
         worker: int,
         queues: Sequence[str],
-        limit: int,
+        wanted: Wanted,
         lease_us: int,
         claim_id: int,
-        tenant_id: int | None,
         start: bool,
-        without: Sequence[str] = (),
     ) -> list[Job]:
         if not self._run("may_claim", worker=worker):
             return []
-        found = [self._due(queue, limit, tenant_id, without) for queue in dict.fromkeys(queues)]
-        rows = self._run(
-            "claim_and_start" if start else "claim",
-            ids=json.dumps([id for _, _, id in islice(merge(*found), limit)]),
-            worker=worker,
-            claim_id=claim_id,
-            lease_us=lease_us,
-            actor=f"w:{worker}",
-        )
-        return sorted((Job(*row) for row in rows), key=lambda job: (-job.priority, job.run_at, job.id))
+        found = due(self._run, list(dict.fromkeys(queues)), wanted)
+        place = {id: number for number, id in enumerate(found.ids)}
+        taken = self._take(found.ids, worker, lease_us, claim_id, start)
+        jobs = sorted(taken, key=lambda job: place[job.id])
+        counted = jobs if found.limited else [job for job in jobs if job.limit_key is not None]
+        if counted:
+            sqlite_limits.note_started(self._run, counted, found.limited)
+        return jobs
 
-    def _due(self, queue: str, limit: int, tenant_id: int | None, without: Sequence[str]) -> list[tuple[int, int, int]]:
-        """The first jobs of a queue, one priority after the other until there are enough."""
-        due, wanted = "due", {"queue": queue, "tenant_id": tenant_id}
-        if without:
-            due, wanted["without"] = "due_known", json.dumps(list(without))
-        found: list[tuple[int, int, int]] = []
-        below = ABOVE_ALL
-        while len(found) < limit:
-            ((priority,),) = self._run("next_priority", queue=queue, below=below)
-            if priority is None:
-                break
-            found += self._run(due, **wanted, priority=priority, limit=limit - len(found))
-            below = priority
-        return found
+    def _take(self, keys: Sequence[int], worker: int, lease_us: int, claim_id: int, start: bool) -> list[Job]:
+        values = {"worker": worker, "claim_id": claim_id, "lease_us": lease_us, "actor": f"w:{worker}"}
+        rows = self._run("claim_and_start" if start else "claim", ids=json.dumps(list(keys)), **values)
+        return [Job(*row) for row in rows]
 
     def claimed_before(self, worker: int, claim_id: int) -> list[Job]:
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
 
-    def apply(self, changes: Sequence[Change]) -> list[Change]:
-        lost = [late for batch in batches(changes) for late in self._apply_batch(batch)]
+    def apply(self, changes: Sequence[Change]) -> tuple[list[Change], int]:
+        """Those that came too late, and how many jobs were woken by the others."""
+        runs = batches(changes)
+        lost = [late for batch in runs for late in self._apply_batch(batch)]
         for change, blob in with_blobs(changes):
             if change not in lost:
                 self._keep_blob(change.tenant_id, blob)
                 self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
-        return lost
+        touched = wakes(runs)
+        woken = sqlite_waits.wake(self._run, touched) if touched else 0
+        limited = [change for change in changes if change.limit_key is not None]
+        return lost, woken + (sqlite_limits.settle(self._run, limited, self.now) if limited else 0)
+
+    def pump(self, limit: int) -> int:
+        return sqlite_limits.pump(self._run, limit, self.now)
+
+    def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        for rule in rules:
+            limits = rule.most is not None or rule.rate is not None
+            if self._run("declare_limit" if limits else "drop_limit", **rule._asdict()):
+                self._run("look_at_kind", name=rule.name)
+
+    def limit_rules(self) -> list[LimitRule]:
+        return [LimitRule(*row) for row in self._run("limit_rules")]
+
+    def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return [LimitUse(*row) for row in self._run("limit_uses", tenant_id=tenant_id)]
+
+    def next_pump(self) -> int | None:
+        at: int | None = self._run("next_pump")[0][0]
+        return at
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
         sql, fields, _, extras = self._catalogue.move(batch[0])
@@ -278,6 +204,64 @@ class Session:
     def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
         self._run("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
 
+    def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        return [self._checkpoint_one(save) for save in saves]
+
+    def _checkpoint_one(self, save: Save) -> str | None:
+        values = {name: column[0] for name, column in columns([save]).items()}
+        if self._run("checkpoint", **values):
+            if save.blob is not None:
+                self._keep_blob(save.job.tenant_id, save.blob)
+            return save.result
+        if not self._run("still_held", job_id=save.job.id, epoch=save.job.epoch, owner=save.job.owner):
+            return None
+        return next(one.result for one in self.checkpoints(save.job.tenant_id, save.job.id) if one.name == save.name)
+
+    def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        self._run("checkpoint_changed", tenant_id=tenant_id, job_id=job, name=name)
+
+    def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        for job, payload in reports:
+            seen = {"entity": JOB.name, "entity_id": job.id, "kind": PROGRESS, "payload": payload, "ttl_us": ttl_us}
+            held = self._run("still_held", job_id=job.id, epoch=job.epoch, owner=job.owner)
+            if held and not self._run("replace_telemetry", **seen):
+                self._run("record_telemetry", **seen, tenant_id=job.tenant_id)
+
+    def any_held(self, holds: Sequence[str]) -> bool:
+        return bool(self._run("any_held", holds=json.dumps(list(holds))))
+
+    def lift_holds(self, holds: Sequence[str]) -> int:
+        lifted = self._run("lift_holds", holds=json.dumps(list(holds)))
+        self._run("look_at_limits_of", ids=json.dumps([id for id, limit_key in lifted if limit_key is not None]))
+        return len(lifted)
+
+    def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = list(self._take_keys(len(jobs)))
+        mine = told(keys)
+        stands = self._checkpoint_one(save._replace(result=mine))
+        if stands is None or stands != mine:
+            return None if stands is None else keys_of(stands)
+        self._enqueue_as(keys, jobs)
+        return keys
+
+    def send_signal(self, signal: NewSignal) -> Sent:
+        return sqlite_waits.send_signal(self._run, signal)
+
+    def forget_signals(self, older_than: int, limit: int) -> int:
+        return len(self._run("forget_signals", older_than=older_than, limit=limit))
+
+    def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        (id,) = self._take_keys(1)
+        return sqlite_waits.open_approval(self._run, job, question, id)
+
+    def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None, comment: str | None
+    ) -> tuple[Approval | None, bool]:
+        return sqlite_waits.decide_approval(self._run, tenant_id, id, decision, by, comment)
+
+    def withdraw_approvals(self, limit: int) -> int:
+        return len(self._run("withdraw_approvals", limit=limit))
+
     def drop_blobs(self, found: Sequence[tuple[Any, ...]]) -> int:
         return len(self._run("drop_blobs", found=json.dumps(found)))
 
@@ -291,8 +275,46 @@ class Session:
     def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(self._run("request_stop", id=id, tenant_id=tenant_id))
 
+    def beat(self, worker: int) -> Standing | None:
+        rows = self._run("beat", worker=worker)
+        return Standing(*rows[0]) if rows else None
+
+    def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return bool(self._run("ask_to_end", worker=worker, tenant_id=tenant_id, ending=ending))
+
+    def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        found = self._run("silent_workers", silent_us=silent_us, limit=limit)
+        return self.rows(WORKER, [id for (id,) in found])
+
     def set_queue_paused(self, name: str, paused: bool, tenant_id: int) -> None:
         self._run("pause_queue" if paused else "resume_queue", name=name, tenant_id=tenant_id)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._run("put_schedule", **schedule._asdict())
+
+    def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        moved = 0
+        for schedule, what in planned(self.due_schedules(limit), plan, self.now, most_jobs):
+            if self.move_schedule(schedule, what):
+                self.enqueue(what.jobs)
+                moved += 1
+        return moved
+
+    def due_schedules(self, limit: int) -> list[Schedule]:
+        return [Schedule(*row) for row in self._run("due_schedules", limit=limit)]
+
+    def move_schedule(self, schedule: Schedule, what: Plan) -> bool:
+        which = {"tenant_id": schedule.tenant_id, "name": schedule.name, "was": schedule.next_at}
+        return bool(self._run("move_schedule", **which, next_at=what.next_at, last_at=what.last_at))
+
+    def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(self._run("pause_schedule", tenant_id=tenant_id, name=name))
+
+    def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return bool(self._run("resume_schedule", tenant_id=tenant_id, name=name, next_at=next_at))
+
+    def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return bool(self._run("drop_schedule", tenant_id=tenant_id, name=name))
 
     def add_tenant(self, name: str) -> int:
         return int((self._run("add_tenant", name=name) or self._run("tenant_by_name", name=name))[0][0])
@@ -316,6 +338,9 @@ class Session:
     def forget_requests(self, limit: int) -> int:
         return len(self._run("forget_old_requests", limit=limit))
 
+    def forget_limits(self, limit: int) -> int:
+        return sum(len(self._run(name, limit=limit)) for name in FORGOTTEN)
+
     def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
         values = {**expiry.values, "ids": json.dumps(list(keys))}
         self._run(f"note_pruned_{lifecycle.name}", **values)
@@ -337,17 +362,3 @@ class Session:
         first = ids.first_key_of(self.now // 1000)
         last = int(self._run("take_keys", first=first, count=count)[0][0])
         return range(last - count + 1, last + 1)
-
-    def _run(self, named: str, /, **values: Any) -> list[tuple[Any, ...]]:
-        sql, parameters = self._catalogue[named]
-        values["now"] = self.now
-        return self._db.execute(sql, [values[parameter] for parameter in parameters]).fetchall()
-
-
-def _named(cursor: apsw.Cursor) -> list[dict[str, Any]]:
-    """Rows by the names of their columns, which are known from the first row on."""
-    first = cursor.fetchone()
-    if first is None:
-        return []
-    names = [column[0] for column in cursor.get_description()]
-    return [dict(zip(names, row, strict=True)) for row in (first, *cursor)]

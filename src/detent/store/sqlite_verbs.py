@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -23,16 +25,25 @@ from detent.store.records import (
     Held,
     Job,
     JobFilter,
+    LimitRule,
+    LimitUse,
     NewJob,
+    Place,
     Progress,
     Pruned,
     QueueSummary,
     Seen,
+    Standing,
     Telemetry,
     Tenant,
+    WorkerFilter,
 )
+from detent.store.schedules import Planner, Schedule
+from detent.store.signals import NewSignal, Sent, Signal
+from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
+from detent.store.turn import Turn
 
 T = TypeVar("T")
 
@@ -78,6 +89,36 @@ class SqliteReads(ABC):
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return await self._read(lambda session: session.queues(tenant_id))
 
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        return await self._read(lambda session: session.schedules(tenant_id))
+
+    async def schedule_due(self) -> int | None:
+        return await self._read(lambda session: session.schedule_due())
+
+    async def workers(
+        self,
+        wanted: WorkerFilter = WorkerFilter(),  # noqa: B008 - frozen, so safe to share
+        *,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        return await self._read(lambda session: session.workers(wanted, after, limit))
+
+    async def worker_states(self, tenant_id: int) -> dict[str, int]:
+        return await self._read(lambda session: session.worker_states(tenant_id))
+
+    async def limit_rules(self) -> list[LimitRule]:
+        return await self._read(lambda session: session.limit_rules())
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        return await self._read(lambda session: session.limit_uses(tenant_id))
+
+    async def next_pump(self) -> int | None:
+        return await self._read(lambda session: session.next_pump())
+
+    async def place(self, tenant_id: int, job: int) -> Place | None:
+        return await self._read(lambda session: session.place(tenant_id, job))
+
     async def overdue(self, limit: int) -> list[Job]:
         return await self._read(lambda session: session.overdue(limit))
 
@@ -105,6 +146,29 @@ class SqliteReads(ABC):
 
     async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
         return await self._read(lambda session: session.artifacts(tenant_id, job))
+
+    async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        return await self._read(lambda session: session.checkpoints(tenant_id, job))
+
+    async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        return await self._read(lambda session: session.unfinished_children(tenant_id, jobs))
+
+    async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        return await self._read(lambda session: session.cancelled_parents(limit))
+
+    async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        return await self._read(lambda session: session.stopped_waits(limit))
+
+    async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        return await self._read(lambda session: session.next_signal(tenant_id, job, name, after))
+
+    async def approval(self, tenant_id: int, id: int) -> Approval | None:
+        return await self._read(lambda session: session.approval(tenant_id, id))
+
+    async def approvals(
+        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+    ) -> list[Approval]:
+        return await self._read(lambda session: session.approvals(tenant_id, job, open_only, limit))
 
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())
@@ -138,13 +202,29 @@ class SqliteVerbs(SqliteReads):
     """The reads and the writes."""
 
     tally: Tally
+    _turn: Turn
 
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         """Which thread and which transaction: a subclass says."""
 
+    @abstractmethod
+    def _ring(self) -> None:
+        """Tells those who wait for work, once it is committed."""
+
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
+
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        made = await self._write(lambda session: session.enqueue_started(job, worker, lease_us, claim_id))
+        self.tally.claimed([made] if made.owner == worker else [], None)
+        return made
+
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_unique(job, key, window_us))
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        return await self._write(lambda session: session.enqueue_debounced(job, key, wait_us, most_us))
 
     async def claim(
         self,
@@ -161,16 +241,20 @@ class SqliteVerbs(SqliteReads):
     ) -> list[Job]:
         if again:
             return await self._read(lambda session: session.claimed_before(worker, claim_id))
+        wanted = Wanted(limit, tenant_id, self._turn.after, without)
         jobs = await self._write(
-            lambda session: session.claim(worker, queues, limit, lease_us, claim_id, tenant_id, start, without), limit
+            lambda session: session.claim(worker, queues, wanted, lease_us, claim_id, start), limit
         )
+        self._turn.served(jobs)
         self.tally.claimed(jobs, tenant_id)
         return jobs
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         weight = len(changes) + sum(blob.weight for _, blob in with_blobs(changes))
-        late = await self._write(lambda session: session.apply(changes), weight)
+        late, woken = await self._write(lambda session: session.apply(changes), weight)
         self.tally.late(late)
+        if woken:
+            self._ring()
         return late
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -180,6 +264,54 @@ class SqliteVerbs(SqliteReads):
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
         return await self._write(lambda session: session.keep_artifact(job, name, blob, media_type), blob.weight)
+
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        return await self._write(lambda session: session.checkpoint(saves), sum(save.weight for save in saves))
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        await self._write(lambda session: session.checkpoint_changed(tenant_id, job, name))
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        await self._write(lambda session: session.note_progress(reports, ttl_us), len(reports))
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        # Nearly always there is none, and then no other writer is kept waiting.
+        if not await self._read(lambda session: session.any_held(holds)):
+            return 0
+        return await self._write(lambda session: session.lift_holds(holds))
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        keys = await self._write(lambda session: session.spawn(save, jobs), len(jobs) + 1)
+        self._ring()
+        return keys
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        sent = await self._write(lambda session: session.send_signal(signal))
+        if sent.woken:
+            self._ring()
+        return sent
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_signals(older_than, limit), limit)
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        return await self._write(lambda session: session.open_approval(job, question))
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        approval, woken = await self._write(
+            lambda session: session.decide_approval(tenant_id, id, decision, by, comment)
+        )
+        if woken:
+            self._ring()
+        return approval
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        # Nearly always there are none: that is seen without keeping other writers waiting.
+        if not await self._read(lambda session: session.stale_approvals()):
+            return 0
+        return await self._write(lambda session: session.withdraw_approvals(limit))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
         # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.
@@ -203,8 +335,38 @@ class SqliteVerbs(SqliteReads):
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return await self._write(lambda session: session.request_stop(id, tenant_id))
 
+    async def beat(self, worker: int) -> Standing | None:
+        return await self._write(lambda session: session.beat(worker))
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        return await self._write(lambda session: session.ask_to_end(worker, tenant_id, ending))
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        return await self._write(lambda session: session.silent_workers(silent_us, limit))
+
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
         await self._write(lambda session: session.set_queue_paused(name, paused, tenant_id))
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        await self._write(lambda session: session.put_schedule(schedule))
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        return await self._write(lambda session: session.fire_schedules(plan, limit, most_jobs), most_jobs)
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        return await self._write(lambda session: session.pause_schedule(tenant_id, name))
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        return await self._write(lambda session: session.resume_schedule(tenant_id, name, next_at))
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        return await self._write(lambda session: session.drop_schedule(tenant_id, name))
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        await self._write(lambda session: session.declare_limits(rules), len(rules))
+
+    async def pump(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.pump(limit))
 
     async def add_tenant(self, name: str) -> int:
         return await self._write(lambda session: session.add_tenant(name))
@@ -224,6 +386,9 @@ class SqliteVerbs(SqliteReads):
 
     async def forget_requests(self, limit: int = 500) -> int:
         return await self._write(lambda session: session.forget_requests(limit), limit)
+
+    async def forget_limits(self, limit: int = 500) -> int:
+        return await self._write(lambda session: session.forget_limits(limit), limit)
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))

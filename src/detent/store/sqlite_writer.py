@@ -233,9 +233,12 @@ class Writer:
                 unit.error = self._explained(error)
 
     def attempt_in_savepoint(self, unit: Unit) -> None:
-        """Runs the work; if it fails, it alone is undone."""
+        """Runs the work; if it fails, it alone is undone. A full disk undoes the whole transaction, whose other units
+        must then hear of that, and not of a savepoint that is gone."""
         self._db.execute("SAVEPOINT unit")
         self.attempt(unit)
+        if unit.error and not self._db.in_transaction:
+            raise unit.error
         if unit.error:
             self._db.execute("ROLLBACK TO unit")
         self._db.execute("RELEASE unit")

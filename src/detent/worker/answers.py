@@ -7,10 +7,22 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from detent.bounds import check_name
+from detent.errors import BadInput
 from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
-from detent.worker.settlement import LARGEST_RESULT, LONGEST_TEXT, Raised, described, result_text
+from detent.worker.settlement import (
+    LARGEST_RESULT,
+    LONGEST_TEXT,
+    Raised,
+    Release,
+    Suspend,
+    described,
+    plain,
+    result_text,
+)
 
 LARGEST_ANSWER = LARGEST_RESULT + 16 * LONGEST_TEXT
+LATEST_US = 1 << 60
 
 # How an error is settled; which error it was is said in its text.
 _KINDS: dict[str, type[BaseException]] = {
@@ -31,13 +43,17 @@ def decoded(answer: bytes) -> Any:
     try:
         ((word, value),) = json.loads(answer).items()
         return _READ[word](value)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Raised(TransientError("its process gave an answer that makes no sense"), "output")
 
 
 def _encoded(said: Any) -> bytes:
     if isinstance(said, Raised):
         return _raised(said)
+    if isinstance(said, Suspend):
+        return json.dumps({"suspend": [said.waits_for, said.until]}).encode()
+    if isinstance(said, Release):
+        return json.dumps({"release": [said.reason, said.held_by]}).encode()
     if isinstance(said, Snooze):
         delay = said.delay.total_seconds() if isinstance(said.delay, timedelta) else said.delay
         return json.dumps({"snooze": delay}).encode()
@@ -56,8 +72,25 @@ def _read_raised(value: Any) -> Raised:
     return Raised(_KINDS[kind](), str(stage), str(text))
 
 
+def _read_suspend(value: Any) -> Suspend:
+    """Until when is a time both databases can keep, or for ever."""
+    waits_for, until = value
+    if until is not None and (type(until) is not int or not 0 <= until <= LATEST_US):
+        raise ValueError("no time")
+    return Suspend(plain(str(waits_for)), until)
+
+
+def _read_release(value: Any) -> Release:
+    reason, held_by = value
+    if held_by is not None:
+        check_name("hold", held_by)
+    return Release(str(reason), held_by=held_by)
+
+
 _READ: dict[str, Callable[[Any], Any]] = {
     "returned": lambda value: value,
+    "suspend": _read_suspend,
+    "release": _read_release,
     "snooze": Snooze,
     "cancel": lambda value: Cancel(str(value)),
     "raised": _read_raised,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from detent import ids
 from detent.lifecycle import JOB
+from detent.moments import Span
+from detent.schedule import tick_of
 from detent.store import Artifact, Job
 from detent.worker.shelf import Content, Keeps
+from detent.worker.steps import Steps
+from detent.worker.waits import Child, Desk, Spawnable, Waits
 
 
 class Context:
@@ -16,11 +22,14 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_heard", "_job", "_shelf", "_stopping")
+    __slots__ = ("_desk", "_heard", "_job", "_shelf", "_steps", "_stopping", "_waits")
 
-    def __init__(self, job: Job, shelf: Keeps) -> None:
+    def __init__(self, job: Job, shelf: Keeps, steps: Steps, desk: Desk | None = None) -> None:
         self._job = job
         self._shelf = shelf
+        self._steps = steps
+        self._desk = desk
+        self._waits: Waits | None = None
         self._stopping = False
         self._heard: Callable[[], None] | None = None
 
@@ -45,6 +54,11 @@ class Context:
         return self._job.correlation_id or self.job_id
 
     @property
+    def scheduled_at(self) -> datetime | None:
+        """The tick of the schedule this job belongs to, in UTC; none if it belongs to none. It may run later."""
+        return tick_of(self._job.correlation_id)
+
+    @property
     def trace_id(self) -> str | None:
         return self._job.trace_id
 
@@ -57,6 +71,87 @@ class Context:
         """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""
         return f"{self.job_id}:{step}"
 
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function once, whatever happens: its result is kept, and when the job runs again, after a crash, a
+        retry or a wait, it is returned instead. The function gets the arguments, and returns what JSON can hold.
+
+        `await` it in an async function; an ordinary one gets the result itself. Each step of a job has a name of its
+        own. A worker that has lost the job's lease keeps nothing: `LeaseLost`.
+
+        >>> # page = await ctx.step("get", http_get, url)
+        """
+        return self._steps.step(name, function, args, kwargs)
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Says how far the handler has come, from 0 to 1, and in a few words with what, for `detent jobs show --watch`.
+        It may be called as often as you like, from any thread: what is said last is kept, about twice a second.
+
+        >>> # ctx.progress(0.4, "page 2 of 5")
+        """
+        self._steps.progress(fraction, text)
+
+    def sleep(self, span: Span, *, name: str | None = None) -> Any:
+        """Goes on after that time. Until then the job waits in the queue, and no worker is occupied: the handler is
+        left at this point, and runs again from its beginning, past the steps it has done.
+
+        `await` it in an async function; an ordinary one only calls it.
+
+        >>> # await ctx.sleep("3d")
+        """
+        return self._steps.sleep(span, name)
+
+    def spawn(self, job: Spawnable | str, /, **arguments: Any) -> Any:
+        """Enqueues a child of this job, once, whatever happens: a declared job, or the name of one. What comes back
+        names the child to `join`. A cancelled parent cancels its children.
+
+        `await` it in an async function, like everything below; an ordinary one gets the value itself.
+
+        >>> # page = await ctx.spawn(fetch, url="…")
+        """
+        return self._waiting.spawn(job, arguments)
+
+    def spawn_many(self, job: Spawnable | str, many: Iterable[Mapping[str, Any]], /) -> Any:
+        """Enqueues one child for each of these arguments, in their order, each once.
+
+        >>> # pages = await ctx.spawn_many(fetch, [{"url": url} for url in urls])
+        """
+        return self._waiting.spawn_many(job, list(many))
+
+    def join(self, children: Child | Sequence[Child], /, *, return_exceptions: bool = False) -> Any:
+        """What children returned, once all of these have ended: a list in the same order, or one value for one child.
+        Until then the job holds nothing. One that ended without success raises `JobFailed`; with `return_exceptions` it
+        comes back as that, in its place.
+
+        >>> # sizes = await ctx.join(pages)
+        """
+        return self._waiting.join(children, return_exceptions)
+
+    def wait_for_event(self, name: str, timeout: Span | None = None) -> Any:
+        """The payload of the next event of that name which this job has not had, sent by `app.send_event` to this job
+        or to everyone, before or after it began to wait. Until then the job holds nothing. When the time is over it
+        raises `NoEvent`, a `TimeoutError`.
+
+        >>> # paid = await ctx.wait_for_event("payment-17", timeout="3d")
+        """
+        return self._waiting.wait_for_event(name, timeout)
+
+    def wait_for_approval(
+        self, question: str, *, by: str | None = None, expires: Span | None = None, details: Any = None
+    ) -> Any:
+        """Asks people, and goes on with an `Approved` once somebody has approved; `details` are what they are shown
+        beside the question, `by` is whom it is for. Until then the job holds nothing. It raises `ApprovalRejected`, or
+        `ApprovalExpired` when nobody decided in time.
+
+        >>> # approved = await ctx.wait_for_approval("Ship release 1.2?", by="ops", expires="24h")
+        """
+        return self._waiting.wait_for_approval(question, by, expires, details)
+
+    @property
+    def _waiting(self) -> Waits:
+        if self._waits is None:
+            self._waits = Waits(self._job, self._steps, self._desk)
+        return self._waits
+
     def keep(self, name: str, data: Content, media_type: str | None = None) -> Awaitable[Artifact]:
         """Keeps bytes, text or a file (a Path) with the job under a name, at most 64 MiB. The same name again, in a
         later attempt too, replaces it; the same content is stored once.
@@ -65,6 +160,11 @@ class Context:
         that has lost the job's lease keeps nothing: `LeaseLost`.
         """
         return self._shelf.keep(self._job, name, data, media_type)
+
+    @property
+    def steps(self) -> Steps:
+        """For the worker."""
+        return self._steps
 
     def request_stop(self) -> None:
         """Called by the worker."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from detent.job_type import JobType
@@ -13,7 +12,9 @@ from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.isolation import Isolation
 from detent.worker.settlement import Raised, Release
+from detent.worker.steps import Suspended, said_by
 from detent.worker.threads import Threads
+from detent.worker.versions import Handlers
 
 MOST_UNKNOWN = 1000
 """Kinds to be left to others; with more of them than that a worker takes some in vain, ever less often."""
@@ -23,17 +24,22 @@ class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
     without having a handler for them."""
 
-    def __init__(self, kinds: Mapping[str, JobType], threads: Threads, isolation: Isolation) -> None:
-        self._kinds = kinds
+    def __init__(self, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+        self._handlers = handlers
         self._threads = threads
         self.unknown: set[str] = set()
         self._isolation = isolation
 
     async def run(self, job: Job, context: Context) -> Any:
         """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
-        kind = self._kinds.get(job.kind)
+        kind = self._handlers.newest(job.kind)
         if kind is None:
             return self._not_known(job)
+        if kind.version:
+            chosen = await self._of_version(kind, job, context)
+            if not isinstance(chosen, JobType):
+                return chosen
+            kind = chosen
         try:
             arguments = _arguments(job, kind)
         except ValidationError as error:
@@ -42,15 +48,26 @@ class Executor:
             if kind.timeout_us is None:
                 return await self._call(kind, job, context, arguments)
             return await self._call_in_time(kind, job, context, arguments)
-        except (Exception, SystemExit) as error:
-            return Raised(error)
+        except (Exception, SystemExit, Suspended, BaseExceptionGroup) as error:
+            return said_by(error)
 
     def _not_known(self, job: Job) -> Release:
         """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
         if len(self.unknown) < MOST_UNKNOWN:
             self.unknown.add(job.kind)
-        known = ", ".join(sorted(self._kinds)) or "none"
+        known = ", ".join(sorted(self._handlers.names)) or "none"
         return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
+
+    async def _of_version(self, newest: JobType, job: Job, context: Context) -> JobType | Release | Raised:
+        """The handler a job was begun under; a job in its first claim has begun nothing yet."""
+        try:
+            begun = await context.steps.begun_as() if job.epoch else None
+        except Exception as error:
+            return Raised(error, "fetch")
+        chosen = newest if begun is None else self._handlers.of_version(newest.name, begun)
+        if isinstance(chosen, JobType):
+            context.steps.version = chosen.version
+        return chosen
 
     async def _call(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
         if kind.isolated is not None:
@@ -78,7 +95,7 @@ def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
     try:
         return kind.function(context, **arguments)
     except BaseException as error:
-        return Raised(error)
+        return said_by(error)
 
 
 def _arguments(job: Job, kind: JobType) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from detent.store import Job
 from detent.target import Target, load, unwrapped
 from detent.worker.answers import encoded
 from detent.worker.context import Context
+from detent.worker.distance import DistantJournal, DistantShelf
 from detent.worker.settlement import Raised
-from detent.worker.wishes import DistantShelf
+from detent.worker.steps import Steps, said_by
+from detent.worker.wishes import Line
 
 Function = Callable[..., Any]
 
@@ -35,23 +37,23 @@ class Terminated(SystemExit):
 class IsolatedContext(Context):
     """Hears of a stop through the line its request came on."""
 
-    __slots__ = ("_distant", "_talk")
+    __slots__ = ("_line", "_talk")
 
-    def __init__(self, job: Job, talk: socket.socket) -> None:
-        self._distant = DistantShelf(talk)
-        super().__init__(job, self._distant)
+    def __init__(self, job: Job, talk: socket.socket, version: int) -> None:
+        self._line = Line(talk, job)
+        super().__init__(job, DistantShelf(self._line), Steps(job, DistantJournal(self._line), version))
         self._talk = talk
 
     @property
     def cancel_requested(self) -> bool:
         """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
-        if not self._stopping and not self._distant.stop_heard:
+        if not self._stopping and not self._line.stop_heard:
             try:
                 self._talk.recv(1, socket.MSG_DONTWAIT)
                 self._stopping = True  # a word, or the end of the line
             except BlockingIOError:
                 pass
-        return self._stopping or self._distant.stop_heard
+        return self._stopping or self._line.stop_heard
 
 
 def prepare(what: Any) -> None:
@@ -70,7 +72,8 @@ def run(what: Any, talk: socket.socket) -> None:
     received = receive(talk)
     if received is not None:
         job = Job(*received[0])
-        answer = encoded(_said(_loaded[Target(*what["target"])], IsolatedContext(job, talk), job.payload))
+        context = IsolatedContext(job, talk, what["version"])
+        answer = encoded(_said(_loaded[Target(*what["target"])], context, job.payload))
         talk.sendall(HEADER.pack(len(answer)) + answer)
 
 
@@ -82,7 +85,7 @@ def _said(function: Function, context: Context, payload: str) -> Any:
         use_reserve()
         return Raised(error)
     except BaseException as error:
-        return Raised(error)
+        return said_by(error)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

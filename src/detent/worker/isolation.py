@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from detent.errors import BadInput
@@ -19,7 +19,7 @@ from detent.target import is_found
 from detent.worker.answers import LARGEST_ANSWER, decoded
 from detent.worker.context import Context
 from detent.worker.settlement import Raised
-from detent.worker.wishes import LARGEST_WISH, kept
+from detent.worker.wishes import LARGEST_WISH, granted
 
 PROGRAM = "detent.worker.handler_process"
 
@@ -31,8 +31,9 @@ class Killed(Exception):
 class Isolation:
     """The processes of one worker's isolated jobs."""
 
-    def __init__(self, kinds: Mapping[str, JobType], database: str | None) -> None:
-        self._whats = {kind.name: _what(kind, database) for kind in kinds.values() if kind.isolated is not None}
+    def __init__(self, kinds: Iterable[JobType], database: str | None) -> None:
+        isolated = [kind for kind in kinds if kind.isolated is not None]
+        self._whats = {(kind.name, kind.version): _what(kind, database) for kind in isolated}
         self._cages = Cages(PROGRAM, list(self._whats.values()))
 
     async def call(self, kind: JobType, job: Job, context: Context) -> Any:
@@ -43,9 +44,9 @@ class Isolation:
             context.pass_on_stop(talk.ask_to_stop)
 
         async def reply(asked: bytes) -> Any:
-            return await kept(context, asked)
+            return await granted(context, asked)
 
-        what, longest = self._whats[kind.name], Longest(LARGEST_ANSWER, LARGEST_WISH)
+        what, longest = self._whats[kind.name, kind.version], Longest(LARGEST_ANSWER, LARGEST_WISH)
         try:
             ending = await self._cages.run(what, kind.limits, request, longest, begun, reply)
         except CageLost as error:
@@ -58,9 +59,9 @@ class Isolation:
         await self._cages.close()
 
 
-def check(kinds: Mapping[str, JobType]) -> None:
+def check(kinds: Iterable[JobType]) -> None:
     """Refuses what another process would not find, before a job is lost to it."""
-    for kind in kinds.values():
+    for kind in kinds:
         if kind.isolated is not None and not is_found(kind.isolated, kind.function):
             raise BadInput(
                 what=f"job {kind.name}: isolation='process' needs a function that can be imported, and "
@@ -102,4 +103,4 @@ def _name(number: int) -> str:
 
 
 def _what(kind: JobType, database: str | None) -> dict[str, Any]:
-    return {"target": kind.isolated, "database": database}
+    return {"target": kind.isolated, "database": database, "version": kind.version}

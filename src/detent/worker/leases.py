@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from detent.store import Job, Store
 from detent.worker.outage import Outage
+from detent.worker.pulse import Pulse
 
 T = TypeVar("T")
 
@@ -63,12 +64,14 @@ class LeaseKeeper:
         lost: Callable[[set[Token]], None],
         asked_to_stop: Callable[[set[Token]], None],
         outage: Outage | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._lost = lost
         self._asked_to_stop = asked_to_stop
         self._outage = outage or Outage()
+        self._pulse = pulse
         self._leases: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -119,16 +122,17 @@ class LeaseKeeper:
             store: Store | None = None
             while not self._stopping:
                 self._nap()
-                leases = self._leases_now()
-                if not leases:
+                if self._pulse is None and not self._leases_now():
                     self._outage.over("leases")  # there is nothing left to keep
-                elif any(lease.due_at <= time.monotonic() for lease in leases.values()):
+                if self._due_at(float("inf")) <= time.monotonic():
                     store = store or await self._opened(opened)
                     if store is not None:
                         await self._unless_too_late(self._beat(store))
+                    if self._pulse is not None:
+                        self._pulse.put_off()
 
     async def _opened(self, stack: AsyncExitStack) -> Store | None:
-        """The store, opened when a job first lasts long enough to be looked at."""
+        """The store, opened when there is first something to look at; a worker that ends at once does without."""
         entered = self._store()
         store = await self._unless_too_late(entered.__aenter__())
         if store is not None:
@@ -136,13 +140,17 @@ class LeaseKeeper:
         return store
 
     def _nap(self) -> None:
-        """Until the next lease is due. Nothing else is under way on this thread's loop meanwhile."""
+        """Until the next lease or look is due. Nothing else is under way on this thread's loop meanwhile."""
         now = time.monotonic()
-        due_at = min((lease.due_at for lease in self._leases_now().values()), default=now + LONGEST_NAP)
-        seconds = min(max(due_at - now, SHORTEST_NAP), LONGEST_NAP)
+        seconds = min(max(self._due_at(now + LONGEST_NAP) - now, SHORTEST_NAP), LONGEST_NAP)
         self._naps_until = now + seconds
         self._wake.wait(seconds)
         self._wake.clear()
+
+    def _due_at(self, otherwise: float) -> float:
+        """When something is next to be done."""
+        first = min((lease.due_at for lease in self._leases_now().values()), default=otherwise)
+        return min(first, self._pulse.look_at) if self._pulse is not None else first
 
     async def _unless_too_late(self, call: Awaitable[T]) -> T | None:
         """What the call returned; none if it failed. However long it takes, no lease is held past its end."""
@@ -171,6 +179,8 @@ class LeaseKeeper:
         now = time.monotonic()
         await self._look(store, now)
         await self._renew(store, now)
+        if self._pulse is not None and self._pulse.look_at <= now:
+            await self._pulse.beat(store)
 
     async def _look(self, store: Store, now: float) -> None:
         """Once a second: which jobs were taken away, and which were asked to end. Short jobs are never looked at."""

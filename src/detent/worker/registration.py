@@ -1,15 +1,23 @@
-"""The worker's own life in the database: registered, at work, ended."""
+"""The worker's own life in the database: registered, at work, paused by itself, ended."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import socket
+from collections.abc import Iterable, Sequence
 
 from detent.errors import InvalidTransition, StoreError
 from detent.lifecycle import WORKER, Verb, decide
+from detent.lifecycle.worker import PAUSED
 from detent.store import Store
+
+DRAINED = "drained"
+EXHAUSTED = "resource_exhaustion"
+UNRECOVERABLE = "error_unrecoverable"
+LONGEST_REASON = 500
 
 
 class Registration:
@@ -21,8 +29,20 @@ class Registration:
         self._at_work = False
 
     @classmethod
-    async def register(cls, store: Store, name: str) -> Registration:
+    async def register(
+        cls,
+        store: Store,
+        name: str,
+        *,
+        queues: Sequence[str] = (),
+        kinds: Iterable[str] = (),
+        concurrency: int | None = None,
+        version: str = "",
+        supervisor: str | None = None,
+    ) -> Registration:
+        """From here on it counts as alive, and has a heartbeat to miss."""
         host = socket.gethostname()
+        serves = {"queues": list(queues), "kinds": sorted(kinds), "concurrency": concurrency, "version": version}
         return cls(
             await store.create(
                 WORKER,
@@ -31,6 +51,9 @@ class Registration:
                 workspace_id="default",
                 host=host,
                 pid=os.getpid(),
+                serves=json.dumps(serves),
+                supervisor=supervisor,
+                seen_at=await store.now(),
             )
         )
 
@@ -40,15 +63,31 @@ class Registration:
             await self._move(store, Verb.START, None)
             self._at_work = True
 
-    async def ended(self, store: Store) -> None:
+    async def pause(self, store: Store, reason: str) -> bool:
+        """Whether it could: one that has not begun cannot, and one that was paused already is."""
+        return await self._move(store, Verb.PAUSE, f"{EXHAUSTED}: {reason}")
+
+    async def resume(self, store: Store) -> bool:
+        """Only from a pause of its own making; one that somebody else wanted is not its to end."""
+        row = await store.get(WORKER, self.id, None)
+        mine = row is not None and row["state"] == PAUSED.name and row["actor"] == self.actor
+        return mine and await self._move(store, Verb.RESUME, f"{EXHAUSTED} is over")
+
+    async def ended(self, store: Store, reason: str = DRAINED) -> None:
         """Drained: completed if it ever worked, otherwise terminated. A row somebody else ended stays as it is."""
         with contextlib.suppress(StoreError):
-            if not await self._move(store, Verb.SUCCEED, "drained"):
-                await self._move(store, Verb.TERMINATE, "drained")
+            if not await self._move(store, Verb.SUCCEED, reason):
+                await self._move(store, Verb.TERMINATE, reason)
+
+    async def failed(self, store: Store, error: str) -> None:
+        """An error it cannot recover from: failed if it ever worked, otherwise terminated."""
+        with contextlib.suppress(StoreError):
+            if not await self._move(store, Verb.FAIL, error):
+                await self._move(store, Verb.TERMINATE, f"{UNRECOVERABLE}: {error}")
 
     async def _move(self, store: Store, verb: Verb, reason: str | None) -> bool:
         row = await store.get(WORKER, self.id, None)
         if row is None:
             return False
-        change = decide(WORKER, row, verb, actor=self.actor, reason=reason)
+        change = decide(WORKER, row, verb, actor=self.actor, reason=reason and reason[:LONGEST_REASON])
         return not isinstance(change, InvalidTransition) and not await store.apply([change])

@@ -20,16 +20,30 @@ Chance = Callable[[], float]
 LONGEST_TEXT = 4000
 LARGEST_RESULT = 16 << 20
 LARGEST_IN_ROW = 8 << 10
+FOREVER_US = 100 * 365 * 86_400_000_000
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """The worker gives the job back unfinished; the attempt is not spent. It is due again at once, or, where it could
-    not be done here at all, after a backoff that gives others the time to take it."""
+    not be done here at all, after a backoff that gives others the time to take it. Held by a name, nobody takes it
+    until that hold is lifted."""
 
     reason: str = "worker drains"
     backs_off: bool = False
+    held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
+    waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
+    what it waits for the handler has looked at: what came later is found when the wait is written."""
+
+    waits_for: str
+    until: int | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class Raised:
 
     @property
     def described(self) -> str:
-        return described(self.error) if self.text is None else _plain(self.text)
+        return described(self.error) if self.text is None else plain(self.text)
 
 
 def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
@@ -70,11 +84,18 @@ def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
 def _understood(said: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(said, Snooze):
         return "snooze", {"values": {"delay_us": span_us(said.delay)}}
+    if isinstance(said, Suspend):
+        return "snooze", {"reason": f"waits for {said.waits_for}", "values": _wait(said)}
     if isinstance(said, Release):
-        return "release", {"reason": _plain(said.reason), "values": {"delay_us": 0}}
+        held = {} if said.held_by is None else {"held_by": said.held_by}
+        return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, **held}}
     if isinstance(said, Cancel):
-        return "cancel", {"reason": _plain(str(said.reason)) or None}
+        return "cancel", {"reason": plain(str(said.reason)) or None}
     return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
+
+
+def _wait(said: Suspend) -> dict[str, Any]:
+    return {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
 
 
 def _result(text: str) -> dict[str, Any]:
@@ -123,9 +144,9 @@ def described(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "it cannot say what is wrong"  # an exception whose own __str__ raises
-    return _plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")

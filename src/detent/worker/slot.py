@@ -10,8 +10,11 @@ from detent.outcomes import Cancel
 from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
-from detent.worker.settlement import Raised, Release
+from detent.worker.journal import Journal
+from detent.worker.settlement import Raised, Release, Suspend
 from detent.worker.shelf import Shelf
+from detent.worker.steps import Steps
+from detent.worker.waits import Desk
 
 
 class Slot:
@@ -23,12 +26,16 @@ class Slot:
         executor: Executor,
         holds: Callable[[Job], bool],
         shelf: Shelf,
+        journal: Journal,
+        desk: Desk,
         finish: Callable[[Job, Any], None],
     ) -> None:
         self._inbox = inbox
         self._executor = executor
         self._holds = holds
         self._shelf = shelf
+        self._journal = journal
+        self._desk = desk
         self._finish = finish
         self._context: Context | None = None
         self._stopped = False
@@ -38,9 +45,11 @@ class Slot:
         self.job: Job | None = None
         self.task = asyncio.create_task(self._run())
 
-    def stop(self, *, hard: bool) -> None:
-        """Asks the handler to come to an end; hard, it is cancelled where it waits."""
+    def stop(self, *, hard: bool, cancelled: str = "") -> None:
+        """Asks the handler to come to an end; hard, it is stopped where it waits. `cancelled` says why its job is to be
+        cancelled, if it is: else it goes back into the queue."""
         if self._context is not None:
+            self._cancelled = self._cancelled or cancelled
             self._context.request_stop()
             if hard and not self._stopped:
                 self._stopped = True
@@ -64,7 +73,7 @@ class Slot:
     async def _run(self) -> None:
         while not self._closing:
             job = await self._inbox.get()
-            self.job, self._context = job, Context(job, self._shelf)
+            self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal), self._desk)
             said = await self._said(job, self._context)
             self.job = self._context = None
             self._finish(job, said)
@@ -82,12 +91,13 @@ class Slot:
             self._forget_stop()
 
     def _agreed(self, said: Any) -> Any:
-        """A job that is to be cancelled is not tried again; one whose handler had to be stopped has not succeeded."""
+        """A job that is to be cancelled is not tried again, and does not wait; one whose handler had to be stopped has
+        not succeeded."""
         if not self._cancelled:
             return said
         if isinstance(said, Raised):
             return Cancel(f"{self._cancelled}, and ended with {said.described}")
-        return Cancel(self._cancelled) if self._stopped or isinstance(said, Release) else said
+        return Cancel(self._cancelled) if self._stopped or isinstance(said, Release | Suspend) else said
 
     def _forget_stop(self) -> None:
         """The next job must find no trace of the stop: a task that counts as being cancelled breaks its task groups."""

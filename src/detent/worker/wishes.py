@@ -1,56 +1,114 @@
-"""What a handler in a process of its own wants kept: asked over its line, and done by the worker, which has the lease.
+"""What a handler in a process of its own wants of the world: asked over its line, and done by the worker, which has the
+lease.
 
-A wish is a line of JSON, then the content. The reply tells of the artifact, or why there is none.
+A wish is a line of JSON that says what is wanted, then the content if there is any. The reply tells what came of it, or
+why nothing did. Which job it is for is the worker's to know: nothing a process says is trusted.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from detent.errors import BadInput, LeaseLost
+from detent.bounds import check_name
+from detent.errors import BadInput, LeaseLost, StoreError
 from detent.lifecycle import JOB
+from detent.outcomes import PermanentError
 from detent.process.frames import ASIDE, HEADER, STOP, receive
 from detent.service.artifacts import LARGEST_ARTIFACT
-from detent.store import Artifact, Job
+from detent.store import Job
 from detent.worker.context import Context
-from detent.worker.shelf import Content, Done, checked_type, content_of
+from detent.worker.settlement import result_text
 
 LARGEST_WISH = LARGEST_ARTIFACT + (1 << 16)
+PAGE = 200
+"""So many checkpoints come in one reply; none of them is larger than what a row holds."""
 
 
-async def kept(context: Context, wish: bytes) -> dict[str, Any]:
-    """In the worker, where nothing a process says is trusted."""
+async def granted(context: Context, wish: bytes) -> dict[str, Any]:
+    """In the worker."""
     try:
         head, _, content = wish.partition(b"\n")
-        name, media_type = json.loads(head)
-        return {"kept": await context.keep(str(name), content, str(media_type))}
+        what, *said = json.loads(head)
+        return {"done": await _GRANTED[what](context, content, *said)}
     except LeaseLost:
         return {"lost": True}
-    except (ValueError, TypeError, RecursionError):
-        return {"refused": "what was to be kept makes no sense"}
-    except BadInput as refusal:
+    except (BadInput, PermanentError, StoreError) as refusal:
         return {"refused": str(refusal)}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"refused": "what was asked of the worker makes no sense"}
 
 
-class DistantShelf:
-    """In the handler's process: `keep` has been done when it returns, in async functions too."""
+async def _keep(context: Context, content: bytes, name: str, media_type: str) -> Any:
+    return await context.keep(str(name), content, str(media_type))
 
-    def __init__(self, talk: socket.socket) -> None:
+
+async def _recall(context: Context, content: bytes, start: int) -> Any:
+    return list((await context.steps.before()).values())[start : start + PAGE]
+
+
+async def _whole(context: Context, content: bytes, name: str) -> Any:
+    return json.loads(await context.steps.whole(name))
+
+
+async def _save(context: Context, content: bytes, name: str, code: str | None) -> Any:
+    """What stands in its place, if another run was first."""
+    check_name("step", name)
+    if code is not None:
+        check_name("digest of code", code)
+    text = result_text(json.loads(content))
+    stands = await context.steps.keep_text(name, text, code)
+    return None if stands == text else [json.loads(stands)]
+
+
+async def _changed(context: Context, content: bytes, name: str) -> Any:
+    check_name("step", name)
+    await context.steps.note_change(name)
+
+
+async def _now(context: Context, content: bytes) -> Any:
+    return await context.steps.now()
+
+
+async def _tell(context: Context, content: bytes, fraction: float, text: str) -> Any:
+    context.progress(fraction, str(text))
+
+
+_GRANTED: dict[str, Callable[..., Awaitable[Any]]] = {
+    "keep": _keep,
+    "recall": _recall,
+    "whole": _whole,
+    "save": _save,
+    "changed": _changed,
+    "now": _now,
+    "tell": _tell,
+}
+
+
+class Line:
+    """The handler's end, in its process. One wish at a time, whichever thread it comes from."""
+
+    def __init__(self, talk: socket.socket, job: Job) -> None:
         self._talk = talk
+        self._job = job
+        self._turn = threading.Lock()
         self.stop_heard = False
 
-    def keep(self, job: Job, name: str, data: Content, media_type: str | None) -> Done:
-        chosen = checked_type(name, data, media_type)
-        wish = ASIDE + json.dumps([name, chosen]).encode() + b"\n" + content_of(name, data)
-        self._talk.sendall(HEADER.pack(len(wish)) + wish)
-        match self._reply():
-            case {"kept": artifact}:
-                return Done(Artifact(*artifact))
+    def ask(self, what: str, *said: Any, content: bytes = b"") -> Any:
+        """What came of a wish, once it has been granted; `LeaseLost` if the job is no longer held."""
+        wish = ASIDE + json.dumps([what, *said]).encode() + b"\n" + content
+        with self._turn:
+            self._talk.sendall(HEADER.pack(len(wish)) + wish)
+            reply = self._reply()
+        match reply:
+            case {"done": done}:
+                return done
             case {"refused": why}:
                 raise BadInput(what=why)
-        raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
+        raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger=what)
 
     def _reply(self) -> Any:
         """The worker may have asked to stop before it replied."""

@@ -18,59 +18,50 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from detent import metrics
-from detent.errors import StoreError
+from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
-from detent.service.retention import Retention
-from detent.store import Job, Store
+from detent.service.orders import Order
+from detent.sizes import size_text
+from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
+from detent.store.url import database_url
+from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
-from detent.worker.heartbeat import Heartbeat
+from detent.worker.follow_up import FollowUp
+from detent.worker.heartbeat import Heartbeat, memory_bytes
 from detent.worker.isolation import Isolation, check
+from detent.worker.journal import Journal
+from detent.worker.last_resort import end_process
 from detent.worker.leases import LeaseKeeper, Token
 from detent.worker.outage import Outage
+from detent.worker.pace import Pace
 from detent.worker.pruner import Pruner
+from detent.worker.pulse import Pulse
+from detent.worker.pump import Pump
 from detent.worker.reaper import Reaper
-from detent.worker.registration import Registration
+from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
-from detent.worker.settlement import Release, settle
+from detent.worker.scheduler import Scheduler
+from detent.worker.settings import Settings
+from detent.worker.settlement import Release, described, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
+from detent.worker.strain import Strain
 from detent.worker.threads import Threads
+from detent.worker.versions import NONE_OLDER, Handlers, Lifter, Older
+from detent.worker.waits import Desk
+from detent.worker.watchman import Watchman
 
 POLL_SECONDS = 1.0
-LARGEST_CLAIM = 500
-LARGEST_RESERVE = 3 * LARGEST_CLAIM
-RESERVE_SECONDS = 0.1
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
-RECENT_SECONDS = 3.0
-WHILE_SECONDS = 0.02
 DEFAULT_LEASE_US = 60_000_000
-KEEP_AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
-    of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
-    slots) a worker ends, to be replaced."""
-
-    queues: Sequence[str] = ("default",)
-    concurrency: int = 32
-    name: str = ""
-    tenant_id: int | None = None
-    lease_us: int | None = None
-    grace_us: int = 30_000_000
-    retention: Retention = KEEP_AS_USUAL
-    database: str | None = None
-    most_stuck: int | None = None
 
 
 class Worker:
@@ -83,99 +74,240 @@ class Worker:
         settings: Settings,
         leases_store: Callable[[], AbstractAsyncContextManager[Store]],
         chance: Callable[[], float] = random.random,
+        older: Older = NONE_OLDER,
+        ended: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
         self._store = store
         self._kinds = kinds
+        self._handlers = Handlers(kinds, older)
+        self._tell_ended = ended
         self._settings = settings
         self._leases_store = leases_store
         self._chance = chance
         self._outage = Outage()
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
+        # Others are looked after too, but not whenever the bell rings.
+        self._limited = any(kind.throttle is not None for kind in kinds.values())
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
         self._report = Report()
-        self._rate = 0.0
-        self._done_lately = 0
-        self._wrote_at = time.monotonic()
+        self._pace = Pace(settings.concurrency)
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._departure = Departure(settings.grace_us / 1_000_000)
+        self._maybe_due = True
 
     async def run(self, *, until_idle: bool = False) -> int:
-        """Works; returns how many jobs it settled. An error in any of its duties ends it."""
-        check(self._kinds)
+        """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
+        else has ended raises `WorkerTerminated`."""
+        check(self._handlers)
+        self._check_memory()
         self._loop = asyncio.get_running_loop()
-        self._registration = await Registration.register(self._store, self._settings.name)
+        self._registration = await self._register()
         self._threads = Threads(self._stuck)
-        self._isolation = Isolation(self._kinds, self._settings.database)
+        self._isolation = Isolation(self._handlers, self._settings.database)
         self._keeper = LeaseKeeper(
-            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage
+            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._kinds, self._threads, self._isolation)
+        executor = self._executor = Executor(self._handlers, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
-        self._slots = [Slot(self._inbox, executor, self._keeper.holds, shelf, self._finish) for _ in places]
-        chores = (self._reap(), self._prune(), self._beat(), flushing(self._store))
+        journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
+        desk = Desk(journal, self._kinds)
+        self._slots = [
+            Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
+        ]
+        self._board = journal.board
+        self._pump = Pump(self._store, self._look_again, self._outage)
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
+        seeing = (self._beat(), self._watch(), self._bear())
+        chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
+        failure: Exception | None = None
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in ended:
                 duty.result()
+        except Exception as error:
+            failure = error
+            raise
         finally:
             stop_listening()
-            await self._end(duties)
+            await self._end(duties, failure)
+        if untoward := self._departure.error(self._registration.id):
+            raise untoward
         return self.doing().settled
+
+    async def _register(self) -> Registration:
+        given, bond = self._settings, self._settings.bond
+        registration = await Registration.register(
+            self._store,
+            given.name,
+            queues=given.queues,
+            kinds=self._kinds,
+            concurrency=given.concurrency,
+            version=given.version,
+            supervisor=None if bond is None else bond.name,
+        )
+        if bond is not None:
+            bond.report(registration.id, database_url(given.database).text)
+        return registration
+
+    def _check_memory(self) -> None:
+        most, used = self._settings.most_memory, memory_bytes() or 0
+        if most is not None and used >= most:
+            has = f"it has {size_text(round(used, -6))} in use before its first job"
+            raise BadInput(what=f"{size_text(most)} of memory are too little for this application: {has}")
+
+    def _pulse(self) -> Pulse:
+        resort = self._end_process if self._settings.own_process else None
+        parent = None if self._settings.bond is None else self._settings.bond.pid
+        return Pulse(self._registration.id, self._ordered, self._resumed, resort, parent)
 
     async def _work(self, until_idle: bool) -> None:
         await self._claim(until_idle)
         await self._drain()
 
     async def _reap(self) -> None:
-        await Reaper(self._store, self._changed.set, self._outage).run()
+        await Reaper(self._store, self._look_again, self._outage).run()
+
+    async def _follow_up(self) -> None:
+        await FollowUp(self._store, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
 
+    async def _lift(self) -> None:
+        await Lifter(self._store, self._handlers, self._look_again).run()
+
+    async def _schedule(self) -> None:
+        await Scheduler(self._store, self._outage).run()
+
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()
 
+    async def _watch(self) -> None:
+        worker = self._registration
+        await Watchman(self._store, self._settings.silent_us, worker.actor, worker.id).run()
+
+    async def _bear(self) -> None:
+        """Pauses when too much memory is in use; without a bound there is nothing to bear."""
+        if self._settings.most_memory is None:
+            await asyncio.Event().wait()
+        most = self._settings.most_memory or 0
+        await Strain(most, self._pause_itself, self._resume_itself, lambda: bool(self._in_hand), self._give_up).run()
+
+    async def _pause_itself(self, reason: str) -> None:
+        await self._registration.pause(self._store, reason)
+        self._give_back(f"{EXHAUSTED}: {reason}")
+
+    async def _resume_itself(self) -> None:
+        await self._registration.resume(self._store)
+        self._look_again()
+
+    def _give_up(self, what: str) -> None:
+        self._departure.exhausted(what)
+        self._changed.set()
+
     def doing(self) -> Doing:
         """What it is doing at this moment."""
-        per_second = self._rate if time.monotonic() - self._wrote_at < RECENT_SECONDS else 0.0
-        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), per_second)
+        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), self._pace.per_second)
 
     def stop(self) -> None:
-        """Asks it to finish what it has begun, give back what it has not, and end."""
-        self._stopping.set()
+        """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
+        self._departure.within_grace()
         self._changed.set()
+
+    # --- orders
+
+    def _ordered(self, order: Order) -> None:
+        """Called by the lease keeper's thread: somebody wants this worker to end, or has ended it."""
+        self._loop.call_soon_threadsafe(self._obey, order)
+
+    def _resumed(self) -> None:
+        """Called by the lease keeper's thread: it may claim again."""
+        self._loop.call_soon_threadsafe(self._look_again)
+
+    def _obey(self, order: Order) -> None:
+        self._departure.obey(order)
+        self._changed.set()
+
+    async def _end_process(self, store: Store, order: Order) -> None:
+        """Called by the lease keeper's thread when the event loop has not obeyed a hard order."""
+        running = [slot.job for slot in self._slots if slot.job is not None]
+        waiting = list(self._inbox._queue)  # type: ignore[attr-defined]  # the loop that owns it is stuck
+        jobs = [job for job in (*running, *waiting) if self._keeper.holds(job)]
+        await end_process(store, jobs, order, self._registration.actor, terminated(self._registration.id, order))
 
     def _wake(self) -> None:
         """Called by the store's bell: there are new jobs."""
         self._store.tally.add(metrics.WAKEUPS)
+        self._look_again()
+        if self._limited:
+            self._pump.ring()
+
+    def _look_again(self) -> None:
+        """Something may be due that was not."""
+        self._maybe_due = True
         self._changed.set()
 
     # --- claim
 
     async def _claim(self, until_idle: bool) -> None:
-        while not self._stopping.is_set():
+        while not self._departure.asked:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
-            room = self._room()
+            room = self._pace.room(self._in_hand) if self._maybe_due or until_idle else 0
+            if room:
+                self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
+            if room and len(jobs) == room:
+                self._maybe_due = True  # there may be more; after fewer, there is not until somebody says so
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
-            if until_idle and idle and not jobs:
+            if until_idle and idle and not jobs and await self._nothing_let_go():
                 return
-            if not jobs:
-                await self._something_changed(POLL_SECONDS)
+            if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
+                self._maybe_due = True
+
+    async def start_here(self, job: NewJob) -> int | None:
+        """Enqueues a job and starts it at once, if there is a slot for it and nothing was due when this worker last
+        looked; none if it should go the usual way."""
+        room = self._settings.concurrency - self._in_hand
+        if room < 1 or self._maybe_due or self._departure.asked or not self._takes(job):
+            return None
+        self._in_hand += 1  # its slot is taken while it is on its way
+        made = None
+        try:
+            number, sent = secrets.randbits(62), time.monotonic()
+            made = await self._store.enqueue_started(job, self._registration.id, self._lease_us, number)
+            if made.owner == self._registration.id:
+                self._keeper.hold([made], self._lease_us, sent, self._lengths)
+                self._inbox.put_nowait(made)
+                await self._registration.started(self._store)
+        finally:
+            if made is None or made.owner != self._registration.id:
+                self._in_hand -= 1
+                self._changed.set()
+        return made.id
+
+    def _takes(self, job: NewJob) -> bool:
+        """Whether it is one this worker could be given by a claim, and that nothing holds back."""
+        free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key)
+        return free and job.kind in self._kinds and job.queue in self._settings.queues
+
+    async def _nothing_let_go(self) -> bool:
+        """Whether no limit has let a job go since the last claim was sent, nor does now."""
+        await self._pump.look()
+        return not self._changed.is_set()
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
@@ -193,7 +325,7 @@ class Worker:
                 # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
                 number, sent, again = secrets.randbits(62), time.monotonic(), False
             except StoreError as error:
-                if self._stopping.is_set():
+                if self._departure.asked:
                     return []
                 self._outage.endure("claim", error)
                 again, pause = True, await self._pause(pause)
@@ -211,18 +343,11 @@ class Worker:
             without=tuple(self._executor.unknown),
         )
 
-    def _room(self) -> int:
-        """How many jobs to ask for: for the free slots, and for a reserve of what has lately been done in a blink.
-        While there is enough in hand, room gathers until a claim is worth its while."""
-        reserve = min(int(self._rate * RESERVE_SECONDS), LARGEST_RESERVE)
-        room = self._settings.concurrency + reserve - self._in_hand
-        worthwhile = max(reserve // 3, 1) if self._in_hand >= self._settings.concurrency else 1
-        return min(room, LARGEST_CLAIM) if room >= worthwhile else 0
-
-    async def _something_changed(self, seconds: float) -> None:
+    async def _something_changed(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._changed.wait()
+                return await self._changed.wait()
+        return False
 
     async def _pause(self, seconds: float) -> float:
         """Waits a little longer each time the database is out of reach."""
@@ -258,9 +383,9 @@ class Worker:
     def _stuck(self, count: int) -> None:
         """Handlers that were given up and go on anyway: their threads are lost to this process."""
         most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
-        if count >= most and not self._stopping.is_set():
+        if count >= most and not self._departure.asked:
             logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
-            self.stop()
+            self._give_up(f"{count} handlers do not end and cannot be ended")
 
     # --- write
 
@@ -271,7 +396,7 @@ class Worker:
             batch, self._results = self._results, []
             if batch:
                 await self._settle(batch)
-                self._measure(len(batch))
+                self._pace.note(len(batch))
                 self._in_hand -= len(batch)
                 self._changed.set()
 
@@ -279,9 +404,12 @@ class Worker:
         """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
+        await self._board.flush(job for job, _ in batch)
         late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
+        self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
+        self._maybe_due |= any(change.move.raises_epoch or change.parent_id or change.limit_key for change in changes)
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
@@ -295,36 +423,31 @@ class Worker:
                 self._outage.endure("write", error)
                 pause = await self._pause(pause)
 
-    def _measure(self, count: int) -> None:
-        """How many jobs a second are done of late, with the time their handlers took: over a while, since two that end
-        in the same moment may have taken long."""
-        self._done_lately += count
-        seconds = time.monotonic() - self._wrote_at
-        if seconds >= WHILE_SECONDS:
-            self._rate += (self._done_lately / seconds - self._rate) / 4
-            self._wrote_at, self._done_lately = time.monotonic(), 0
-
     # --- end
 
     async def _drain(self) -> None:
         """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
         itself be stopped, and what cannot be written, is left to its lease."""
-        while not self._inbox.empty():
-            self._finish(self._inbox.get_nowait(), Release())
-        if not await self._all_settled_within(self._settings.grace_us / 1_000_000):
+        self._give_back()
+        await self._all_settled(lambda: self._departure.ends_at)
+        if self._in_hand:
             for slot in self._slots:
-                slot.stop(hard=True)
-            await self._all_settled_within(END_SECONDS)
+                slot.stop(hard=True, cancelled=self._departure.cancelled)
+            last = time.monotonic() + END_SECONDS
+            await self._all_settled(lambda: last)
 
-    async def _all_settled_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._in_hand:
-                    self._changed.clear()
-                    await self._changed.wait()
-        return not self._in_hand
+    def _give_back(self, reason: str = "worker drains") -> None:
+        """What has not begun goes back into the queue."""
+        while not self._inbox.empty():
+            self._finish(self._inbox.get_nowait(), Release(reason))
 
-    async def _end(self, duties: list[asyncio.Task[None]]) -> None:
+    async def _all_settled(self, ends_at: Callable[[], float]) -> None:
+        """Until nothing is in hand, or the time is over: which may be sooner than it was when the wait began."""
+        while self._in_hand and (left := ends_at() - time.monotonic()) > 0:
+            self._changed.clear()
+            await self._something_changed(left)
+
+    async def _end(self, duties: list[asyncio.Task[None]], failure: Exception | None) -> None:
         for slot in self._slots:
             slot.close()
         for duty in duties:
@@ -332,6 +455,10 @@ class Worker:
         await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
         await asyncio.to_thread(self._keeper.stop)
         self._threads.stop()
+        self._board.close()
         await self._isolation.close()
-        await self._registration.ended(self._store)
+        if failure is None:
+            await self._registration.ended(self._store, self._departure.reason)
+        else:
+            await self._registration.failed(self._store, described(failure))
         await flush(self._store)

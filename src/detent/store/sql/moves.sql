@@ -1,6 +1,7 @@
 -- Moves that write more than the move itself. Each stands once, for one record; both databases run it for a whole batch
 -- at a time. {moves} is what every move sets, {applies} the clause that says what must still be true of the record: both
--- come from the declaration. A move that is not listed here sets nothing else.
+-- come from the declaration. {held_back} puts a job that has a limit back behind it. A move that is not listed here sets
+-- nothing else.
 
 -- name: job.start
 -- From here on the attempt counts.
@@ -17,23 +18,27 @@ UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
 -- name: job.retry
 -- Back into the queue, due after the backoff.
 UPDATE jobs SET {moves}, error = :error, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL,
-    lease_until = NULL
+    lease_until = NULL, waits_for = NULL, held_by = {held_back}
 {applies};
 
 -- name: job.expire
 -- Back into the queue, where it keeps its place: it has waited long enough.
-UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL {applies};
+UPDATE jobs SET {moves}, owner = NULL, claim_id = NULL, lease_until = NULL, waits_for = NULL,
+    held_by = {held_back}
+{applies};
 
 -- name: job.release
--- Back into the queue; an attempt that had begun is given back.
+-- Back into the queue; an attempt that had begun is given back. What it is held by, if anything, is said with it.
 UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
+    waits_for = NULL, held_by = coalesce(:held_by, {held_back}),
     attempts = jobs.attempts - CASE jobs.state WHEN {job.running} THEN 1 ELSE 0 END
 {applies};
 
 -- name: job.snooze
--- Back into the queue as the handler asked; the attempt is given back.
-UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, claim_id = NULL, lease_until = NULL,
-    attempts = jobs.attempts - 1
+-- Back into the queue as the handler asked, until a time or for a while; the attempt is given back.
+UPDATE jobs SET {moves}, run_at = coalesce(:run_at, {now} + coalesce(:delay_us, 0)), owner = NULL, claim_id = NULL,
+    lease_until = NULL, waits_for = :waits_for, attempts = jobs.attempts - 1,
+    held_by = {held_back}
 {applies};
 
 -- name: job.cancel

@@ -7,8 +7,17 @@ completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_bef
     AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
 
+-- name: stale
+-- An open question whose job has ended, or is gone.
+a.decision IS NULL AND a.job_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = a.job_id AND j.completed_at IS NULL);
+
 -- name: worker_may_go
 -- It ended long enough ago, and no job is left in its name.
 completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
         AND jobs.lease_until IS NOT NULL);
+
+-- name: held_back
+-- Back in the queue, a job that has a limit does not count against it, and waits for its turn.
+CASE WHEN jobs.limit_key IS NOT NULL THEN 'limit' END;

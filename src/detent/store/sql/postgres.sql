@@ -10,19 +10,20 @@ SELECT nextval('detent_pages') FROM generate_series(1, :count);
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+        key, payload)
     SELECT :id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), :run_at) + :delay_us,
         :tenant_id, {job.queued}, {job.enqueue}, :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts,
-        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :key, :payload
+        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :parent_id, :limit_key, :key, :payload
     FROM {given}
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
+    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause{also_born}),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor, correlation_id,
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', {event job.enqueue}, {job.enqueue},
         {job.queued}, actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', '') WHERE :ring)
+{woken}rung AS (SELECT pg_notify('detent_jobs', :ring) WHERE :ring IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true;
 
 -- name: jobs_by_key
@@ -31,54 +32,72 @@ SELECT j.tenant_id, j.key, j.id FROM jobs AS j
 JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id = g.tenant_id AND j.key = g.key;
 
 -- name: claim
--- Takes the first jobs that are due, for a worker that may claim, out of queues that are not paused. Each queue is read
--- in the order of its index, one priority after the other until there are enough: so the jobs that are due later, however
--- many, are never read. `due` is materialised: with SKIP LOCKED the planner might otherwise run it twice and take too many.
--- A row that is locked stays where it is, so it is found again by its place.
+-- Takes the jobs that are due, for a worker that may claim, out of queues that are not paused: tenants in turn, as the
+-- function `detent_due` finds and locks them. `due` is materialised, so that it is called once. A row that is locked stays
+-- where it is, so it is found again by its place. Starts that count against a rate or a queue are noted.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
-claimer AS MATERIALIZED (
-    SELECT id FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
-paused AS MATERIALIZED (SELECT tenant_id, name FROM queues WHERE name = ANY(:queues::text[]) AND paused_at IS NOT NULL),
 due AS MATERIALIZED (
-    SELECT d.place FROM unnest(:queues::text[]) AS wanted(queue), claimer CROSS JOIN LATERAL (
-        WITH RECURSIVE level(priority) AS (
-            (SELECT j.priority FROM jobs AS j
-            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-            ORDER BY j.priority DESC LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.priority FROM jobs AS j
-                WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-                    AND j.priority < level.priority
-                ORDER BY j.priority DESC LIMIT 1)
-            FROM level WHERE level.priority IS NOT NULL)
-        SELECT first.* FROM level CROSS JOIN LATERAL (
-            SELECT j.ctid AS place, j.id, j.priority, j.run_at FROM jobs AS j
-            WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue = wanted.queue
-                AND j.priority = level.priority AND j.run_at <= (SELECT now FROM clock)
-                AND (:tenant_id::int IS NULL OR j.tenant_id = :tenant_id::int)
-                AND NOT EXISTS (SELECT 1 FROM paused AS p WHERE p.tenant_id = j.tenant_id AND p.name = j.queue) {known}
-            ORDER BY j.run_at, j.id LIMIT :limit::int
-            FOR NO KEY UPDATE OF j SKIP LOCKED) AS first
-        LIMIT :limit::int) AS d
-    ORDER BY d.priority DESC, d.run_at, d.id LIMIT :limit::int),
+    SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+        :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d),
 moved AS (
     UPDATE jobs SET {moves}, owner = :worker::bigint, claim_id = :claim_id::bigint,
         lease_until = (SELECT now FROM clock) + :lease_us::bigint
     FROM due WHERE jobs.ctid = due.place
-    RETURNING {jobs_columns}, jobs.updated_at),
+    RETURNING {jobs_columns}, jobs.updated_at, due.rank, due.limited),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id)
     SELECT (SELECT tx FROM clock), m.id, m.updated_at - e.behind, m.tenant_id, m.seq - e.behind, m.epoch, 'job', e.type,
         e.trigger, e.from_state, e.to_state, :actor, m.correlation_id, m.trace_id
-    FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state))
-SELECT {job_columns} FROM moved ORDER BY priority DESC, run_at, id;
+    FROM moved AS m, (VALUES {claim_events}) AS e(behind, type, trigger, from_state, to_state)),
+used AS (
+    INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
+    SELECT u.tenant_id, u.key, m.updated_at, m.id, m.epoch
+    FROM (SELECT * FROM moved WHERE limited OR limit_key IS NOT NULL OFFSET 0) AS m CROSS JOIN LATERAL (
+        SELECT 0 AS tenant_id, 'queue:' || m.queue AS key WHERE m.limited
+        UNION ALL
+        SELECT CASE WHEN m.limit_key LIKE '*:%' THEN 0 ELSE m.tenant_id END, m.limit_key FROM limit_rules AS r
+        WHERE m.limit_key IS NOT NULL AND r.what = 'job' AND r.name = m.kind AND r.rate IS NOT NULL) AS u)
+SELECT {job_columns} FROM moved ORDER BY rank;
+
+-- name: enqueue_started
+-- A job that its worker starts at once; see the function.
+SELECT {job_columns} FROM detent_enqueue_started(:id, :tenant_id, :kind, :payload, :queue, :priority, :max_attempts,
+    :on_exhausted, :actor, :cause, :correlation_id, :trace_id, :parent_id, :worker, :claim_id, :lease_us);
 
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
 SELECT {job_columns} FROM jobs
 WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running})
 ORDER BY priority DESC, run_at, id;
+
+-- name: promote
+-- Lets go what these keys hold back, as far as they allow.
+SELECT detent_promote(:tenant_id::int[], :key::text[], :ring::boolean);
+
+-- name: take_wakes
+-- The keys of jobs that have become due while their limits held them back; those that somebody else has taken are left.
+DELETE FROM limit_wakes WHERE id = ANY(ARRAY(
+    SELECT id FROM limit_wakes WHERE at <= detent_now() ORDER BY at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
+RETURNING tenant_id, key;
+
+-- name: keys_to_pump
+-- The keys whose rates let the next jobs go, locked; those that somebody else looks after are left.
+SELECT tenant_id, key FROM limits WHERE pump_at <= detent_now() ORDER BY pump_at LIMIT :limit::int
+FOR UPDATE SKIP LOCKED;
+
+-- name: look_at_limits_of
+-- What limits hold back of these jobs may go now, as far as they allow.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued};
+
+-- name: wake_later
+-- Of these jobs, those that went back behind their limits and are due later.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued} AND run_at > detent_now()
+    AND run_at < detent_now() + 315360000000000;
 
 -- name: renew
 -- The holders keep their leases a while longer; nobody else can.
@@ -87,6 +106,13 @@ FROM unnest(:id::bigint[], :epoch::int[]) AS g(id, epoch), (SELECT detent_now() 
 WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
     AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
 RETURNING jobs.id, jobs.epoch;
+
+-- name: silent_workers
+-- Workers that should have been heard of, the longest silent first. One that is just being heard of, or ended by somebody
+-- else, is left out; the others are kept from it until the transaction is over.
+SELECT * FROM workers
+WHERE state IN ({worker.IDLE}, {worker.RUNNING}, {worker.PAUSED}) AND seen_at <= detent_now() - :silent_us::bigint
+ORDER BY seen_at LIMIT :limit::int FOR UPDATE SKIP LOCKED;
 
 -- name: overdue
 -- Jobs whose lease is over, the longest first.
@@ -109,6 +135,10 @@ SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 -- The schema that holds the tables, quoted.
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
 WHERE c.oid = to_regclass('detent_migrations');
+
+-- name: ring
+-- Tells those who wait for work, and by whom they are told.
+SELECT pg_notify('detent_jobs', :ring::text);
 
 -- name: resume_queue
 -- From the next claim on the queue is served again; rings, for what waits in it could be due.
@@ -176,3 +206,92 @@ noted AS (
     ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
         pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
 SELECT id FROM gone;
+
+-- name: checkpoint
+-- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs
+-- are held, and again which results are new: one of that name that is there already stands. Each job is found by its key
+-- and locked before it is looked at: were the conditions in one place, the planner would search all that run for each.
+WITH held AS MATERIALIZED (
+    SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
+        :result::json[], :hash::text[], :code::text[], :version::int[])
+        AS g(job_id, epoch, owner, name, result, hash, code, version)
+    CROSS JOIN LATERAL (
+        SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = g.job_id FOR SHARE OF j) AS j
+    WHERE j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running} AND j.lease_until > detent_now()),
+kept AS (
+    INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+    SELECT job_id, detent_now(), tenant_id, epoch, version, name, code, hash, result FROM held
+    ON CONFLICT (job_id, name) DO NOTHING
+    RETURNING job_id, name)
+SELECT job_id, name, false FROM held UNION ALL SELECT job_id, name, true FROM kept;
+
+-- name: note_progress
+-- How far jobs that are still held have come: the newest report of each is replaced.
+WITH clock AS MATERIALIZED (SELECT detent_now() AS now),
+told AS MATERIALIZED (
+    SELECT j.id, j.tenant_id, g.payload, clock.now
+    FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :payload::json[]) AS g(job_id, epoch, owner, payload)
+    JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running}, clock
+    WHERE j.lease_until > clock.now),
+replaced AS (
+    UPDATE telemetry AS t SET ts = told.now, expires_at = told.now + :ttl_us::bigint, payload = told.payload
+    FROM told WHERE t.entity_id = told.id AND t.entity = 'job' AND t.kind = :kind AND t.ts = (SELECT max(newest.ts)
+        FROM telemetry AS newest WHERE newest.entity_id = told.id AND newest.entity = 'job' AND newest.kind = :kind)
+    RETURNING t.entity_id)
+INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)
+SELECT tenant_id, 'job', id, :kind, now, now + :ttl_us::bigint, payload FROM told
+WHERE id NOT IN (SELECT entity_id FROM replaced) ON CONFLICT DO NOTHING;
+
+-- name: lift_holds
+-- What was held by one of these names can be claimed again, as far as its limit lets it.
+UPDATE jobs SET held_by = {held_back}
+WHERE held_by = ANY(:holds::text[]) AND state = {job.queued} RETURNING id, limit_key;
+
+-- name: unfinished_children
+-- The children of these jobs that have not ended.
+SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id = ANY(:jobs::bigint[]) AND completed_at IS NULL ORDER BY id;
+
+-- name: lock_jobs
+-- In one order for everyone, before it is asked what is left to wait for: who comes second sees what the first has done.
+SELECT id FROM jobs WHERE id = ANY(:ids::bigint[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_signals
+-- One at a time for a name, sender or waiter, until the transaction ends; in one order for everyone. Names share a few
+-- hundred locks, for the server has room for some thousands.
+SELECT pg_advisory_xact_lock(k.class, k.number) FROM (
+    SELECT DISTINCT 1684370548 AS class, hashtext(name) & 255 AS number FROM unnest(:names::text[]) AS g(name)
+    ORDER BY 2 OFFSET 0) AS k;
+
+-- name: wake_parents
+-- Jobs whose children were waited for: all of them, or any of more than there are now.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    END
+RETURNING jobs.id;
+
+-- name: wake_listeners
+-- Jobs that began to wait for a signal that had been sent.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+    SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
+        AND s.id > g.seen)
+RETURNING jobs.id;
+
+-- name: wake_askers
+-- Jobs that began to wait for a decision that had been made.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+    AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
+RETURNING jobs.id;
+
+-- name: wake_for_signal
+-- The jobs that wait for a signal of this name, in one order for everyone.
+UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT j.id FROM jobs AS j WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
+        AND :job_id::bigint IN (0, j.id) ORDER BY j.id FOR NO KEY UPDATE) AS w
+WHERE jobs.id = w.id RETURNING jobs.id;

@@ -11,29 +11,166 @@ SELECT id FROM jobs WHERE tenant_id = :tenant_id AND key = :key;
 -- name: enqueue
 -- A job enters the queue.
 INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, key, payload)
+    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+    key, payload)
 VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant_id, {job.queued}, {job.enqueue},
     :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts, :queue, :kind, :on_exhausted, :hold_key, :held_by,
-    :redriven_from, :key, :payload);
+    :redriven_from, :parent_id, :limit_key, :key, :payload);
 
 -- name: may_claim
 -- A worker that is paused or has ended gets nothing.
 SELECT 1 FROM workers WHERE id = :worker AND state IN ({worker.IDLE}, {worker.RUNNING});
 
+-- name: is_served
+-- Nothing if a tenant's queue is paused, or if the queue has a limit: then only claims give from it.
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM queues WHERE tenant_id = :tenant_id AND name = :queue AND paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue);
+
+-- name: job
+-- A job as a claim returns it.
+SELECT {job_columns} FROM jobs WHERE id = :id;
+
+-- name: queue_now
+-- Which tenants have something in a queue, the first and the last; whether any has paused it, and whether it has a limit.
+SELECT (SELECT min(tenant_id) FROM jobs WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue),
+    (SELECT max(tenant_id) FROM jobs WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue),
+    EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue);
+
+-- name: paused_by
+-- The tenants that have paused a queue.
+SELECT tenant_id FROM queues WHERE name = :queue AND paused_at IS NOT NULL;
+
+-- name: next_tenant
+-- The next tenant that has something in a queue.
+SELECT min(tenant_id) FROM jobs
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id > :after;
+
 -- name: next_priority
--- The highest priority of what waits in a queue, below one that was looked at.
+-- The highest priority of what waits in a queue for a tenant, below one that was looked at.
 SELECT max(priority) FROM jobs
-WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority < :below;
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id = :tenant_id AND priority < :below;
 
 -- name: due
--- The first jobs of one queue and priority that are due, in the order of the index. What is due later, however much, is
--- never read.
+-- The first jobs of one queue, tenant and priority that are due, in the order of the index. What is due later, however
+-- much, is never read.
 SELECT -priority, run_at, id FROM jobs
-WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND priority = :priority AND run_at <= {now}
-    AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM queues AS q
-        WHERE q.tenant_id = jobs.tenant_id AND q.name = jobs.queue AND q.paused_at IS NOT NULL) {known}
+WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue AND tenant_id = :tenant_id AND priority = :priority
+    AND run_at <= {now} {known}
 ORDER BY run_at, id LIMIT :limit;
+
+-- name: queue_uses_over
+-- Starts in a limited queue that count no longer.
+DELETE FROM limit_uses WHERE tenant_id = 0 AND key = :key
+    AND used_at <= {now} - coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0)
+    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = limit_uses.job_id AND j.epoch = limit_uses.epoch
+        AND j.state IN ({job.assigned}, {job.running}));
+
+-- name: queue_room
+-- How many more jobs a limited queue may have started: by what runs, and by its rate.
+SELECT (SELECT most FROM limit_rules WHERE what = 'queue' AND name = :queue) - count(j.id),
+    (SELECT rate FROM limit_rules WHERE what = 'queue' AND name = :queue) - coalesce(sum(u.used_at > {now} -
+        coalesce((SELECT window_us FROM limit_rules WHERE what = 'queue' AND name = :queue), 0)), 0)
+FROM (SELECT 1) LEFT JOIN limit_uses AS u ON u.tenant_id = 0 AND u.key = :key
+LEFT JOIN jobs AS j ON j.id = u.job_id AND j.epoch = u.epoch AND j.state IN ({job.assigned}, {job.running});
+
+-- name: use
+-- A start that counts: against the rate of its key, or against its queue.
+INSERT INTO limit_uses (tenant_id, key, used_at, job_id, epoch)
+SELECT :tenant_id, :key, updated_at, id, epoch FROM jobs WHERE id = :id;
+
+-- name: limit_row
+-- The row of a key, with whose turn it is.
+INSERT INTO limits (tenant_id, key) VALUES (:tenant_id, :key) ON CONFLICT DO UPDATE SET turn = turn RETURNING turn;
+
+-- name: uses_over
+-- Starts that count no longer against a key.
+DELETE FROM limit_uses WHERE tenant_id = :tenant_id AND key = :key AND used_at <= {now} - :window_us;
+
+-- name: counted
+-- What counts against a key: what was let go and has not ended, and how much of it has not started; and the highest
+-- priority of what it holds back, if it is that of one tenant.
+SELECT count(*), count(*) FILTER (WHERE state = {job.queued}),
+    (SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+        AND tenant_id = :tenant_id)
+FROM jobs
+WHERE limit_key = :key AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+    AND (:tenant_id = 0 OR tenant_id = :tenant_id);
+
+-- name: counted_of_tenants
+-- Of many keys at once, each of one tenant: what counts against it, and the highest priority of what it holds back.
+SELECT value ->> 0, value ->> 1, (SELECT count(*) FROM jobs
+        WHERE limit_key = value ->> 1 AND limit_key IS NOT NULL AND held_by IS NULL AND completed_at IS NULL
+            AND tenant_id = value ->> 0),
+    (SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = value ->> 1
+        AND tenant_id = value ->> 0)
+FROM json_each(:keys);
+
+-- name: next_held
+-- The first jobs of one tenant and priority that a key holds back and that are due.
+SELECT id FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id = :tenant_id
+    AND priority = :priority AND run_at <= {now} ORDER BY run_at, id LIMIT :limit;
+
+-- name: let_all_go
+-- These jobs are held back no longer.
+UPDATE jobs SET held_by = NULL WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: used
+-- The starts that count against the rate of a key, oldest first.
+SELECT used_at FROM limit_uses WHERE tenant_id = :tenant_id AND key = :key AND used_at > {now} - :window_us
+ORDER BY used_at;
+
+-- name: next_waiting_tenant
+-- The next tenant that has jobs which a key holds back.
+SELECT min(tenant_id) FROM jobs
+WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id > :after;
+
+-- name: next_held_priority
+-- The highest priority of what a key holds back of a tenant, below one that was looked at.
+SELECT max(priority) FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+    AND tenant_id = :tenant_id AND priority < :below;
+
+-- name: let_go
+-- The first jobs of one tenant and priority that a key holds back and that are due.
+UPDATE jobs SET held_by = NULL WHERE id IN (
+    SELECT id FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key AND tenant_id = :tenant_id
+        AND priority = :priority AND run_at <= {now} ORDER BY run_at, id LIMIT :limit)
+RETURNING id;
+
+-- name: still_waiting
+-- Whether a key still holds something back that is due.
+SELECT 1 FROM jobs WHERE state = {job.queued} AND held_by = 'limit' AND limit_key = :key
+    AND (:tenant_id = 0 OR tenant_id = :tenant_id) AND run_at <= {now} LIMIT 1;
+
+-- name: pump_later
+-- When the rate of a key lets the next job go.
+UPDATE limits SET pump_at = :pump_at, turn = :turn WHERE tenant_id = :tenant_id AND key = :key;
+
+-- name: wake
+-- A job that its limit holds back is due then.
+INSERT INTO limit_wakes (at, tenant_id, key) VALUES (:at, :tenant_id, :key);
+
+-- name: take_wakes
+-- The keys of jobs that have become due while their limits held them back.
+DELETE FROM limit_wakes WHERE id IN (SELECT id FROM limit_wakes WHERE at <= {now} ORDER BY at LIMIT :limit)
+RETURNING tenant_id, key;
+
+-- name: keys_to_pump
+-- The keys whose rates let the next jobs go.
+SELECT tenant_id, key FROM limits WHERE pump_at <= {now} ORDER BY pump_at LIMIT :limit;
+
+-- name: look_at_limits_of
+-- What limits hold back of these jobs may go now, as far as they allow.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND held_by = 'limit' AND state = {job.queued};
+
+-- name: wake_later
+-- Of these jobs, those that went back behind their limits and are due later.
+INSERT INTO limit_wakes (at, tenant_id, key)
+SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND held_by = 'limit' AND state = {job.queued} AND run_at > {now}
+    AND run_at < {now} + 315360000000000;
 
 -- name: claim
 -- Takes them; the transaction has been the only writer since they were found due.
@@ -51,6 +188,12 @@ ORDER BY priority DESC, run_at, id;
 UPDATE jobs SET lease_until = {now} + :lease_us
 WHERE id = :id AND epoch = :epoch AND owner = :worker AND state IN ({job.assigned}, {job.running})
     AND lease_until > {now};
+
+-- name: silent_workers
+-- Workers that should have been heard of, the longest silent first.
+SELECT id FROM workers
+WHERE state IN ({worker.IDLE}, {worker.RUNNING}, {worker.PAUSED}) AND seen_at <= {now} - :silent_us
+ORDER BY seen_at LIMIT :limit;
 
 -- name: overdue
 -- Jobs whose lease is over, the longest first.
@@ -117,3 +260,67 @@ ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned +
 -- name: prune_worker
 -- Deletes those of these workers that still may go.
 DELETE FROM workers WHERE id IN (SELECT value FROM json_each(:ids)) AND {worker_may_go} RETURNING id;
+
+-- name: checkpoint
+-- The result of a step whose job is still held; nothing if it is not, or if one of that name is there already.
+INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+SELECT id, {now}, tenant_id, epoch, :version, :name, :code, :hash, :result FROM jobs
+WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now}
+ON CONFLICT (job_id, name) DO NOTHING RETURNING job_id;
+
+-- name: replace_telemetry
+-- The newest of its kind that was seen of an entity is seen anew.
+UPDATE telemetry SET ts = {now}, expires_at = {now} + :ttl_us, payload = :payload
+WHERE entity_id = :entity_id AND entity = :entity AND kind = :kind AND ts = (SELECT max(t.ts) FROM telemetry AS t
+    WHERE t.entity_id = :entity_id AND t.entity = :entity AND t.kind = :kind)
+RETURNING ts;
+
+-- name: any_held
+-- Whether any job in the queue is held by one of these names.
+SELECT 1 FROM jobs WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} LIMIT 1;
+
+-- name: lift_holds
+-- What was held by one of these names can be claimed again, as far as its limit lets it.
+UPDATE jobs SET held_by = {held_back}
+WHERE held_by IN (SELECT value FROM json_each(:holds)) AND state = {job.queued} RETURNING id, limit_key;
+
+-- name: unfinished_children
+-- The children of these jobs that have not ended.
+SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id IN (SELECT value FROM json_each(:jobs))
+    AND completed_at IS NULL ORDER BY id;
+
+-- name: wake_parents
+-- Jobs whose children were waited for: all of them, or any of more than there are now.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
+    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
+    END
+RETURNING jobs.id;
+
+-- name: wake_listeners
+-- Jobs that began to wait for a signal that had been sent.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+    SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
+        AND s.id > g.seen)
+RETURNING jobs.id;
+
+-- name: wake_askers
+-- Jobs that began to wait for a decision that had been made.
+UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+    AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
+RETURNING jobs.id;
+
+-- name: wake_for_signal
+-- The jobs that wait for a signal of this name.
+UPDATE jobs SET run_at = min(run_at, {now}), waits_for = NULL
+WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id;
+
+-- name: stale_approvals
+-- Whether there is any open question whose job has ended.
+SELECT 1 FROM approvals AS a WHERE {stale} LIMIT 1;

@@ -1,0 +1,227 @@
+"""What a flow file may say, as a model; from it come the checks, the published JSON Schema and the docs.
+
+A flow is a list of steps. A step is of exactly one kind, named by the key that says what it does: `tool`, `command`,
+`call`, `agent`, `approval`, `crew` or `flow`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from detent.errors import BadInput
+from detent.flow import expression
+from detent.moments import span_us
+
+Json = Any
+
+KINDS = ("tool", "command", "call", "agent", "approval", "crew", "flow")
+MOST_STEPS = 5_000
+LONGEST_TEXT = 100_000
+ITEM = "item"
+INPUTS = "inputs"
+RESERVED = (INPUTS, ITEM, "flow")
+"""Names in references that are no steps."""
+
+_NAME = re.compile(r"[A-Za-z_][\w-]{0,99}")
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def _duration(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("write a duration like 30s, 10m, 1h30m or 7d")
+    try:
+        span_us(value)
+    except BadInput as refusal:
+        raise ValueError(str(refusal)) from None
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name; use letters, digits, - and _, beginning with a letter")
+    return value
+
+
+def _target(value: str) -> str:
+    if not _TARGET.fullmatch(value):
+        raise ValueError(f"{value!r} names no function; write module:function, as in shop.release:publish")
+    return value
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _dollars(value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise ValueError("write an amount of dollars, such as 2.00")
+    amount = Decimal(str(value))
+    if not 0 <= amount <= 1_000_000 or amount != round(amount, 6):
+        raise ValueError("an amount lies between 0 and 1,000,000 dollars, with at most six digits after the point")
+    return amount
+
+
+def _condition(value: str) -> str:
+    expression.condition(value)
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
+Names = Annotated[list[Name], BeforeValidator(_one_or_many), Field(max_length=MOST_STEPS)]
+Duration = Annotated[
+    str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})
+]
+Dollars = Annotated[Decimal, BeforeValidator(_dollars), WithJsonSchema({"type": "number", "minimum": 0})]
+Target = Annotated[
+    str, AfterValidator(_target), WithJsonSchema({"type": "string", "examples": ["shop.release:publish"]})
+]
+ConditionText = Annotated[str, AfterValidator(_condition)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Argument = Text | int | float | bool
+
+
+class Model(BaseModel):
+    """Knows every key it may have, takes no value of another type for its own, and never changes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Input(Model):
+    """A value a flow is started with."""
+
+    type: Literal["string", "integer", "number", "boolean", "list", "object"] = "string"
+    default: Json = None
+    required: bool = False
+    description: str | None = None
+    choices: list[Json] | None = None
+
+
+class ForEach(Model):
+    """Runs the step once for every element of a list; in it `${item}` is the element."""
+
+    items: list[Json] | Text = Field(description="A list, or a reference to one.")
+    limit: int = Field(8, ge=1, le=1_000, description="How many run at the same time.")
+
+
+class Approval(Model):
+    """Somebody has to agree before the flow goes on."""
+
+    question: Text | None = None
+    by: Name | None = Field(None, description="Who may: a scope, such as ops.")
+    expires: Duration | None = None
+
+
+class Crew(Model):
+    """A task for several workers."""
+
+    task: Text
+    workers: int = Field(1, ge=1, le=10)
+
+
+class Step(Model):
+    """One step. Exactly one of the keys from `tool` to `flow` says what it does."""
+
+    id: Name
+    tool: Name | None = Field(None, description="A tool profile of detent.toml.")
+    command: Annotated[list[Argument], Field(min_length=1, max_length=1_000)] | None = Field(
+        None, description="A program and its arguments; never a shell."
+    )
+    call: Target | None = Field(None, description="A Python function.")
+    agent: Text | None = Field(None, min_length=1, description="What to ask a model.")
+    approval: Approval | None = None
+    crew: Crew | None = None
+    flow: Text | None = Field(None, description="Another flow file, or a template by name.")
+
+    description: str | None = None
+    depends_on: Names = []
+    when: ConditionText | None = Field(None, description="The step is skipped when this is not true.")
+    for_each: ForEach | None = None
+    with_: dict[str, Json] = Field({}, alias="with", description="Arguments of call and flow.")
+    args: Annotated[list[Argument], Field(max_length=1_000)] = []
+    env: dict[str, Argument] = {}
+    cwd: Text | None = None
+    stdin: Text | None = None
+    expected_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
+    idempotent: bool | None = Field(
+        None, description="False: not tried again blindly after a crash; somebody looks at it."
+    )
+    on_open: Literal["hold", "fail"] = Field("hold", description="What happens while the tool's breaker is open.")
+    tier: Literal["haiku", "sonnet", "opus"] | None = None
+    skill: Name | None = None
+    output_schema: dict[str, Json] | None = None
+    timeout: Duration | None = None
+    retries: int = Field(0, ge=0, le=100)
+    backoff: Duration | None = None
+    queue: str | None = Field(None, min_length=1, max_length=200)
+    budget_usd: Dollars | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is, by the key that says so."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def references(self) -> Iterator[expression.Reference]:
+        """Every value of others it uses."""
+        said = self.model_dump(exclude={"when", "id", "depends_on", "description"}, exclude_defaults=True)
+        yield from expression.references(said)
+        if self.when is not None:
+            yield from expression.condition(self.when).references.values()
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Step:
+        named = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(named) != 1:
+            found = " and ".join(named) or "none of them"
+            raise ValueError(f"a step has exactly one of {', '.join(KINDS)}; this one has {found}")
+        for key, kinds in _ONLY_OF.items():
+            said = self.__pydantic_fields_set__ & {key}
+            if said and named[0] not in kinds:
+                shown = key.rstrip("_")
+                raise ValueError(f"{shown} belongs to a step of kind {' or '.join(kinds)}, not to {named[0]}")
+        return self
+
+
+_PROCESS = ("tool", "command")
+_ONLY_OF = {
+    "with_": ("call", "flow"),
+    "args": ("tool",),
+    "env": _PROCESS,
+    "cwd": _PROCESS,
+    "stdin": _PROCESS,
+    "expected_exit_codes": _PROCESS,
+    "idempotent": _PROCESS,
+    "on_open": ("tool", "agent"),
+    "tier": ("agent",),
+    "skill": ("agent",),
+    "output_schema": ("agent",),
+    "budget_usd": ("agent", "flow"),
+}
+
+
+class Flow(Model):
+    """A flow file."""
+
+    name: Name
+    kind: Literal["workstream", "run"] = Field(
+        "workstream", description="workstream: a graph of steps. run: steps in strict order."
+    )
+    description: str | None = None
+    inputs: dict[Name, Input] = {}
+    budget_usd: Dollars | None = None
+    max_retries: int = Field(0, ge=0, le=100, description="How often what did not succeed is run again.")
+    abandon_after: Duration = Field("24h", description="How long a failed workstream waits for an operator.")
+    timeout: Duration | None = None
+    steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)]
+
+    @property
+    def dependencies(self) -> dict[str, list[str]]:
+        """Which steps each one comes after: in a run, all that stand before it."""
+        if self.kind == "run":
+            return {step.id: [self.steps[place - 1].id] if place else [] for place, step in enumerate(self.steps)}
+        return {step.id: list(step.depends_on) for step in self.steps}

@@ -1,0 +1,123 @@
+"""YAML with places: the plain data of a document, and the line each part of it stands on.
+
+Only plain YAML is read: no tags that build objects, no key twice, and no more than so many parts, however often they
+refer to one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from detent.errors import BadFlow
+
+LARGEST_TEXT = 1 << 20
+MOST_PARTS = 50_000
+DEEPEST = 50
+
+Path = tuple[str | int, ...]
+"""Where something stands in a document: keys and positions from its root."""
+
+
+class Problem(NamedTuple):
+    """Something wrong, where, and what was expected."""
+
+    line: int
+    what: str
+
+
+class Document(NamedTuple):
+    """Data, and the lines its parts stand on, from 1."""
+
+    source: str
+    data: Any
+    lines: dict[Path, int]
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """The line of what stands there, or else of the nearest part around it."""
+        place = tuple(path)
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+
+def read(text: str, source: str) -> Document:
+    """The document in a text; `source` is how it is called in errors."""
+    if len(text) > LARGEST_TEXT:
+        raise BadFlow.of(
+            source, [Problem(1, f"the file has {len(text):,} characters; at most {LARGEST_TEXT:,} are read")]
+        )
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise BadFlow.of(source, [_syntax(error)]) from None
+    except yaml.YAMLError as error:
+        raise BadFlow.of(source, [Problem(1, f"this is no YAML: {error}")]) from None
+    except RecursionError:
+        raise BadFlow.of(source, [Problem(1, "it is nested too deeply to be read")]) from None
+    if root is None:
+        raise BadFlow.of(source, [Problem(1, "the file is empty; it should hold a flow with a name and steps")])
+    return _Reading(source).document(root)
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    return Problem(mark.line + 1 if mark else 1, f"this is no YAML: {said}")
+
+
+class _Reading:
+    """One pass over the parts of a document."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lines: dict[Path, int] = {}
+        self._build = yaml.SafeLoader("")
+        self._parts = 0
+
+    def document(self, root: yaml.Node) -> Document:
+        return Document(self._source, self._value(root, ()), self._lines)
+
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        self._count(node, path)
+        self._lines[path] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*path, place)) for place, item in enumerate(node.value)]
+        try:
+            return self._build.construct_object(node)
+        except yaml.MarkedYAMLError as error:
+            self._refuse(node, f"{error.problem or 'it cannot be read'}; put text like that in quotes")
+        except ValueError as error:
+            self._refuse(node, f"{error}; put text like that in quotes")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
+            if key in found:
+                self._refuse(key_node, f"{key!r} stands here a second time")
+            found[key] = self._value(value_node, (*path, key))
+            self._lines[*path, key] = key_node.start_mark.line + 1
+        return found
+
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            self._refuse(node, "a key must be a plain word")
+        if node.tag == "tag:yaml.org,2002:merge":
+            self._refuse(node, "<< is not supported; write the keys out")
+        # As it is written: YAML would make `on` and `yes` into true.
+        return str(node.value)
+
+    def _count(self, node: yaml.Node, path: Path) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            self._refuse(node, f"there are more than {MOST_PARTS:,} parts in this file")
+        if len(path) > DEEPEST:
+            self._refuse(node, f"it is nested more than {DEEPEST} deep")
+
+    def _refuse(self, node: yaml.Node, what: str) -> Any:
+        raise BadFlow.of(self._source, [Problem(node.start_mark.line + 1, what)])

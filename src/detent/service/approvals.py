@@ -1,0 +1,79 @@
+"""Questions that jobs ask people: finding them, and deciding them. There is one decision, whoever else decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detent import ids
+from detent.bounds import check_name
+from detent.errors import AlreadyDecided, BadInput, NotFound
+from detent.lifecycle import JOB
+from detent.moments import rfc3339
+from detent.service.entities import public_id
+from detent.service.jobs import document
+from detent.store import Store
+from detent.store.approvals import PREFIX, Approval
+
+APPROVED, REJECTED, EXPIRED, WITHDRAWN = "approved", "rejected", "expired", "withdrawn"
+LONGEST_COMMENT = 4000
+MOST_AT_ONCE = 10_000
+_TIMES = ("created_at", "expires_at", "decided_at")
+
+
+def key_of(id: str) -> int:
+    """The key in the public id of a question; whatever else it is, there is none."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix != PREFIX:
+        raise _unknown(id)
+    return key
+
+
+async def find(store: Store, tenant_id: int, id: str) -> Approval:
+    """A question; a foreign or unknown id is `NotFound`."""
+    found = await store.approval(tenant_id, key_of(id))
+    if found is None:
+        raise _unknown(id)
+    return found
+
+
+async def listed(
+    store: Store, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+) -> list[Approval]:
+    """The questions of a tenant, or of one of its jobs, the newest first."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} approvals, not {limit}")
+    return await store.approvals(tenant_id, job=job, open_only=open_only, limit=limit)
+
+
+async def decide(
+    store: Store, tenant_id: int, id: str, decision: str, *, by: str, comment: str | None = None
+) -> Approval:
+    """Decides a question; what was decided the same way before is answered the same, another way is refused."""
+    check_name("name", by)
+    if comment is not None and len(comment) > LONGEST_COMMENT:
+        raise BadInput(what=f"a comment of {len(comment):,} characters is over the limit of {LONGEST_COMMENT}")
+    found = await store.decide_approval(tenant_id, key_of(id), decision, by, comment)
+    if found is None:
+        raise _unknown(id)
+    if found.decision != decision:
+        raise AlreadyDecided(id=found.public_id, **await _told(store, found))
+    return found
+
+
+async def _told(store: Store, found: Approval) -> dict[str, str]:
+    """What it is, also where nobody has written it down yet: late, or of a job that has ended."""
+    late = found.expires_at is not None and found.expires_at <= await store.now()
+    decision = found.decision or (EXPIRED if late else WITHDRAWN)
+    return {"decision": decision, "by": f" by {found.decided_by}" if found.decided_by else ""}
+
+
+def as_json(approval: Approval) -> dict[str, Any]:
+    """As it is read outside."""
+    shown = {**approval._asdict(), "id": approval.public_id, "state": approval.decision or "open"}
+    shown["job_id"] = None if approval.job_id is None else public_id(JOB.name, approval.job_id)
+    shown["details"] = None if approval.details is None else document(approval.details)
+    return shown | {name: None if shown[name] is None else rfc3339(shown[name]) for name in _TIMES}
+
+
+def _unknown(id: str) -> NotFound:
+    return NotFound(what="approval", id=repr(id), listing="detent approvals list")

@@ -1,0 +1,47 @@
+"""A digest of a function's code, to tell that it is no longer the one that made a result."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
+from types import CodeType
+from typing import Any
+
+_PYTHON = f"{sys.implementation.cache_tag}:"
+
+
+def step_code(function: Callable[..., Any]) -> str | None:
+    """What the function does, in a few characters; none for what is not written in Python.
+
+    >>> step_code(len) is None
+    True
+    >>> step_code(lambda: 1) == step_code(lambda: 1)
+    True
+    >>> step_code(lambda: 1) == step_code(lambda: 2)
+    False
+    """
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return _digest(code) if isinstance(code, CodeType) else None
+
+
+def same_code(one: str | None, other: str | None) -> bool:
+    """Whether nothing tells them apart: digests made by different versions of Python do not."""
+    if one is None or other is None or one.partition(":")[0] != other.partition(":")[0]:
+        return True
+    return one == other
+
+
+@lru_cache(maxsize=10_000)
+def _digest(code: CodeType) -> str:
+    return _PYTHON + hashlib.sha256(_text(code).encode()).hexdigest()[:16]
+
+
+def _text(code: CodeType) -> str:
+    """Without what editing other lines changes: line numbers and file names."""
+    constants = [_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    return repr((code.co_code, constants, code.co_names, code.co_varnames))

@@ -1,0 +1,221 @@
+"""What can be read from a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from detent.lifecycle.machine import Lifecycle
+from detent.store.approvals import Approval
+from detent.store.blobs import Artifact
+from detent.store.checkpoints import Checkpoint
+from detent.store.digest import Digest
+from detent.store.records import (
+    Counter,
+    Event,
+    EventFilter,
+    Expired,
+    Expiry,
+    Held,
+    Job,
+    JobFilter,
+    LimitRule,
+    LimitUse,
+    Place,
+    Pruned,
+    QueueSummary,
+    Telemetry,
+    Tenant,
+    WorkerFilter,
+)
+from detent.store.schedules import Schedule
+from detent.store.signals import Signal
+
+
+class Reader(Protocol):
+    """Reads. Each sees one committed state of the database, never half of a transaction."""
+
+    async def now(self) -> int:
+        """The database's time in microseconds, the only time leases and schedules are decided by."""
+        ...
+
+    async def tenant(self, name: str) -> int:
+        """The key of the tenant of that name; an unknown name is `NotFound`."""
+        ...
+
+    async def tenants(self) -> list[Tenant]:
+        """Every tenant, in the order they were made."""
+        ...
+
+    async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
+        """The whole row of an entity; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def rows(
+        self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ...
+    ) -> list[dict[str, Any]]:
+        """The rows of those entities that exist: whole, or only the columns named."""
+        ...
+
+    async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
+        """How many entities there are, and how many of them have no first event."""
+        ...
+
+    async def jobs(
+        self,
+        wanted: JobFilter = ...,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
+        columns: Sequence[str] = ...,
+    ) -> list[dict[str, Any]]:
+        """One page of the jobs that match, in the order of their ids; whole, or only the columns named. Read on from
+        the last id, no job comes twice."""
+        ...
+
+    async def queues(self, tenant_id: int) -> list[QueueSummary]:
+        """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
+        first that could be claimed has been due, and since when the queue is paused."""
+        ...
+
+    async def schedules(self, tenant_id: int) -> list[Schedule]:
+        """The schedules of a tenant, by name; those of another are not shown."""
+        ...
+
+    async def schedule_due(self) -> int | None:
+        """How many microseconds it is until a schedule of any tenant has its next tick, or since one had; none where
+        there is no schedule, or all are paused."""
+        ...
+
+    async def workers(
+        self, wanted: WorkerFilter = ..., *, after: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """One page of the workers that match, the newest first. Read on from the last id, no worker comes twice."""
+        ...
+
+    async def worker_states(self, tenant_id: int) -> dict[str, int]:
+        """How many workers of the tenant there are in each state that some are in."""
+        ...
+
+    async def limit_rules(self) -> list[LimitRule]:
+        """Every limit that was declared, of kinds of jobs and of queues."""
+        ...
+
+    async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
+        """What counts against limits of the tenant, or of all, and what waits behind them, key by key."""
+        ...
+
+    async def next_pump(self) -> int | None:
+        """When the keys of limits are to be looked at next; none if nothing waits for that."""
+        ...
+
+    async def place(self, tenant_id: int, job: int) -> Place | None:
+        """Where a job stands: since when its queue is paused, how many jobs are due before it, and how many of its
+        children have not ended; none if there is no such job of the tenant."""
+        ...
+
+    async def overdue(self, limit: int) -> list[Job]:
+        """Jobs whose lease is over, the longest first. They may have moved on by the time they are read."""
+        ...
+
+    async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
+        """Which of these jobs are running under this worker; what it lost, or has settled, is not among them."""
+        ...
+
+    async def events(
+        self,
+        wanted: EventFilter = ...,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Event]:
+        """One page of the log. Oldest first and read on from the last cursor, no event is ever missed or repeated."""
+        ...
+
+    async def event_count(self, tenant_id: int | None = None) -> int:
+        """How many events there are."""
+        ...
+
+    async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
+        """One page of the log entity by entity, beginning after (entity id, seq, entity)."""
+        ...
+
+    async def blob(self, tenant_id: int, hash: str) -> bytes | None:
+        """The content of that hash, as it was kept; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def artifacts(self, tenant_id: int, job: int) -> list[Artifact]:
+        """What a job keeps beside its result, by name; that of another tenant's job is not shown."""
+        ...
+
+    async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
+        """What the steps of a job have left, in the order they did; that of another tenant's job is not shown."""
+        ...
+
+    async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
+        """The children of these jobs that have not ended, by their ids; another tenant's are not shown."""
+        ...
+
+    async def cancelled_parents(self, limit: int) -> list[tuple[int, int]]:
+        """Cancelled jobs that have children which have not ended, as (tenant, job), at most so many."""
+        ...
+
+    async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
+        """Jobs that wait for something although they were asked to end while they ran, as (tenant, job), at most so
+        many."""
+        ...
+
+    async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
+        """The first signal of that name after a place in its sequence, of those sent to this job or to everyone; none
+        while there is none."""
+        ...
+
+    async def approval(self, tenant_id: int, id: int) -> Approval | None:
+        """A question to people by its key; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def approvals(
+        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+    ) -> list[Approval]:
+        """A tenant's questions, the newest first: of one job or of all, those that are open or those of any kind."""
+        ...
+
+    async def log_end(self) -> str:
+        """A cursor: every event that commits from now on comes after it. A few that are there already may, too."""
+        ...
+
+    async def digest(self, after: str | None, limit: int) -> Digest:
+        """The next events of the log in the order of commits, counted by what is alike in them, with how long the state
+        before each had lasted; read on from its cursor, every event is counted once."""
+        ...
+
+    async def log_position(self, reader: str) -> str | None:
+        """How far a reader of the log has come; none if it has not begun."""
+        ...
+
+    async def counters(self, tenant_id: int) -> list[Counter]:
+        """Everything that was counted for a tenant."""
+        ...
+
+    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
+        """How many moves a tenant's jobs have made since then, by trigger."""
+        ...
+
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        """One page of the jobs or workers, in the order of their ids: those that retention may delete, and where to go
+        on. A job stays while the one it runs again is there, a worker while it holds a job."""
+        ...
+
+    async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
+        """What was lately seen of an entity, the newest first; another tenant's is none."""
+        ...
+
+    async def pruned(self) -> list[Pruned]:
+        """What retention has deleted so far, by tenant, entity and state."""
+        ...
+
+    async def faults(self) -> list[str]:
+        """What is wrong with the database itself: damaged storage, guards that are missing or changed."""
+        ...

@@ -1,0 +1,1 @@
+-- Nothing for both databases: only PostgreSQL needs a function to do in one call what takes two statements.

@@ -1,0 +1,260 @@
+"""What can be written to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.approvals import Approval, NewApproval
+from detent.store.blobs import Artifact, Blob
+from detent.store.checkpoints import Report, Save
+from detent.store.records import (
+    DEFAULT_TENANT,
+    Counter,
+    Expiry,
+    Job,
+    LimitRule,
+    NewJob,
+    Progress,
+    Seen,
+    Standing,
+)
+from detent.store.schedules import Planner, Schedule
+from detent.store.signals import NewSignal, Sent
+
+
+class Writer(Protocol):
+    """Writes. Each is all or nothing, and returns only when it is on disk (in a transaction: when that commits)."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        """All jobs are queued, or none; a job whose key was used before is not made, the first one's id is returned."""
+        ...
+
+    async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        """A job that is due at once, has no key and falls under no limit is queued and, if its queue is served and the
+        worker may claim, running under that worker when it is returned: three moves and three events in one write.
+        Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is overtaken."""
+        ...
+
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        """Makes a job, unless one was made under that key of the tenant less than a window ago; returns which it is,
+        whatever became of it."""
+        ...
+
+    async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
+        """Makes a job that is due after a wait; one made before under that key of the tenant that has not started is
+        pushed back by the wait instead, and takes the new payload. It is due at the latest `most_us` after it was made.
+        Returns which job it is."""
+        ...
+
+    async def claim(
+        self,
+        worker: int,
+        queues: Sequence[str],
+        limit: int,
+        lease_us: int,
+        *,
+        claim_id: int,
+        tenant_id: int | None = None,
+        start: bool = False,
+        again: bool = False,
+        without: Sequence[str] = (),
+    ) -> list[Job]:
+        """Each job goes to one claimer only; tenants take turns, of each the highest priority goes first, then the
+        oldest; a worker that is not IDLE or RUNNING gets none. A queue with a limit gives no more than it allows. With
+        `start` the jobs are running when they are returned: two moves and two events in one write. With `again`, a
+        claim whose answer was lost returns the jobs it took, and takes no more. Jobs of the kinds in `without` are left
+        to others."""
+        ...
+
+    async def apply(self, changes: Sequence[Change]) -> list[Change]:
+        """Each change is written with its event if its record is still as it was decided on; those that came too late
+        are returned and have changed nothing. The same change by the same actor a second time counts as written. A
+        result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. A job
+        that waits for its children is due with the end of the last of them; one that begins to wait for what has
+        happened meanwhile is due at once. Where a job counts no longer against its limit, the next one is let go in the
+        same write."""
+        ...
+
+    async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
+        """The leases of these (job, epoch) run on from now; those that are no longer held are returned."""
+        ...
+
+    async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+        """Keeps content with a claimed job that is running; the same name again replaces it. The same content is stored
+        once for a tenant. One that no longer holds the job gets `LeaseLost`: nothing was kept."""
+        ...
+
+    async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
+        """Keeps the results of steps of claimed jobs that are running. For each, the result that stands is returned:
+        that of the first of its name, whoever saved it. None is for a job that is no longer held: nothing was kept."""
+        ...
+
+    async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
+        """Notes that a worker met the result of a step with other code than made it; the first time is kept."""
+        ...
+
+    async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
+        """Keeps how far claimed jobs that are running have come, as telemetry until its time is over. A later report of
+        a job takes the place of the one before; that of a job no longer held changes nothing."""
+        ...
+
+    async def lift_holds(self, holds: Sequence[str]) -> int:
+        """Jobs in the queue that are held by exactly one of these names can be claimed again; returns how many."""
+        ...
+
+    async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
+        """Queues children of a claimed job that is running, and keeps their ids under the step's name, both or none.
+        Under a name that is there already nothing is queued: the ids of the first time are returned. None is for a job
+        that is no longer held."""
+        ...
+
+    async def send_signal(self, signal: NewSignal) -> Sent:
+        """Sends a signal, and makes the jobs due that wait for it; one whose key was used before is not sent again. No
+        job that begins to wait at the same time misses it."""
+        ...
+
+    async def forget_signals(self, older_than: int, limit: int = 500) -> int:
+        """Drops signals that were sent before that time, the oldest first, at most so many; returns how many."""
+        ...
+
+    async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
+        """Asks a question for a claimed job that is running. The same one again, at the same step, is the first one as
+        it stands; another one at that step withdraws what is open there. None is for a job that is no longer held."""
+        ...
+
+    async def decide_approval(
+        self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        """Decides a question that is open, in time, and whose job has not ended, and makes the job due that waits for
+        it; `expired` is decided only when its time is over. Whatever came of it, the question is returned as it stands;
+        there is one decision, whoever else decides at the same time."""
+        ...
+
+    async def withdraw_approvals(self, limit: int = 500) -> int:
+        """Withdraws open questions of jobs that have ended or are gone, at most so many; returns how many."""
+        ...
+
+    async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
+        """Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the
+        oldest first, at most so many; returns how many. One that somebody is about to refer to stays."""
+        ...
+
+    async def create(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        tenant_id: int = DEFAULT_TENANT,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        **columns: Any,
+    ) -> int:
+        """A new entity in its initial state, with its first event; returns its key."""
+        ...
+
+    async def request_stop(self, id: int, tenant_id: int) -> bool:
+        """Asks a running job to come to an end by itself; false when it is not running."""
+        ...
+
+    async def beat(self, worker: int) -> Standing | None:
+        """Notes that a worker's process is alive, and tells how the worker stands; none if there is no such worker. It
+        is no move, and no event."""
+        ...
+
+    async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
+        """Asks a worker to come to an end in some way, which is for the worker to read; false if there is none. The
+        last one to ask is heard. It is no move, and no event."""
+        ...
+
+    async def silent_workers(self, silent_us: int, limit: int) -> list[dict[str, Any]]:
+        """Workers that have not ended and were last heard of that long ago, or longer; never one that has yet to say
+        its first word. In a transaction none of them can be heard of until it is over."""
+        ...
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        """From the next claim on, the queue is served or not; asking twice changes nothing."""
+        ...
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """The schedule of that name is made, or is from now on as it is said here. It keeps its pause and how far it
+        has got; only where its rule is another is it due when it is said here."""
+        ...
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        """Of the schedules that are not paused and whose tick has come, the longest first, at most so many are moved on
+        and their jobs enqueued, as the plan says for each; returns how many. One stays as it is if the plan says
+        nothing, and if its jobs would make too many. What another is firing is left to it: no tick is fired twice."""
+        ...
+
+    async def pause_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is never due until it is resumed; pausing twice changes nothing. False where there is no such schedule."""
+        ...
+
+    async def resume_schedule(self, tenant_id: int, name: str, next_at: int) -> bool:
+        """It is due again from that tick on; one that is not paused stays as it is. False where there is none."""
+        ...
+
+    async def drop_schedule(self, tenant_id: int, name: str) -> bool:
+        """It is gone, and the jobs that it enqueued stay. False where there was none."""
+        ...
+
+    async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
+        """From now on these limits hold, for the whole fleet; one that limits nothing is dropped. What waits behind
+        them is looked at again."""
+        ...
+
+    async def pump(self, limit: int = 500) -> int:
+        """Lets go jobs that limits hold back and that are due, never more than the limits allow; returns how many. A
+        job that goes back into the queue is held back again."""
+        ...
+
+    async def add_tenant(self, name: str) -> int:
+        """The key of the tenant of that name, which is made if there is none."""
+        ...
+
+    async def recall(
+        self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
+    ) -> Seen | None:
+        """None for the first request of a key, which is from then on this transaction's to answer; else what the first
+        one was answered. Another body is `KeyReused`; one still at work after 2 s is `RequestInFlight`."""
+        ...
+
+    async def answer(self, tenant_id: int, endpoint: str, key: str, response: str) -> None:
+        """What a repeated request will be told; kept if and only if the transaction commits."""
+        ...
+
+    async def count(self, counted: Sequence[Counter], *, progress: Progress | None = None) -> bool:
+        """Adds to the counters. With progress, only if that reader of the log still stands where it began, and then it
+        moves on in the same write; false means that another was first, and nothing was added."""
+        ...
+
+    async def forget_requests(self, limit: int = 500) -> int:
+        """Drops idempotency keys whose time is over, at most so many; returns how many."""
+        ...
+
+    async def forget_limits(self, limit: int = 500) -> int:
+        """Drops what limits and unique windows have noted and need no longer, at most so much of each; returns how
+        much."""
+        ...
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        """Deletes those of these jobs or workers that may still go, and accounts for them in the same write; returns
+        how many. Their events stay."""
+        ...
+
+    async def record_telemetry(
+        self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
+    ) -> None:
+        """Keeps something seen of an entity until its time is over. It is no event, and no move."""
+        ...
+
+    async def forget_telemetry(self, limit: int = 500) -> int:
+        """Drops telemetry whose time is over, at most so much; returns how much."""
+        ...
+
+    async def take_duty(self, name: str, every_us: int) -> bool:
+        """True for the first to ask, then for nobody until that time is over."""
+        ...

@@ -1,0 +1,1 @@
+"""Supervision: worker processes started, watched and replaced on one machine. Commands come through the database."""

@@ -1,0 +1,47 @@
+"""The follow-up: what a job's end means for others, where whoever ended it did not see to it.
+
+Children of a cancelled job are cancelled, and questions of a job that has ended are withdrawn. Whoever cancels a job
+does so at once; this is for what a crash left over, and for jobs that their own handlers cancelled. A job that was
+asked to stop, and began to wait before its handler heard of it, is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from detent.errors import StoreError
+from detent.service import children
+from detent.store import Store
+from detent.worker.outage import Outage
+
+BEAT_SECONDS = 1.0
+RESTS = 20  # times as long as it took: with many thousands of parents at work a look takes a while
+MOST_AT_ONCE = 100
+
+
+class FollowUp:
+    """Looks for what is left behind; every process may have one."""
+
+    def __init__(self, store: Store, outage: Outage) -> None:
+        self._store = store
+        self._outage = outage
+
+    async def run(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await self.run_once()
+                self._outage.over("follow up")
+            except StoreError as error:
+                self._outage.endure("follow up", error)
+            await asyncio.sleep(max(BEAT_SECONDS, (time.monotonic() - began) * RESTS))
+
+    async def run_once(self) -> int:
+        """Returns how many jobs it ended and questions it withdrew."""
+        done = 0
+        for tenant_id, job in await self._store.stopped_waits(MOST_AT_ONCE):
+            done += await children.cancel_stopped(self._store, tenant_id, job)
+        for tenant_id, parent in await self._store.cancelled_parents(MOST_AT_ONCE):
+            done += await children.cancel(self._store, tenant_id, parent)
+        return done + await self._store.withdraw_approvals()

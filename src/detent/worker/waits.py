@@ -1,0 +1,68 @@
+"""What a handler can wait for besides time: its children, events, people. Waiting holds nothing.
+
+Each is called by its place among those of its kind in the handler, so that a later run finds it again: what has come is
+kept like the result of a step. What has not come yet suspends the job, and when that is written it is looked once more
+whether it came meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from detent.job_type import JobType
+from detent.moments import Span
+from detent.outcomes import PermanentError
+from detent.store import Job, Store
+from detent.worker.approvals import Approvals
+from detent.worker.children import Child, Children, Spawnable
+from detent.worker.journal import Journal
+from detent.worker.signals import Signals
+from detent.worker.steps import Steps
+
+T = TypeVar("T")
+
+__all__ = ["Child", "Desk", "Spawnable", "Waits"]
+
+
+class Desk:
+    """One for all handlers of a worker: where they ask the store, and which kinds of jobs there are."""
+
+    def __init__(self, journal: Journal, kinds: Mapping[str, JobType]) -> None:
+        self._journal = journal
+        self.kinds = kinds
+
+    async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
+        return await self._journal.ask(job, question)
+
+
+class Waits:
+    """Those of one run of a handler. An ordinary function gets results, an async one something to await."""
+
+    def __init__(self, job: Job, steps: Steps, desk: Desk | None) -> None:
+        if desk is None:
+            raise PermanentError(
+                "in a process of its own a handler cannot spawn, join or wait for events and approvals; leave out "
+                "isolation='process', or do that in the job that enqueues it"
+            )
+        self._steps = steps
+        self._children = Children(job, steps, desk.ask, desk.kinds)
+        self._signals = Signals(job, steps, desk.ask)
+        self._approvals = Approvals(job, steps, desk.ask)
+
+    def spawn(self, job: Spawnable | str, arguments: Mapping[str, Any]) -> Any:
+        return self._steps.waiting(self._children.spawn(self._steps.own_name("spawn", None), job, arguments))
+
+    def spawn_many(self, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> Any:
+        return self._steps.waiting(self._children.spawn_many(self._steps.own_name("spawn", None), job, many))
+
+    def join(self, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
+        return self._steps.waiting(self._children.join(self._steps.own_name("join", None), children, return_exceptions))
+
+    def wait_for_event(self, event: str, timeout: Span | None) -> Any:
+        name = self._steps.own_name(f"event {event}", None)
+        return self._steps.waiting(self._signals.wait(name, event, timeout))
+
+    def wait_for_approval(self, question: str, by: str | None, expires: Span | None, details: Any) -> Any:
+        name = self._steps.own_name("approval", None)
+        return self._steps.waiting(self._approvals.wait(name, question, by, expires, details))

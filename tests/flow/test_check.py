@@ -1,0 +1,131 @@
+"""A flow file is right, or every problem with it is named, with its line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detent.errors import BadFlow
+from detent.flow.check import load
+
+RELEASE = """name: release-check
+kind: workstream
+budget_usd: 2.00
+max_retries: 1
+inputs:
+  env: {type: string, default: prod, choices: [prod, staging]}
+steps:
+  - {id: lint,  tool: ruff, args: [check, src]}
+  - {id: test,  command: [pytest, -q], expected_exit_codes: [0, 5], timeout: 10m, retries: 2, depends_on: [lint]}
+  - {id: notes, agent: "Summarise in three lines: ${test.stdout}", tier: haiku, depends_on: [test]}
+  - {id: sign,  approval: {by: ops, expires: 24h}, depends_on: [notes], when: '${inputs.env} == "prod"'}
+  - {id: ship,  call: "shop.release:publish", with: {notes: "${notes.text}"}, depends_on: [sign]}
+"""
+
+
+def problems(text: str) -> list[tuple[int, str]]:
+    with pytest.raises(BadFlow) as refusal:
+        load(text, "flow.yaml")
+    return list(refusal.value.problems)
+
+
+def steps(*lines: str) -> str:
+    return "name: f\nsteps:\n" + "".join(f"  - {line}\n" for line in lines)
+
+
+def test_a_flow_as_the_documentation_has_it_is_right():
+    flow = load(RELEASE, "release.yaml")
+    assert [step.kind for step in flow.steps] == ["tool", "command", "agent", "approval", "call"]
+    assert flow.dependencies["ship"] == ["sign"]
+    assert flow.steps[1].expected_exit_codes == [0, 5]
+
+
+def test_in_a_run_each_step_comes_after_the_one_before_it():
+    text = "name: r\nkind: run\nsteps:\n  - {id: a, command: [x]}\n  - {id: b, command: [x, '${a.stdout}']}\n"
+    assert load(text, "r.yaml").dependencies == {"a": [], "b": ["a"]}
+
+
+A = "{id: a, command: [x]}"
+
+WRONG = [
+    ("", 1, "the file is empty"),
+    ("- a\n- b\n", 1, "a flow is a mapping"),
+    ("name: f\nsteps: [\n", 3, "this is no YAML"),
+    ("name: f\nname: g\nsteps: []\n", 2, "'name' stands here a second time"),
+    ("name: f\n", 1, "steps is missing"),
+    ("name: f\nsteps: []\n", 2, "at least 1 item"),
+    ("name: a b\nsteps:\n  - " + A, 1, "'a b' is no name"),
+    ("name: f\nkind: runn\nsteps:\n  - " + A, 2, "it should be 'workstream' or 'run'; it is 'runn'"),
+    ("name: f\nbudget_usd: much\nsteps:\n  - " + A, 2, "an amount of dollars"),
+    ("name: f\nbudget_usd: -1\nsteps:\n  - " + A, 2, "between 0 and 1,000,000"),
+    (steps("{id: a, comand: [x]}"), 3, "steps[1].comand is no key that is known here; did you mean command?"),
+    (steps("{id: a}"), 3, "exactly one of tool, command"),
+    (steps("{id: a, command: [x], tool: y}"), 3, "this one has tool and command"),
+    (steps("{id: a, command: x -y}"), 3, "steps[1].command: it should be a list; it is 'x -y'"),
+    (steps("{id: a, command: [x, {b: 1}]}"), 3, "a string or an integer or a number or a boolean; it is {'b': 1}"),
+    (steps(A, "{id: b, command: [x], timeout: 10 minutes}"), 4, "'10 minutes' is no duration; write one like 30s"),
+    (steps("{id: a, command: [x], retries: '3'}"), 3, "steps[1].retries: it should be an integer; it is '3'"),
+    (steps("{id: a, command: [x], tier: haiku}"), 3, "tier belongs to a step of kind agent, not to command"),
+    (steps("{id: a, call: os.system}"), 3, "write module:function"),
+    (steps(A, A), 3, "2 steps are called a"),
+    (steps("{id: inputs, command: [x]}"), 3, "cannot be called inputs"),
+    (steps("{id: a, command: [x], depends_on: [z]}"), 3, "a depends on z, and there is no such step"),
+    (steps("{id: a, command: [x], depends_on: a}"), 3, "wait for one another: a → a"),
+    (
+        steps("{id: a, command: [x, '${b.stdout}']}", "{id: b, command: [x]}"),
+        3,
+        "does not come after it; add depends_on",
+    ),
+    (steps("{id: a, command: [x, '${c.stdout}']}"), 3, "a uses ${c.stdout}, and there is no such step"),
+    (steps(A, "{id: b, command: [x, '${a}'], depends_on: [a]}"), 4, "which is a whole step"),
+    (steps("{id: a, command: [x, '${inputs.z}']}"), 3, "the flow has no such input"),
+    (steps("{id: a, command: [x, '${item.z}']}"), 3, "only in a step with for_each"),
+    (steps("{id: a, command: [x, '${flow.secret}']}"), 3, "only id and name"),
+    (steps("{id: a, command: [x, '${a b}']}"), 3, "is no reference"),
+    (steps("{id: a, command: [x], when: 'import os'}"), 3, "is no condition"),
+    (steps("{id: a, command: [x], when: '__import__(1)'}"), 3, "compares values"),
+    (steps("{id: a, command: [x], when: 'prod == 1'}"), 3, "'prod' means nothing in a condition; text needs quotes"),
+    ("name: f\nkind: run\nsteps:\n  - {id: a, command: [x], when: '1 == 1'}", 4, "when has no meaning in a run"),
+    ("name: f\nkind: run\nsteps:\n  - {id: a, command: [x], depends_on: []}", 4, "depends_on has no meaning in a run"),
+    ("name: f\ninputs:\n  n: {type: integer, default: x}\nsteps:\n  - " + A, 3, "should be of type integer"),
+    ("name: f\ninputs:\n  n: {choices: [a], default: x}\nsteps:\n  - " + A, 3, "should be one of a"),
+    ("name: f\ninputs:\n  n: {required: true, default: x}\nsteps:\n  - " + A, 3, "would never be used"),
+    ("name: !!python/object:os.system f\nsteps:\n  - " + A, 1, "put text like that in quotes"),
+    ("name: f\nx: &a [1]\nsteps:\n  - {<<: *a, id: a}", 4, "<< is not supported"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "what"), WRONG, ids=[what[:40] for _, _, what in WRONG])
+def test_every_mistake_is_named_with_its_line(text, line, what):
+    found = problems(text)
+    assert [problem for problem in found if problem[0] == line and what in problem[1]], found
+
+
+def test_all_mistakes_are_named_at_once():
+    text = "name: a b\nkind: no\nsteps:\n  - {id: a, comand: [x]}\n  - {id: b, command: y}\n"
+    assert sorted(line for line, _ in problems(text)) == [1, 2, 4, 5]
+
+
+def test_references_to_references_do_not_grow_without_bound():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    assert "more than 50,000 parts" in problems("\n".join(lines))[0][1]
+
+
+def test_what_is_nested_without_end_is_refused():
+    assert "nested" in problems("a: " + "[" * 500 + "]" * 500)[0][1]
+    assert "nested too deeply" in problems("a: " + "[" * 100_000)[0][1]
+
+
+@given(st.text(max_size=200) | st.recursive(st.none() | st.text(max_size=5), st.lists, max_leaves=10).map(json.dumps))
+def test_whatever_a_file_holds_it_is_a_flow_or_refused(text):
+    found: list[tuple[int, str]] = [(1, "a flow")]
+    try:
+        load(text, "any.yaml")
+    except BadFlow as refusal:
+        found = list(refusal.problems)
+    assert found
+    assert all(line >= 1 and what for line, what in found)

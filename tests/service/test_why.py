@@ -1,0 +1,229 @@
+"""Why a job is not moving: each cause there is, made for real on both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from detent.lifecycle import JOB, WORKER
+from detent.service.entities import public_id
+from detent.service.limits import declare
+from detent.service.why import Cause, why
+from detent.store import NewJob, Store
+from detent.store.approvals import NewApproval
+from detent.store.records import LimitRule
+from tests.conformance.stage import LEASE, claim, moved, queued, worker
+
+FAR = 1 << 60
+SERVES = '{"queues": ["default"], "kinds": ["kind"], "concurrency": 1, "version": "1"}'
+
+
+async def serving(store: Store, serves: str = SERVES, state: str = "RUNNING") -> int:
+    id = await worker(store, state, serves=serves)
+    await store.beat(id)
+    return id
+
+
+async def running(store: Store, lease_us: int = LEASE) -> int:
+    await queued(store)
+    (job,) = await claim(store, await serving(store), 1, start=True, lease_us=lease_us)
+    return job.id
+
+
+async def settled(store: Store, trigger: str, **facts: Any) -> int:
+    id = await running(store)
+    await moved(store, JOB, id, trigger, by="holder", **facts)
+    return id
+
+
+async def waiting(store: Store, waits_for: str, run_at: int = FAR) -> int:
+    return await settled(store, "snooze", values={"run_at": run_at, "waits_for": waits_for, "seen": FAR})
+
+
+# --- one scene for each cause
+
+
+async def ended(store: Store) -> int:
+    return await settled(store, "fail", permanent=True, reason="no such page", values={"error": "no such page"})
+
+
+async def asked_to_stop(store: Store) -> int:
+    id = await running(store)
+    assert await store.request_stop(id, 1)
+    return id
+
+
+async def orphaned(store: Store) -> int:
+    id = await running(store)
+    row = await store.get(JOB, id, 1)
+    assert row is not None
+    await moved(store, WORKER, row["owner"], "terminate")
+    return id
+
+
+async def lease_over(store: Store) -> int:
+    return await running(store, lease_us=0)
+
+
+async def asleep(store: Store) -> int:
+    return await waiting(store, "sleep", await store.now() + 3_600_000_000)
+
+
+async def children(store: Store) -> int:
+    id = await running(store)
+    await store.enqueue([NewJob("child", parent_id=id)] * 3)
+    await moved(store, JOB, id, "snooze", by="holder", values={"run_at": FAR, "waits_for": "children"})
+    return id
+
+
+async def event(store: Store) -> int:
+    return await waiting(store, "event paid; now")
+
+
+async def approval(store: Store) -> int:
+    await queued(store)
+    (job,) = await claim(store, await serving(store), 1, start=True)
+    asked = await store.open_approval(job, NewApproval("#approval 1", "Ship it?", scope="ops"))
+    assert asked is not None
+    await moved(
+        store, JOB, job.id, "snooze", by="holder", values={"run_at": FAR, "waits_for": asked.waits_for, "seen": 0}
+    )
+    return job.id
+
+
+async def limit(store: Store) -> int:
+    await declare(store, [LimitRule("job", "kind", most=1)])
+    ids = await queued(store, 2, limit_key="*:kind", held_by="limit")
+    await store.pump()
+    return ids[1]
+
+
+async def version(store: Store) -> int:
+    return (await queued(store, held_by="version:kind@1"))[0]
+
+
+async def held(store: Store) -> int:
+    return (await queued(store, held_by="breaker:ruff"))[0]
+
+
+async def backoff(store: Store) -> int:
+    return await settled(store, "retry", values={"error": "timed out", "delay_us": 3_600_000_000})
+
+
+async def snoozed(store: Store) -> int:
+    return await settled(store, "snooze", values={"delay_us": 3_600_000_000})
+
+
+async def given_back(store: Store) -> int:
+    return await settled(store, "release", reason="no handler here", values={"delay_us": 3_600_000_000})
+
+
+async def delayed(store: Store) -> int:
+    return (await queued(store, delay_us=3_600_000_000))[0]
+
+
+async def queue_paused(store: Store) -> int:
+    await store.set_queue_paused("default", True)
+    return (await queued(store))[0]
+
+
+async def queue_limit(store: Store) -> int:
+    await declare(store, [LimitRule("queue", "default", most=1)])
+    await running(store)
+    return (await queued(store))[0]
+
+
+async def no_worker(store: Store) -> int:
+    return (await queued(store, queue="deserted place"))[0]
+
+
+async def workers_paused(store: Store) -> int:
+    await serving(store, state="PAUSED")
+    return (await queued(store))[0]
+
+
+async def no_handler(store: Store) -> int:
+    await serving(store, SERVES.replace('kind"]', 'other"]'))
+    return (await queued(store))[0]
+
+
+async def in_line(store: Store) -> int:
+    await serving(store)
+    return (await queued(store, 4))[3]
+
+
+async def due(store: Store) -> int:
+    await serving(store)
+    return (await queued(store))[0]
+
+
+Scene = Callable[[Store], Awaitable[int]]
+
+SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
+    Cause.ENDED: (ended, "it has ended as failed (no such page)", "detent jobs retry job_"),
+    Cause.RUNNING: (running, "is at it, in attempt 1 of 4", None),
+    Cause.ASKED_TO_STOP: (asked_to_stop, "it was asked to stop", "--hard"),
+    Cause.ORPHANED: (orphaned, "has gone; the job is taken back when its lease ends", None),
+    Cause.LEASE_OVER: (lease_over, "is over, and no worker has taken the job back yet", "detent work"),
+    Cause.ASLEEP: (asleep, "its handler sleeps", None),
+    Cause.CHILDREN: (children, "it waits for 3 of the jobs it spawned to end", "detent jobs show"),
+    Cause.EVENT: (event, "it waits for the event 'paid; now'", "detent jobs signal 'paid; now'"),
+    Cause.APPROVAL: (approval, "it waits for somebody (ops) to approve: Ship it?", "detent approvals approve apr_"),
+    Cause.LIMIT: (limit, "the limit *:kind holds it back: 1 of 1 are at work", "detent limits list"),
+    Cause.VERSION: (version, "a version of its handler that no worker has: kind@1", "kind@1"),
+    Cause.HELD: (held, "it is held back by breaker:ruff", None),
+    Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
+    Cause.SNOOZED: (snoozed, "its handler put it off", None),
+    Cause.GIVEN_BACK: (given_back, "a worker gave it back: no handler here", None),
+    Cause.DELAYED: (delayed, "it was enqueued for later", None),
+    Cause.QUEUE_PAUSED: (queue_paused, "its queue 'default' has been paused since", "detent queues resume default"),
+    Cause.QUEUE_LIMIT: (queue_limit, "the limit queue:default holds it back: 1 of 1 are at work", "detent limits list"),
+    Cause.NO_WORKER: (no_worker, "no worker serves its queue 'deserted place'", "--queues 'deserted place'"),
+    Cause.WORKERS_PAUSED: (
+        workers_paused,
+        "every worker that could take it is paused (ann)",
+        "detent workers resume w_",
+    ),
+    Cause.NO_HANDLER: (no_handler, "none of the 1 workers of its queue has a handler for 'kind'", "declares it"),
+    Cause.IN_LINE: (in_line, "3 jobs of its queue are due before it", None),
+    Cause.DUE: (due, "nothing is in its way", None),
+}
+CLEARS = {Cause.ORPHANED, Cause.ASLEEP, Cause.BACKOFF, Cause.SNOOZED, Cause.GIVEN_BACK, Cause.DELAYED}
+
+
+def test_every_cause_there_is_has_its_scene() -> None:
+    assert set(SCENES) == set(Cause)
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+async def test_it_names_the_cause_what_clears_it_and_what_to_do(store: Store, cause: Cause) -> None:
+    scene, says, todo = SCENES[cause]
+    id = await scene(store)
+    _, found = await why(store, 1, public_id("job", id))
+    assert found[0].cause is cause, found
+    assert says in found[0].says
+    assert (found[0].clears_at is not None) == (cause in CLEARS)
+    assert (todo or "") in (found[0].todo or "")
+    assert bool(todo) == bool(found[0].todo)
+
+
+async def test_what_comes_next_is_told_too(store: Store) -> None:
+    """Nothing clears by one obstacle alone when there are several."""
+    await store.set_queue_paused("default", True)
+    (id,) = await queued(store, delay_us=3_600_000_000)
+    _, found = await why(store, 1, public_id("job", id))
+    assert [reason.cause for reason in found] == [Cause.DELAYED, Cause.QUEUE_PAUSED, Cause.NO_WORKER]
+
+
+async def test_when_it_clears_is_exact(store: Store) -> None:
+    (id,) = await queued(store, delay_us=3_600_000_000)
+    row, found = await why(store, 1, public_id("job", id))
+    assert found[0].clears_at == row["run_at"]
+
+
+async def test_what_somebody_woke_is_no_longer_said_to_wait(store: Store) -> None:
+    id = await waiting(store, "event go", await store.now() - 1)
+    _, found = await why(store, 1, public_id("job", id))
+    assert found[0].cause is Cause.DUE
