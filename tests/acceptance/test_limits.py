@@ -160,9 +160,10 @@ async def crowd(store: Store, claimers: int, jobs: int) -> int:
             claim_id += 1
             if await store.next_pump() is not None:
                 await store.pump()
-            for job in await store.claim(worker, ["default"], 5, HOUR, claim_id=claim_id, start=True):
-                running.add(job.id)
-                most = max(most, len(running))
+            claimed = await store.claim(worker, ["default"], 5, HOUR, claim_id=claim_id, start=True)
+            running.update(job.id for job in claimed)
+            most = max(most, len(running))
+            for job in claimed:
                 await asyncio.sleep(random.uniform(0, 0.002))
                 running.discard(job.id)
                 ended = await settled(store, job)
