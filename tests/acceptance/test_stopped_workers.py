@@ -54,12 +54,20 @@ class Pause:
         return sum(self._was_held(delivery) for delivery in self._since_waking())
 
     def _stop_outside_of_writes(self) -> None:
-        """Whoever is stopped in the middle of a write to a SQLite file stops everybody: nobody could take over."""
+        """Whoever is stopped in the middle of a write to a SQLite file stops everybody: nobody could take over. So does
+        one that was waiting for its turn, and is given it by the kernel a moment later: hence several looks."""
         self._send(signal.SIGSTOP)
-        while write_locked(self.on.url):
+        while self._keeps_others_waiting():
             self._send(signal.SIGCONT)
             time.sleep(0.01)
             self._send(signal.SIGSTOP)
+
+    def _keeps_others_waiting(self) -> bool:
+        for _ in range(10):
+            if write_locked(self.on.url):
+                return True
+            time.sleep(0.02)
+        return False
 
     def _send(self, what: signal.Signals) -> None:
         for member in self.stopped:
