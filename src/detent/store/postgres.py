@@ -68,8 +68,8 @@ class PostgresStore(PostgresVerbs):
             return cls(url, await _open_pool(url), tally or Tally())
 
     async def close(self) -> None:
-        self._bell.close()
         await flush(self)
+        await self._bell.close()
         self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
         while self._at_hand:
             await self._pool.release(self._at_hand.pop())

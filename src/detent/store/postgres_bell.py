@@ -23,6 +23,7 @@ from detent.store.url import DatabaseUrl
 CHANNEL = "detent_jobs"
 QUIET_SECONDS = 0.005
 RECONNECT_SECONDS = 1.0
+PATIENCE_SECONDS = 2.0
 
 
 class Bell:
@@ -35,6 +36,7 @@ class Bell:
         self._name = secrets.token_hex(4)
         self._ears: list[Callable[[], None]] = []
         self._later: asyncio.Task[None] | None = None
+        self._rings: set[asyncio.Task[None]] = set()
 
     def due(self) -> str | None:
         """What the next statement should ring with, if it should."""
@@ -50,6 +52,8 @@ class Bell:
             heard()
         if not to_all and self._later is None:
             self._later = asyncio.create_task(self._ring_later())
+            self._rings.add(self._later)
+            self._later.add_done_callback(self._rings.discard)
 
     async def _ring_later(self) -> None:
         try:
@@ -60,9 +64,14 @@ class Bell:
         except (StoreError, asyncpg.InterfaceError):
             return  # they look by themselves now and then
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """A ring that is under way is waited for: the connection it gets must not come after the pool has ended."""
         if self._later is not None:
             self._later.cancel()
+        if self._rings:
+            _, late = await asyncio.wait(self._rings, timeout=PATIENCE_SECONDS)
+            for ring in late:
+                ring.cancel()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever it rings; returns how to stop listening."""
