@@ -47,7 +47,7 @@ async def fill(url: str) -> None:
 async def on_postgres(url: str, worker: int, batch: int) -> Drain:
     connection = await asyncpg.connect(url, server_settings=floor_postgres.SETTINGS)
     claim = Catalogue(POSTGRES)["claim_and_start"]
-    values = claiming(worker, batch) | {"queues": ["default"]}
+    values = claiming(worker, batch) | {"queues": ["default"], "turn": 0, "without": None}
 
     async def drain() -> int:
         jobs = await connection.fetch(claim.sql, *[values[name] for name in claim.parameters])
@@ -67,8 +67,9 @@ async def on_sqlite(url: str, worker: int, batch: int) -> Drain:
     async def drain() -> int:
         db.execute("BEGIN IMMEDIATE")
         now = time.time_ns() // 1000
-        ((priority,),) = db.execute(floor_sqlite.NEXT_PRIORITY, ("default", 1 << 31)).fetchall()
-        due = db.execute(floor_sqlite.DUE, ("default", priority, now, None, batch)).fetchall()
+        ((tenant, _, _, _),) = db.execute(floor_sqlite.QUEUE_NOW, ("default",)).fetchall()
+        ((priority,),) = db.execute(floor_sqlite.NEXT_PRIORITY, ("default", tenant, 1 << 31)).fetchall()
+        due = db.execute(floor_sqlite.DUE, ("default", tenant, priority, now, batch)).fetchall()
         values = claiming(worker, batch) | {"now": now, "ids": json.dumps([row[2] for row in due])}
         jobs = db.execute(claim.sql, [values[name] for name in claim.parameters]).fetchall()
         db.execute("COMMIT")
