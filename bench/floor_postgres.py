@@ -17,12 +17,13 @@ born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
         trace_id, cause,
         priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
-        key, payload)
+        step_id, crew_id, tree_id, key, payload)
     SELECT g.id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), $5::bigint)
         + $6::bigint,
         $3::int, 'queued', 'enqueue', $12::text, $14::text, $15::text, $13::text, $4::int, $7::int,
-        $2::text, $1::text, $8::text, $10::text, $11::text, $16::bigint, $17::bigint, $18::text, $9::text, g.payload
-    FROM unnest($20::bigint[], $21::json[]) AS g(id, payload)
+        $2::text, $1::text, $8::text, $10::text, $11::text, $16::bigint, $17::bigint, $18::text,
+        $19::bigint, $20::bigint, $21::bigint, $9::text, g.payload
+    FROM unnest($23::bigint[], $24::json[]) AS g(id, payload)
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
 logged AS (
@@ -31,7 +32,7 @@ logged AS (
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', $19::text) WHERE $19::text IS NOT NULL)
+rung AS (SELECT pg_notify('detent_jobs', $22::text) WHERE $22::text IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
 CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
@@ -47,6 +48,7 @@ moved AS (
     RETURNING jobs.id, jobs.tenant_id, jobs.state, jobs.seq, jobs.epoch, jobs.queue, jobs.kind, jobs.payload,
         jobs.priority, jobs.run_at, jobs.attempts, jobs.max_attempts, jobs.on_exhausted, jobs.owner,
         jobs.lease_until, jobs.held_by, jobs.correlation_id, jobs.trace_id, jobs.parent_id, jobs.limit_key,
+        jobs.step_id, jobs.crew_id, jobs.tree_id,
         jobs.updated_at, due.rank, due.limited),
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state,
@@ -66,8 +68,8 @@ used AS (
         SELECT CASE WHEN m.limit_key LIKE '*:%' THEN 0 ELSE m.tenant_id END, m.limit_key FROM limit_rules AS r
         WHERE m.limit_key IS NOT NULL AND r.what = 'job' AND r.name = m.kind AND r.rate IS NOT NULL) AS u)
 SELECT id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at, attempts, max_attempts,
-    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key FROM moved ORDER
-    BY rank"""
+    on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key, step_id,
+    crew_id, tree_id FROM moved ORDER BY rank"""
 
 START = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 moved AS (UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start', updated_at = greatest(g.now,
@@ -131,7 +133,7 @@ async def lifecycle(connection: asyncpg.Connection, worker: int, batch: int, off
     actor, none = f"w:{worker}", [None] * batch
     first = (time.time_ns() // 1_000_000 - 1_704_067_200_000) << 22
     ids = [first + offset for offset in offsets]
-    job = ("noop", "default", 1, 0, None, 0, 4, "dead_letter", *[None] * 10)
+    job = ("noop", "default", 1, 0, None, 0, 4, "dead_letter", *[None] * 13)
     await connection.fetch(ENQUEUE, *job, None, ids, ["{}"] * batch)
     claimed = await connection.fetch(CLAIM, worker, ["default"], batch, None, 0, None, actor, 1, LEASE_US)
     assert len(claimed) == batch

@@ -15,9 +15,9 @@ TAKE_KEYS = "UPDATE last_key SET key = max(key, ?1 - 1) + ?2 RETURNING key"
 
 ENQUEUE = """INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
     trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from,
-    parent_id, limit_key, key, payload)
+    parent_id, limit_key, step_id, crew_id, tree_id, key, payload)
 VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, ?7,
-    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"""
+    ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)"""
 
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
@@ -39,7 +39,7 @@ CLAIM = """UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim
     claim_id = ?4, lease_until = ?1 + ?5
 WHERE id IN (SELECT value FROM json_each(?6)) RETURNING id, tenant_id, state, seq, epoch, queue, kind, payload,
     priority, run_at, attempts, max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id,
-    parent_id, limit_key"""
+    parent_id, limit_key, step_id, crew_id, tree_id"""
 
 START = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
     value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
@@ -88,7 +88,7 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     last: Any = db.execute(TAKE_KEYS, ((now // 1000 - 1_704_067_200_000) << 22, batch)).fetchall()[0][0]
     for key in range(last - batch + 1, last + 1):
         job = (key, now, None, 0, 1, None, None, None, None, 0, 4, "default", "noop", "dead_letter", None, None)
-        db.execute(ENQUEUE, (*job, None, None, None, None, "{}"))
+        db.execute(ENQUEUE, (*job, None, None, None, None, None, None, None, "{}"))
     db.execute("COMMIT")
 
     db.execute("BEGIN IMMEDIATE")

@@ -287,6 +287,9 @@ class Rules:
             "held_by": None,
             "parent_id": None,
             "limit_key": None,
+            "step_id": None,
+            "crew_id": None,
+            "tree_id": None,
         }
 
     def _moved(self, rec: Rec, change: Change) -> Rec:

@@ -145,6 +145,9 @@ class Change(NamedTuple):
     values: Mapping[str, Any] = NOTHING
     parent_id: int | None = None
     limit_key: str | None = None
+    step_id: int | None = None
+    crew_id: int | None = None
+    tree_id: int | None = None
 
     @property
     def next_epoch(self) -> int:

@@ -44,6 +44,7 @@ class Approval(NamedTuple):
     decided_at: int | None
     decided_by: str | None
     comment: str | None
+    step_id: int | None = None
 
     @property
     def public_id(self) -> str:

@@ -39,6 +39,12 @@ TYPES = {
     "max_attempts": "int",
     "redriven_from": "bigint",
     "parent_id": "bigint",
+    "step_id": "bigint",
+    "crew_id": "bigint",
+    "tree_id": "bigint",
+    "output": "json",
+    "cost_micros": "bigint",
+    "wake_at": "bigint",
     "payload": "json",
 }
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -22,6 +22,7 @@ from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.checkpoints import Checkpoint
 from detent.store.dialect import POSTGRES
+from detent.store.flow_verbs import FlowReads, Rows
 from detent.store.guards import both, mine
 from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
@@ -48,7 +49,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(ABC):
+class PostgresReads(FlowReads):
     """The reads."""
 
     _catalogue: Catalogue
@@ -56,6 +57,12 @@ class PostgresReads(ABC):
     @abstractmethod
     def _connection(self) -> AbstractAsyncContextManager[asyncpg.Connection]:
         """Which connection: a subclass says."""
+
+    async def _ask(self, statement: str, /, **values: Any) -> Rows:
+        return await self._fetch(statement, **values)
+
+    def _list(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
 
     async def now(self) -> int:
         async with self._connection() as connection:

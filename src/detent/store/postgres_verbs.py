@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -24,11 +25,13 @@ from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
+from detent.store.flow_verbs import FlowVerbs, Rows
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
     DEFAULT_TENANT,
     FORGOTTEN,
+    JSON_COLUMNS,
     Birth,
     Counter,
     Expiry,
@@ -53,7 +56,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads):
+class PostgresVerbs(PostgresReads, FlowVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages
@@ -63,6 +66,17 @@ class PostgresVerbs(PostgresReads):
     @abstractmethod
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
+
+    async def _tell(self, statement: str, /, **values: Any) -> Rows:
+        return await self._fetch(statement, **values)
+
+    async def _new_key(self) -> int:
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        return id
+
+    async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
+        async with self._transaction() as transaction:
+            return await work(transaction)
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """A call that changes nothing when it is made twice; the store makes it again if its answer was lost. In a
@@ -324,6 +338,31 @@ class PostgresVerbs(PostgresReads):
         await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
         return id
 
+    async def create_many(
+        self,
+        lifecycle: Lifecycle,
+        rows: Sequence[Mapping[str, Any]],
+        birth: Birth = Birth(),  # noqa: B008 - never changed, so safe to share
+    ) -> list[int]:
+        if not rows:
+            return []
+        keys = await self._surely(partial(self._keys.take, len(rows), self._reserve_pages))
+        statement = self._catalogue.births(lifecycle, tuple(rows[0]))
+        given = json.dumps([{**_parsed(row), "id": key} for row, key in zip(rows, sorted(keys), strict=True)])
+        values = {**birth._asdict(), "rows": given}
+        await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
+        return sorted(keys)
+
+    async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
+        statement = self._catalogue.amendment(lifecycle, tuple(columns))
+        values = {**columns, "tenant_id": tenant_id, "ids": list(ids)}
+        async with self._connection() as connection:
+            return len(await connection.fetch(statement.sql, *[values[name] for name in statement.parameters]))
+
+    async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        async with self._transaction() as transaction:
+            await postgres_blobs.keep(transaction._fetch, [(tenant_id, blob)])
+
     async def _execute(self, sql: str, values: Sequence[Any]) -> None:
         async with self._connection() as connection:
             await connection.execute(sql, *values)
@@ -441,3 +480,10 @@ class PostgresVerbs(PostgresReads):
 
     async def take_duty(self, name: str, every_us: int) -> bool:
         return bool(await self._fetch("take_duty", name=name, every_us=every_us))
+
+
+def _parsed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Where JSON goes in as a part of JSON, it must not be text."""
+    return {
+        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value for name, value in row.items()
+    }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from detent.store.reader import Reader
 from detent.store.records import (
@@ -15,11 +15,17 @@ from detent.store.records import (
 from detent.store.tally import Tally
 from detent.store.writer import Writer
 
+T = TypeVar("T")
+
 __all__ = ["Enqueues", "Reader", "Store", "Transaction", "Writer"]
 
 
 class Transaction(Reader, Writer, Protocol):
     """Several reads and writes that happen together or not at all."""
+
+    async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
+        """What comes of the work, done as a part of this transaction."""
+        ...
 
     async def execute(self, sql: str, *values: Any) -> int:
         """Runs a statement of the caller's own, written for that database, and returns how many rows it changed. The
@@ -53,6 +59,12 @@ class Store(Reader, Writer, Protocol):
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Transaction]:
         """A transaction over several calls: committed at the end of the block, undone by an exception. With a tenant,
         PostgreSQL lets it see and touch only that tenant's rows."""
+        ...
+
+    async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
+        """What comes of the work, done in one transaction. It may be done again from the start where the database asks
+        for that, and awaits nothing but calls of the transaction it is given: on SQLite it is done at one go. `weight`
+        says about how many rows it will touch."""
         ...
 
     def within(self, transaction: Any) -> Enqueues:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from detent.histogram import bucket_sql
-from detent.lifecycle import LIFECYCLES
+from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.approvals import APPROVAL_COLUMNS
@@ -35,18 +35,21 @@ from detent.store.postgres_batches import (
     move_statement,
     shape,
 )
-from detent.store.records import ENTITY_COLUMNS, JOB_COLUMNS
+from detent.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
 from detent.store.schedules import SCHEDULE_COLUMNS
+from detent.store.steps import STEP_COLUMNS
+from detent.store.templates import TEMPLATE_COLUMNS
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# That no artifact, no result and no checkpoint refers to a blob.
+# That no artifact, no result, no checkpoint and no step refers to a blob.
 _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
     "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash) AND "
-    "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash)"
+    "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.tenant_id = blobs.tenant_id AND s.output_hash = blobs.hash)"
 )
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
@@ -64,6 +67,9 @@ _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
     FROM born WHERE limit_key IS NOT NULL),
 """
 
+# One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.
+_FLOWS = (RUN.table, WORKSTREAM.table)
+
 _WORDS = {
     "given": GIVEN,
     "unused": _UNUSED,
@@ -74,6 +80,8 @@ _WORDS = {
     "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
+    "template_columns": ", ".join(TEMPLATE_COLUMNS),
+    "step_columns": ", ".join(STEP_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -105,7 +113,7 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        self._raw = _read("shared.sql") | _read(f"{dialect.name}.sql")
+        self._raw = _read("shared.sql") | _read("flows.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}
@@ -152,6 +160,25 @@ class Catalogue:
             sql = self._birth_sql(lifecycle, columns)
             self._statements[name] = self._numbered(sql, _names(sql))
         return self._statements[name]
+
+    def births(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
+        """PostgreSQL: the same for many at once, which come as one JSON array."""
+        name = f"create many {lifecycle.name} {' '.join(columns)}"
+        if name not in self._statements:
+            self.birth(lifecycle, columns)  # refuses columns it does not know
+            sql = self._births_sql(lifecycle, columns)
+            self._statements[name] = self._numbered(sql, _names(sql))
+        return self._statements[name]
+
+    def amendment(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
+        """The statement that sets columns of entities which no move sets."""
+        unknown = set(columns) - AMENDABLE.get(lifecycle.name, frozenset())
+        if unknown:
+            raise KeyError(f"{', '.join(sorted(unknown))} of {lifecycle.name} cannot be set beside a move")
+        sets = ", ".join(f"{column} = :{column}" for column in columns)
+        ids = self.dialect.words["ids"]
+        sql = f"UPDATE {lifecycle.table} SET {sets} WHERE id IN {ids} AND tenant_id = :tenant_id RETURNING id"
+        return self._numbered(sql, _names(sql))
 
     # --- moves
 
@@ -214,6 +241,14 @@ class Catalogue:
         )
         return insert if self._sqlite else birth_sql(insert, lifecycle)
 
+    def _births_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
+        """From one birth to many: what each row says comes from the array, what all have in common stays."""
+        one, table = self._birth_sql(lifecycle, columns), lifecycle.table
+        for column in ("id", *columns):
+            one = re.sub(rf":{column}\b(::\w+)?", f"g.{column}", one)
+        given = f" FROM json_populate_recordset(NULL::{table}, :rows::json) AS g"
+        return one.replace(" ON CONFLICT (id) DO NOTHING", f"{given} ON CONFLICT (id) DO NOTHING", 1)
+
     # --- words
 
     @property
@@ -227,6 +262,8 @@ class Catalogue:
         words["also_born"], words["woken"] = (_ALSO_BORN, _WOKEN) if name == "enqueue_limited" else ("", "")
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
+        if (flows := plain.rpartition("_")[2]) in _FLOWS and plain not in self._raw:
+            plain, words["flows"] = plain.removesuffix(f"_{flows}"), flows
         raw = self._raw["claim" if plain in CLAIMS else plain.removesuffix("_limited")]
         return fill(raw, lambda word: words[word] if word in words else self._word(word))
 

@@ -30,6 +30,8 @@ from detent.store.records import (
 )
 from detent.store.schedules import Schedule
 from detent.store.signals import Signal
+from detent.store.steps import FlowFilter, Output
+from detent.store.templates import Template
 
 
 class Reader(Protocol):
@@ -180,6 +182,70 @@ class Reader(Protocol):
         self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
     ) -> list[Approval]:
         """A tenant's questions, the newest first: of one job or of all, those that are open or those of any kind."""
+        ...
+
+    async def template(self, tenant_id: int, id: int) -> Template | None:
+        """A definition by its key; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def templates(
+        self, tenant_id: int, *, name: str | None = None, newest_only: bool = True, limit: int = 100
+    ) -> list[Template]:
+        """A tenant's definitions by name, newest version first: of one name or of all, the newest only or every one."""
+        ...
+
+    async def steps(
+        self, flow: int, *, names: Sequence[str] | None = None, parent: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The steps of a flow in order, without what they take and give: all, those of these names, or the elements of
+        one."""
+        ...
+
+    async def outputs(self, flow: int, names: Sequence[str]) -> list[Output]:
+        """What came of these steps of a flow, and what they were given."""
+        ...
+
+    async def elements(self, parent: int) -> list[Output]:
+        """What came of the elements of a step that runs once for each of a list, in order."""
+        ...
+
+    async def step_counts(self, flow: int) -> dict[str, int]:
+        """How many steps of a flow there are in each state; elements of others are not counted."""
+        ...
+
+    async def any_unfinished(self, flow: int, besides: Sequence[str] = ()) -> bool:
+        """Whether a flow has steps that have not ended, in other states than these; elements of others are not
+        counted."""
+        ...
+
+    async def unfinished_jobs(self, tree: int) -> list[Job]:
+        """The jobs that work for a tree of flows and have not ended."""
+        ...
+
+    async def subflows(self, lifecycle: Lifecycle, step: int) -> list[dict[str, Any]]:
+        """The flows of that kind that a step of another flow consists of, the newest first."""
+        ...
+
+    async def flows(
+        self, lifecycle: Lifecycle, wanted: FlowFilter = ..., *, after: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Flows of one kind, the newest first: after that key, at most so many."""
+        ...
+
+    async def flows_to_wake(self, lifecycle: Lifecycle, limit: int) -> list[dict[str, Any]]:
+        """Flows of one kind that time will move, and whose time has come, the longest first."""
+        ...
+
+    async def next_flow_wake(self) -> int | None:
+        """When the next flow or question of one will be moved by time; none if none will."""
+        ...
+
+    async def expired_gates(self, limit: int) -> list[Approval]:
+        """Open questions that are steps of flows, and whose time is over, the longest first."""
+        ...
+
+    async def gate(self, tenant_id: int, step: int) -> Approval | None:
+        """The last question asked at a step of a flow."""
         ...
 
     async def log_end(self) -> str:

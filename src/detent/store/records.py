@@ -36,6 +36,9 @@ class NewJob(NamedTuple):
     redriven_from: int | None = None
     parent_id: int | None = None
     limit_key: str | None = None
+    step_id: int | None = None
+    crew_id: int | None = None
+    tree_id: int | None = None
 
 
 class Birth(NamedTuple):
@@ -74,6 +77,9 @@ class Job:
     trace_id: str | None
     parent_id: int | None = None
     limit_key: str | None = None
+    step_id: int | None = None
+    crew_id: int | None = None
+    tree_id: int | None = None
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
@@ -96,19 +102,34 @@ class Job:
 JOB_COLUMNS = tuple(Job.__dataclass_fields__)
 
 
+_OF_FLOWS = frozenset({"key", "template_id", "tree_id", "step_id", "held_at", "wake_at", "name", "inputs", "webhook"})
+_OF_STEPS = frozenset({"flow_id", "name", "position", "max_retries", "parent_id", "place", "item"})
+
 # What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
 ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "worker": frozenset(
         {"name", "incarnation", "workspace_id", "host", "pid", "metadata", "seen_at", "serves", "supervisor"}
     ),
     "crew": frozenset({"parent_id", "depth", "worker_count", "task_description"}),
-    "run": frozenset({"key"}),
-    "run-step": frozenset({"flow_id", "name", "position", "max_retries"}),
-    "workstream": frozenset({"max_retries"}),
-    "workstream-step": frozenset({"flow_id", "name", "position", "max_retries"}),
+    "run": _OF_FLOWS,
+    "run-step": _OF_STEPS,
+    "workstream": _OF_FLOWS | {"max_retries", "forked_from"},
+    "workstream-step": _OF_STEPS,
     "breaker": frozenset({"name", "failure_threshold", "success_threshold"}),
     "agent": frozenset({"description", "max_retries"}),
 }
+
+
+JSON_COLUMNS = frozenset({"item", "inputs", "webhook", "metadata", "serves"})
+"""Columns of entities that hold JSON, given as text."""
+
+AMENDABLE: dict[str, frozenset[str]] = {
+    "run": frozenset({"held_at", "wake_at"}),
+    "workstream": frozenset({"held_at", "wake_at", "max_retries"}),
+    "run-step": frozenset({"max_retries"}),
+    "workstream-step": frozenset({"max_retries"}),
+}
+"""What is known of entities beside their moves, and may be set without one."""
 
 
 HELD_BY_LIMIT = "limit"

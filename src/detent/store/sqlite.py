@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -85,6 +85,16 @@ class SqliteStore(SqliteVerbs):
 
     def transaction(self, tenant_id: int | None = None) -> SqliteTransaction:
         return SqliteTransaction(self._writer, self._bell)
+
+    async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
+        def done(session: Session) -> tuple[T, bool]:
+            transaction = SqliteAtOneGo(session, self.tally)
+            return at_one_go(work(transaction)), transaction.rings
+
+        result, rings = await self._writer.run(done, rows=weight)
+        if rings:
+            self._bell.ring()
+        return result
 
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, SqliteTransaction):
@@ -190,15 +200,71 @@ class SqliteSnapshot(SqliteReads):
             return work(self._session)
 
 
-class SqliteTransaction(SqliteVerbs):
+class SqliteWithin(SqliteVerbs):
+    """Calls inside a transaction: those who wait for work are told once it is committed."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._turn = Turn()
+        self.rings = False
+
+    async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
+        return await work(self)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        self.rings = True
+        return await super().enqueue(jobs)
+
+    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
+        self.rings = True
+        return await super().fire_schedules(plan, limit, most_jobs)
+
+    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
+        self.rings |= not paused
+        await super().set_queue_paused(name, paused, tenant_id)
+
+    def _ring(self) -> None:
+        self.rings = True
+
+
+class SqliteAtOneGo(SqliteWithin):
+    """A transaction that is a single turn of the writer: its calls are answered at once, on the thread they are made
+    on."""
+
+    def __init__(self, session: Session, tally: Tally) -> None:
+        super().__init__(tally)
+        self._session = session
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        return self._session.own(sql, values)[1]
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return self._session.own(sql, values)[0]
+
+    async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
+        return work(self._session)
+
+    _read = _write
+
+
+def at_one_go(work: Awaitable[T]) -> T:
+    """What comes of work that never waits."""
+    steps = work.__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("work in a transaction of SQLite waited for something other than that transaction")
+
+
+class SqliteTransaction(SqliteWithin):
     """Several calls in one transaction: the writing thread is lent to it until it ends."""
 
     def __init__(self, writer: Writer, bell: Bell) -> None:
+        super().__init__(writer.tally)
         self._writer = writer
-        self.tally = writer.tally
         self._bell = bell
-        self._rings = False
-        self._turn = Turn()
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._commits = False
 
@@ -218,23 +284,8 @@ class SqliteTransaction(SqliteVerbs):
         self._commits = kind is None
         self._calls.put(None)
         await self._served
-        if self._commits and self._rings:
+        if self._commits and self.rings:
             self._bell.ring()
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        self._rings = True
-        return await super().enqueue(jobs)
-
-    async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
-        self._rings = True
-        return await super().fire_schedules(plan, limit, most_jobs)
-
-    async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
-        self._rings |= not paused
-        await super().set_queue_paused(name, paused, tenant_id)
-
-    def _ring(self) -> None:
-        self._rings = True
 
     async def execute(self, sql: str, *values: Any) -> int:
         return (await self._write(lambda session: session.own(sql, values)))[1]

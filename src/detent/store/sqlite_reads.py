@@ -192,6 +192,10 @@ class SessionReads:
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)
 
+    def run(self, statement: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a named statement."""
+        return self._run(statement, **values)
+
     def _run(self, named: str, /, **values: Any) -> list[tuple[Any, ...]]:
         sql, parameters = self._catalogue[named]
         values["now"] = self.now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -147,7 +147,7 @@ class Session(SessionReads):
         lost = [late for batch in runs for late in self._apply_batch(batch)]
         for change, blob in with_blobs(changes):
             if change not in lost:
-                self._keep_blob(change.tenant_id, blob)
+                self.keep_blob(change.tenant_id, blob)
                 self._run("refer_to_blob", tenant_id=change.tenant_id, id=change.id, hash=blob.hash)
         touched = wakes(runs)
         woken = sqlite_waits.wake(self._run, touched) if touched else 0
@@ -198,10 +198,10 @@ class Session(SessionReads):
         rows = self._run("keep_artifact", **job.claim, name=name, media_type=media_type, hash=blob.hash, size=blob.size)
         if not rows:
             raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
-        self._keep_blob(job.tenant_id, blob)
+        self.keep_blob(job.tenant_id, blob)
         return Artifact(name, media_type, blob.size, blob.hash, job.epoch, rows[0][0])
 
-    def _keep_blob(self, tenant_id: int, blob: Blob) -> None:
+    def keep_blob(self, tenant_id: int, blob: Blob) -> None:
         self._run("keep_blob", tenant_id=tenant_id, hash=blob.hash, size=blob.size, content=blob.content)
 
     def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
@@ -211,7 +211,7 @@ class Session(SessionReads):
         values = {name: column[0] for name, column in columns([save]).items()}
         if self._run("checkpoint", **values):
             if save.blob is not None:
-                self._keep_blob(save.job.tenant_id, save.blob)
+                self.keep_blob(save.job.tenant_id, save.blob)
             return save.result
         if not self._run("still_held", job_id=save.job.id, epoch=save.job.epoch, owner=save.job.owner):
             return None
@@ -271,6 +271,14 @@ class Session(SessionReads):
         values = {**birth._asdict(), **columns, "id": id, "now": self.now}
         self._db.execute(statement.sql, [values[name] for name in statement.parameters])
         return id
+
+    def create_many(self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth) -> list[int]:
+        return [self.create(lifecycle, birth, dict(row)) for row in rows]
+
+    def amend(self, lifecycle: Lifecycle, keys: Sequence[int], tenant_id: int, columns: dict[str, Any]) -> int:
+        statement = self._catalogue.amendment(lifecycle, tuple(columns))
+        values = {**columns, "tenant_id": tenant_id, "ids": json.dumps(list(keys))}
+        return len(list(self._db.execute(statement.sql, [values[name] for name in statement.parameters])))
 
     def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(self._run("request_stop", id=id, tenant_id=tenant_id))
@@ -357,6 +365,9 @@ class Session(SessionReads):
 
     def take_duty(self, name: str, every_us: int) -> bool:
         return bool(self._run("take_duty", name=name, every_us=every_us))
+
+    def new_key(self) -> int:
+        return self._take_keys(1)[0]
 
     def _take_keys(self, count: int) -> range:
         first = ids.first_key_of(self.now // 1000)

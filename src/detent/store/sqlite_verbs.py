@@ -5,8 +5,8 @@ Which thread and which transaction is up to the subclass: the store itself, a tr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
@@ -14,6 +14,7 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
+from detent.store.flow_verbs import FlowReads, FlowVerbs, Rows, as_json
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -48,12 +49,18 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(ABC):
+class SqliteReads(FlowReads):
     """The reads."""
 
     @abstractmethod
     async def _read(self, work: Callable[[Session], T]) -> T:
         """Which thread and which transaction: a subclass says."""
+
+    async def _ask(self, statement: str, /, **values: Any) -> Rows:
+        return await self._read(lambda session: session.run(statement, **values))
+
+    def _list(self, values: Sequence[Any]) -> str:
+        return as_json(values)
 
     async def now(self) -> int:
         return await self._read(lambda session: session.now)
@@ -198,7 +205,7 @@ class SqliteReads(ABC):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads):
+class SqliteVerbs(SqliteReads, FlowVerbs):
     """The reads and the writes."""
 
     tally: Tally
@@ -207,6 +214,12 @@ class SqliteVerbs(SqliteReads):
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         """Which thread and which transaction: a subclass says."""
+
+    async def _tell(self, statement: str, /, **values: Any) -> Rows:
+        return await self._write(lambda session: session.run(statement, **values))
+
+    async def _new_key(self) -> int:
+        return await self._write(lambda session: session.new_key())
 
     @abstractmethod
     def _ring(self) -> None:
@@ -331,6 +344,22 @@ class SqliteVerbs(SqliteReads):
     ) -> int:
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
         return await self._write(lambda session: session.create(lifecycle, birth, columns))
+
+    async def create_many(
+        self,
+        lifecycle: Lifecycle,
+        rows: Sequence[Mapping[str, Any]],
+        birth: Birth = Birth(),  # noqa: B008 - never changed, so safe to share
+    ) -> list[int]:
+        return await self._write(
+            lambda session: [session.create(lifecycle, birth, dict(row)) for row in rows], len(rows)
+        )
+
+    async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
+        return await self._write(lambda session: session.amend(lifecycle, ids, tenant_id, columns))
+
+    async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        await self._write(lambda session: session.keep_blob(tenant_id, blob), blob.weight)
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return await self._write(lambda session: session.request_stop(id, tenant_id))

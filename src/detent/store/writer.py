@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
@@ -11,6 +11,7 @@ from detent.store.blobs import Artifact, Blob
 from detent.store.checkpoints import Report, Save
 from detent.store.records import (
     DEFAULT_TENANT,
+    Birth,
     Counter,
     Expiry,
     Job,
@@ -22,6 +23,8 @@ from detent.store.records import (
 )
 from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent
+from detent.store.steps import NewGate
+from detent.store.templates import NewTemplate, Template
 
 
 class Writer(Protocol):
@@ -153,6 +156,41 @@ class Writer(Protocol):
         **columns: Any,
     ) -> int:
         """A new entity in its initial state, with its first event; returns its key."""
+        ...
+
+    async def create_many(
+        self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth = ...
+    ) -> list[int]:
+        """New entities of one kind in their initial state, each with its first event; all or none. Their keys grow in
+        the order of the rows, which all name the same columns."""
+        ...
+
+    async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
+        """Sets columns of entities that no move sets; returns of how many. It is no move, and no event."""
+        ...
+
+    async def lock_trees(self, trees: Sequence[int]) -> None:
+        """In a transaction: whoever else locks one of these trees of flows waits until it is over."""
+        ...
+
+    async def put_template(self, template: NewTemplate) -> Template:
+        """Keeps a definition as the next version of its name; the same as the newest one is that, and nothing is
+        kept."""
+        ...
+
+    async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        """Keeps content, once for a tenant, for a row that is about to refer to it in the same transaction."""
+        ...
+
+    async def open_gate(self, gate: NewGate) -> Approval:
+        """Asks a question that is a step of a flow. What is open at that step is withdrawn, unless it is the same."""
+        ...
+
+    async def close_gate(
+        self, tenant_id: int, step: int, decision: str, by: str | None = None, comment: str | None = None
+    ) -> Approval | None:
+        """Decides what is open at a step of a flow; none if nothing is. `expired` is decided only when its time is
+        over, `approved` and `rejected` only before."""
         ...
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:

@@ -49,9 +49,69 @@ UPDATE jobs SET {moves}, lease_until = NULL {applies};
 -- The last error stays with the job.
 UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
 
+-- name: run.succeed
+-- Time has nothing to do with it any longer.
+UPDATE runs SET {moves}, wake_at = NULL {applies};
+
+-- name: run.fail
+-- Why stays with it.
+UPDATE runs SET {moves}, error = :error, wake_at = NULL {applies};
+
+-- name: run.cancel
+-- Time has nothing to do with it any longer.
+UPDATE runs SET {moves}, wake_at = NULL {applies};
+
+-- name: workstream.step_fails
+-- Why stays with it; in time it is tried again, or abandoned.
+UPDATE workstreams SET {moves}, error = :error, wake_at = :wake_at {applies};
+
 -- name: workstream.retry_eligible
--- The retry is counted when it is granted.
-UPDATE workstreams SET {moves}, retry_count = workstreams.retry_count + 1 {applies};
+-- The retry is counted when it is granted, and happens when its time has come.
+UPDATE workstreams SET {moves}, retry_count = workstreams.retry_count + 1, wake_at = :wake_at {applies};
+
+-- name: workstream.retry_attempt
+-- A new round: what was wrong before no longer counts.
+UPDATE workstreams SET {moves}, error = NULL, wake_at = NULL {applies};
+
+-- name: workstream.all_steps_succeed
+-- Time has nothing to do with it any longer.
+UPDATE workstreams SET {moves}, error = NULL, wake_at = NULL {applies};
+
+-- name: workstream.abandon
+-- Time has nothing to do with it any longer.
+UPDATE workstreams SET {moves}, wake_at = NULL {applies};
+
+-- name: run-step.succeed
+-- What came of it is kept, in the row or by its hash.
+UPDATE steps SET {moves}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL {applies};
+
+-- name: run-step.approve
+-- What was decided, and by whom.
+UPDATE steps SET {moves}, output = :output {applies};
+
+-- name: run-step.retry
+-- Why it has to be tried again.
+UPDATE steps SET {moves}, error = :error {applies};
+
+-- name: run-step.fail
+-- Why stays with it.
+UPDATE steps SET {moves}, error = :error {applies};
+
+-- name: run-step.reject
+-- Why stays with it.
+UPDATE steps SET {moves}, error = :error {applies};
+
+-- name: run-step.expire
+-- Why stays with it.
+UPDATE steps SET {moves}, error = :error {applies};
+
+-- name: workstream-step.success
+-- What came of it is kept, in the row or by its hash.
+UPDATE steps SET {moves}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL {applies};
+
+-- name: workstream-step.failure
+-- Why stays with it.
+UPDATE steps SET {moves}, error = :error {applies};
 
 -- name: workstream-step.retry_eligible
 -- The retry is counted when it is granted.
@@ -59,7 +119,7 @@ UPDATE steps SET {moves}, retry_count = steps.retry_count + 1 {applies};
 
 -- name: workstream-step.reset
 -- An operator gives it all its retries back.
-UPDATE steps SET {moves}, retry_count = 0 {applies};
+UPDATE steps SET {moves}, retry_count = 0, error = NULL {applies};
 
 -- name: agent.retry
 -- Not reset between states.

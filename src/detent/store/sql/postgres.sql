@@ -10,11 +10,12 @@ SELECT nextval('detent_pages') FROM generate_series(1, :count);
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
-        key, payload)
+        priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key, step_id,
+        crew_id, tree_id, key, payload)
     SELECT :id, (SELECT now FROM clock), (SELECT now FROM clock), greatest((SELECT now FROM clock), :run_at) + :delay_us,
         :tenant_id, {job.queued}, {job.enqueue}, :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts,
-        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :parent_id, :limit_key, :key, :payload
+        :queue, :kind, :on_exhausted, :hold_key, :held_by, :redriven_from, :parent_id, :limit_key, :step_id,
+        :crew_id, :tree_id, :key, :payload
     FROM {given}
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause{also_born}),

@@ -11,11 +11,11 @@ SELECT id FROM jobs WHERE tenant_id = :tenant_id AND key = :key;
 -- name: enqueue
 -- A job enters the queue.
 INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
-    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
-    key, payload)
+    priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key, step_id,
+    crew_id, tree_id, key, payload)
 VALUES (:id, {now}, {now}, max({now}, coalesce(:run_at, 0)) + :delay_us, :tenant_id, {job.queued}, {job.enqueue},
     :actor, :correlation_id, :trace_id, :cause, :priority, :max_attempts, :queue, :kind, :on_exhausted, :hold_key, :held_by,
-    :redriven_from, :parent_id, :limit_key, :key, :payload);
+    :redriven_from, :parent_id, :limit_key, :step_id, :crew_id, :tree_id, :key, :payload);
 
 -- name: may_claim
 -- A worker that is paused or has ended gets nothing.

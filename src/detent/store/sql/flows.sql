@@ -1,0 +1,104 @@
+-- Statements about flows, for both databases. {ids} and {names} are lists of keys and of texts; {flows} is the table of
+-- one kind of flows.
+
+-- name: lock_tree
+-- Whoever changes a tree of flows locks it first, so that all its steps are seen as they are.
+{lock_tree};
+
+-- name: put_template
+-- A definition, as a version of its own.
+INSERT INTO templates (id, created_at, tenant_id, version, kind, name, hash, definition)
+VALUES (:id, {now}, :tenant_id, :version, :kind, :name, :hash, :definition) RETURNING {template_columns};
+
+-- name: template
+-- A definition by its key.
+SELECT {template_columns} FROM templates WHERE id = :id AND tenant_id = :tenant_id;
+
+-- name: templates
+-- Definitions by name, the newest version first.
+SELECT {template_columns} FROM templates AS t
+WHERE tenant_id = :tenant_id AND (CAST(:name AS text) IS NULL OR name = :name) AND (CAST(:newest AS {int}) = 0 OR
+    version = (SELECT max(version) FROM templates AS n WHERE n.tenant_id = t.tenant_id AND n.name = t.name))
+ORDER BY name, version DESC LIMIT :limit;
+
+-- name: steps_of_flow
+-- All steps of a flow, in order.
+SELECT {step_columns} FROM steps WHERE flow_id = :flow_id ORDER BY position, place;
+
+-- name: steps_by_name
+-- Some steps of a flow.
+SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names} ORDER BY position, place;
+
+-- name: steps_of_step
+-- The elements of a step, in order.
+SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND parent_id = :parent_id ORDER BY place;
+
+-- name: step_outputs
+-- What came of some steps of a flow.
+SELECT name, state, output, output_hash, item FROM steps WHERE flow_id = :flow_id AND name IN {names};
+
+-- name: element_outputs
+-- What came of the elements of a step, in order.
+SELECT name, state, output, output_hash, item FROM steps WHERE parent_id = :parent_id ORDER BY place;
+
+-- name: step_counts
+-- The steps of a flow by state.
+SELECT state, count(*) FROM steps WHERE flow_id = :flow_id AND parent_id IS NULL GROUP BY state;
+
+-- name: any_unfinished
+-- Whether any step has not ended, other than in these states.
+SELECT 1 FROM steps
+WHERE flow_id = :flow_id AND completed_at IS NULL AND parent_id IS NULL AND state NOT IN {names} LIMIT 1;
+
+-- name: unfinished_jobs
+-- What still works for a tree of flows.
+SELECT {job_columns} FROM jobs WHERE tree_id = :tree_id AND completed_at IS NULL ORDER BY id;
+
+-- name: subflows
+-- The flows a step consists of, the newest first.
+SELECT id FROM {flows} WHERE step_id = :step_id ORDER BY id DESC;
+
+-- name: listed
+-- Flows, the newest first.
+SELECT id FROM {flows} WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
+    AND (CAST(:after AS {key}) IS NULL OR id < :after) AND (CAST(:name AS text) IS NULL OR name = :name)
+    AND (CAST(:inside AS {int}) = 1 OR step_id IS NULL) AND ({no_names} OR state IN {names})
+ORDER BY id DESC LIMIT :limit;
+
+-- name: to_wake
+-- Flows whose time has come.
+SELECT id FROM {flows} WHERE wake_at <= {now} ORDER BY wake_at LIMIT :limit;
+
+-- name: next_flow_wake
+-- When time will next move a flow.
+SELECT min(at) FROM (
+    SELECT min(wake_at) AS at FROM runs WHERE wake_at IS NOT NULL
+    UNION ALL SELECT min(wake_at) FROM workstreams WHERE wake_at IS NOT NULL
+    UNION ALL SELECT min(expires_at) FROM approvals WHERE step_id IS NOT NULL AND decision IS NULL) AS times;
+
+-- name: expired_gates
+-- Open questions of flows whose time is over.
+SELECT {approval_columns} FROM approvals WHERE step_id IS NOT NULL AND decision IS NULL AND expires_at <= {now}
+ORDER BY expires_at LIMIT :limit;
+
+-- name: gate
+-- The last question asked at a step.
+SELECT {approval_columns} FROM approvals WHERE step_id = :step_id AND tenant_id = :tenant_id ORDER BY id DESC LIMIT 1;
+
+-- name: open_gate
+-- A question that is a step of its own.
+INSERT INTO approvals (id, created_at, expires_at, tenant_id, step_id, step, question, details, digest, scope)
+VALUES (:id, {now}, {now} + CAST(:expires_us AS {time}), :tenant_id, :step_id, :step, :question, :details, :digest, :scope);
+
+-- name: withdraw_gate
+-- What it asks about is no longer what would be done.
+UPDATE approvals SET decision = 'withdrawn', decided_at = {now}
+WHERE step_id = :step_id AND tenant_id = :tenant_id AND decision IS NULL RETURNING id;
+
+-- name: close_gate
+-- One decision, in time; that nobody decided, only when it is over.
+UPDATE approvals SET decision = CAST(:decision AS text), decided_at = {now}, decided_by = :decided_by, comment = :comment
+WHERE step_id = :step_id AND tenant_id = :tenant_id AND decision IS NULL
+    AND (CAST(:decision AS text) = 'withdrawn'
+        OR (CAST(:decision AS text) = 'expired') = (expires_at IS NOT NULL AND expires_at <= {now}))
+RETURNING {approval_columns};
