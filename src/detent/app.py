@@ -34,6 +34,7 @@ from detent.window import Window
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.settings import Settings
+from detent.worker.step_kinds import StepKinds
 from detent.worker.worker import Worker
 
 MEMORY = ":memory:"
@@ -418,8 +419,9 @@ class Detent:
             bond=bond,
             version=__version__,
         )
+        kinds = {**StepKinds(self.open).job_types(), **self.kinds}
         worker = Worker(
-            store, self.kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
+            store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
         self._workers.append(worker)
         self._endings.workers_here += 1

@@ -167,6 +167,18 @@ class ApprovalExpired(NotApproved):
     """{id} expired: nobody decided in time"""
 
 
+class ApprovalChanged(DetentError):
+    """{id} was about something else than would happen now; it is asked anew as {new}: look at that one"""
+
+    status = 409
+
+
+class FlowBusy(DetentError):
+    """the flow was moved by workers each of {tries} times it was looked at; try again"""
+
+    status = 503
+
+
 class AlreadyDecided(DetentError):
     """{id} was {decision}{by} before, and stays so"""
 

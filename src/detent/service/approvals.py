@@ -7,8 +7,9 @@ from typing import Any
 from detent import ids
 from detent.bounds import check_name
 from detent.errors import AlreadyDecided, BadInput, NotFound
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, RUN_STEP
 from detent.moments import rfc3339
+from detent.service import flows
 from detent.service.entities import public_id
 from detent.service.jobs import document
 from detent.store import Store
@@ -52,6 +53,9 @@ async def decide(
     check_name("name", by)
     if comment is not None and len(comment) > LONGEST_COMMENT:
         raise BadInput(what=f"a comment of {len(comment):,} characters is over the limit of {LONGEST_COMMENT}")
+    asked = await store.approval(tenant_id, key_of(id))
+    if asked is not None and asked.step_id is not None:
+        return await flows.decide_gate(store, await flows.step_of(store, asked), decision, by, comment, asked.id)
     found = await store.decide_approval(tenant_id, key_of(id), decision, by, comment)
     if found is None:
         raise _unknown(id)
@@ -71,6 +75,7 @@ def as_json(approval: Approval) -> dict[str, Any]:
     """As it is read outside."""
     shown = {**approval._asdict(), "id": approval.public_id, "state": approval.decision or "open"}
     shown["job_id"] = None if approval.job_id is None else public_id(JOB.name, approval.job_id)
+    shown["step_id"] = None if approval.step_id is None else public_id(RUN_STEP.name, approval.step_id)
     shown["details"] = None if approval.details is None else document(approval.details)
     return shown | {name: None if shown[name] is None else rfc3339(shown[name]) for name in _TIMES}
 

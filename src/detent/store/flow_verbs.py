@@ -56,6 +56,10 @@ class FlowReads(ABC):
             found = await self._ask("steps_of_flow", flow_id=flow)
         return [dict(zip(STEP_COLUMNS, row, strict=True)) for row in found]
 
+    async def steps_by_key(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        found = await self._ask("steps_by_key", ids=self._list(ids))
+        return [dict(zip(STEP_COLUMNS, row, strict=True)) for row in found]
+
     async def outputs(self, flow: int, names: Sequence[str]) -> list[Output]:
         found = await self._ask("step_outputs", flow_id=flow, names=self._list(sorted(names)))
         return [Output(*row) for row in found]
@@ -65,6 +69,13 @@ class FlowReads(ABC):
 
     async def step_counts(self, flow: int) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._ask("step_counts", flow_id=flow)}
+
+    async def element_counts(self, parent: int) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._ask("element_counts", parent_id=parent)}
+
+    async def flow_by_key(self, lifecycle: Lifecycle, tenant_id: int, key: str) -> dict[str, Any] | None:
+        found = await self._ask(f"by_key_{lifecycle.table}", tenant_id=tenant_id, key=key)
+        return (await self.rows(lifecycle, [found[0][0]]))[0] if found else None
 
     async def any_unfinished(self, flow: int, besides: Sequence[str] = ()) -> bool:
         return bool(await self._ask("any_unfinished", flow_id=flow, names=self._list(besides)))

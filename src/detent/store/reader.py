@@ -201,6 +201,10 @@ class Reader(Protocol):
         one."""
         ...
 
+    async def steps_by_key(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Those of these steps that exist, whatever flow they are of, without what they take and give."""
+        ...
+
     async def outputs(self, flow: int, names: Sequence[str]) -> list[Output]:
         """What came of these steps of a flow, and what they were given."""
         ...
@@ -211,6 +215,14 @@ class Reader(Protocol):
 
     async def step_counts(self, flow: int) -> dict[str, int]:
         """How many steps of a flow there are in each state; elements of others are not counted."""
+        ...
+
+    async def element_counts(self, parent: int) -> dict[str, int]:
+        """How many elements of a step there are in each state."""
+        ...
+
+    async def flow_by_key(self, lifecycle: Lifecycle, tenant_id: int, key: str) -> dict[str, Any] | None:
+        """The flow that an idempotency key has made, if it has."""
         ...
 
     async def any_unfinished(self, flow: int, besides: Sequence[str] = ()) -> bool:

@@ -39,6 +39,11 @@ class Context:
         return ids.public(JOB.prefix, self._job.id)
 
     @property
+    def tenant_id(self) -> int:
+        """For the worker: whose job it is."""
+        return self._job.tenant_id
+
+    @property
     def attempt(self) -> int:
         """Which start of the job this is, from 1."""
         return self._job.attempts

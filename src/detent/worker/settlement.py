@@ -121,7 +121,8 @@ def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance
     if isinstance(raised.error, PermanentError):
         return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
     if job.attempts < job.max_attempts:
-        values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance)}
+        asked = getattr(raised.error, "delay_us", None)
+        values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance) if asked is None else asked}
         return _decided(job, "retry", actor, reason=error, detail=detail, values=values)
     if job.on_exhausted == "fail":
         return _decided(job, "fail", actor, reason=error, detail=detail, values={"error": error})

@@ -25,12 +25,14 @@ from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.service.orders import Order
+from detent.service.settle import applied
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
+from detent.worker.flow_watch import FlowWatch
 from detent.worker.follow_up import FollowUp
 from detent.worker.heartbeat import Heartbeat, memory_bytes
 from detent.worker.isolation import Isolation, check
@@ -122,7 +124,8 @@ class Worker:
         ]
         self._board = journal.board
         self._pump = Pump(self._store, self._look_again, self._outage)
-        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
+        self._flows = FlowWatch(self._store, self._outage)
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), self._flows.run())
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -318,6 +321,7 @@ class Worker:
                 jobs = await self._claim_under(number, limit, again)
                 if jobs:
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
+                    self._flows.begun(jobs)
                     await self._registration.started(self._store)
                 if jobs or not again:
                     self._outage.over("claim")
@@ -409,14 +413,14 @@ class Worker:
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
-        self._maybe_due |= any(change.move.raises_epoch or change.parent_id or change.limit_key for change in changes)
+        self._maybe_due |= any(_makes_due(change) for change in changes)
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
         pause = SHORTEST_PAUSE
         while True:
             try:
-                late = await self._store.apply(changes)
+                late = await applied(self._store, changes)
                 self._outage.over("write")
                 return late
             except StoreError as error:
@@ -462,3 +466,8 @@ class Worker:
         else:
             await self._registration.failed(self._store, described(failure))
         await flush(self._store)
+
+
+def _makes_due(change: Change) -> bool:
+    """Whether a job may be due now because of this one."""
+    return bool(change.move.raises_epoch or change.parent_id or change.limit_key or change.tree_id)

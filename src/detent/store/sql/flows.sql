@@ -29,6 +29,10 @@ SELECT {step_columns} FROM steps WHERE flow_id = :flow_id ORDER BY position, pla
 -- Some steps of a flow.
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names} ORDER BY position, place;
 
+-- name: steps_by_key
+-- Some steps, whatever flow they are of.
+SELECT {step_columns} FROM steps WHERE id IN {ids};
+
 -- name: steps_of_step
 -- The elements of a step, in order.
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND parent_id = :parent_id ORDER BY place;
@@ -44,6 +48,14 @@ SELECT name, state, output, output_hash, item FROM steps WHERE parent_id = :pare
 -- name: step_counts
 -- The steps of a flow by state.
 SELECT state, count(*) FROM steps WHERE flow_id = :flow_id AND parent_id IS NULL GROUP BY state;
+
+-- name: element_counts
+-- The elements of a step by state.
+SELECT state, count(*) FROM steps WHERE parent_id = :parent_id GROUP BY state;
+
+-- name: by_key
+-- The flow an idempotency key has made.
+SELECT id FROM {flows} WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: any_unfinished
 -- Whether any step has not ended, other than in these states.

@@ -71,7 +71,7 @@ UPDATE workstreams SET {moves}, retry_count = workstreams.retry_count + 1, wake_
 
 -- name: workstream.retry_attempt
 -- A new round: what was wrong before no longer counts.
-UPDATE workstreams SET {moves}, error = NULL, wake_at = NULL {applies};
+UPDATE workstreams SET {moves}, error = NULL, wake_at = :wake_at {applies};
 
 -- name: workstream.all_steps_succeed
 -- Time has nothing to do with it any longer.

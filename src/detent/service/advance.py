@@ -1,0 +1,330 @@
+"""Moving a flow on: what steps come to, and what follows from it, in the transaction of what caused it.
+
+    a job ends → its step ends → what waited for it begins, or the flow ends → the step of the flow around it ends → …
+
+Everything here runs under the lock of the tree of flows, over the rows as they are then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from detent.flow.phase import Phase
+from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
+from detent.lifecycle import Change, Verb
+from detent.moments import span_us
+from detent.service import elements, gates, subflows
+from detent.service.definitions import KINDS
+from detent.service.flow_scene import Actor, Row, Scene, flow_of
+from detent.service.step_jobs import step_job
+from detent.store.blobs import RESULT_BLOB
+from detent.store.protocol import Transaction
+
+
+async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
+    """What follows from moves of jobs that carry out steps, which were just written in this transaction."""
+    rows = await tx.steps_by_key([change.step_id or 0 for change in changes])
+    by_step = {row["id"]: row for row in rows}
+    by_flow: dict[int, list[tuple[Row, Change]]] = {}
+    for change in changes:
+        row = by_step.get(change.step_id or 0)
+        if row is not None:
+            by_flow.setdefault(row["flow_id"], []).append((row, change))
+    for flow_id in sorted(by_flow):
+        await _settled_in(tx, by_flow[flow_id])
+
+
+async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]]) -> None:
+    kind, flow = await flow_of(tx, settled[0][0])
+    scene = await Scene.of(tx, kind, flow, Actor(settled[0][1].actor))
+    if scene.over:
+        return
+    begin_flow(scene)
+    scene.steps = {row["name"]: row for row, _ in settled}
+    # Sent again after a lost answer, a move of a job finds its step moved already, and all that follows done.
+    moved = [row for row, change in settled if await _follow(scene, row, change)]
+    await go_on(scene, moved)
+
+
+async def _follow(scene: Scene, row: Row, change: Change) -> bool:
+    """Makes the move of a step that follows from that of its job; false if none does. A job that only waits, or is
+    given back, moves nothing."""
+    waiting, verb = scene.phase(row) is Phase.WAITING, change.move.verb
+    if not waiting and (scene.phase(row) is not Phase.ACTIVE or row["job_id"] != change.id):
+        return False
+    error = change.values.get("error") or change.reason or f"its job was {change.move.target.name}"
+    if verb in (Verb.FAIL, Verb.DEAD_LETTER, Verb.CANCEL):
+        fail_step(scene, row, error)
+    elif verb is Verb.SUCCEED and not waiting:
+        blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
+        kept = await scene.kept(text if blob is None else blob.content.decode())
+        scene.move(row, Verb.SUCCEED, **kept, cost_micros=_cost(text))
+    elif verb is Verb.RETRY and not waiting:
+        _retry_step(scene, row, error)
+    else:
+        return False
+    return True
+
+
+def _retry_step(scene: Scene, row: Row, error: str) -> None:
+    """Its job will be tried again. A step of a workstream fails first, and is then found worth another attempt."""
+    if not scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
+        scene.move(row, Verb.FAIL, error, error=error)
+    scene.move(row, Verb.RETRY, error, error=error)
+
+
+def fail_step(scene: Scene, row: Row, error: str) -> None:
+    """A step fails for good; one that has not begun, or not begun again, does so first."""
+    begun = next(iter(scene.kind.step.leading_out_of(row["state"], Verb.FAIL)), None)
+    if begun is None:
+        scene.move(row, Verb.START if scene.phase(row) is Phase.WAITING else Verb.RESUME)
+    scene.move(row, Verb.FAIL, error, error=error)
+
+
+def _cost(text: str | None) -> int | None:
+    """What an agent's step says that it cost, in micro-USD."""
+    if not text or '"cost_micros"' not in text:
+        return None
+    said = json.loads(text)
+    cost = said.get("cost_micros") if isinstance(said, dict) else None
+    return cost if isinstance(cost, int) else None
+
+
+def begin_flow(scene: Scene) -> None:
+    """A flow whose first step has begun, has begun."""
+    if scene.flow["state"] == scene.kind.flow.initial.name:
+        scene.move_flow(Verb.START)
+
+
+async def go_on(scene: Scene, ended: Iterable[Row]) -> None:
+    """What follows from steps that have come to something: others begin, or the flow ends. Then it is all written."""
+    done, failed = await _tell_parents(scene, ended)
+    if failed:
+        await fail(scene, failed[0])
+    elif done and not held(scene):
+        await let_go(scene, done)
+    await conclude(scene)
+    await scene.write()
+
+
+def held(scene: Scene) -> bool:
+    """Whether nothing of it is to begin: it is held, or has failed and is not being tried again."""
+    return scene.flow["held_at"] is not None or phases_of_flow(scene) is not Phase.ACTIVE
+
+
+def phases_of_flow(scene: Scene) -> Phase:
+    """What the state of a flow means to its steps."""
+    state = scene.kind.flow.state(scene.flow["state"])
+    if state.final:
+        return Phase.GONE
+    failing = [move.target.name for move in scene.kind.flow.moves if move.verb in (Verb.FAIL, Verb.RETRY)]
+    return Phase.FAILED if state.name in failing else Phase.ACTIVE
+
+
+async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], list[Row]]:
+    """Of steps that have come to something, the names of those that are done and the rows of those that failed.
+    Elements of a step move that one instead."""
+    rows = list(ended)
+    rows += await elements.told(scene, [row for row in rows if row["parent_id"] is not None], held(scene))
+    own = {row["name"]: row for row in rows if row["parent_id"] is None}
+    done = [name for name, row in own.items() if scene.phase(row) is Phase.SATISFIED]
+    return done, [row for row in own.values() if scene.phase(row) is Phase.FAILED]
+
+
+# --- beginning
+
+
+async def begin_at_roots(scene: Scene) -> None:
+    """The steps that wait for none begin."""
+    await scene.look_at(scene.shape.roots)
+    await let_go(scene, await begin(scene, scene.shape.roots))
+    await conclude(scene)
+    await scene.write()
+
+
+async def restart(scene: Scene) -> None:
+    """Everything that could run and does not begins: after a pause, a new round, or a repair."""
+    if not held(scene):
+        await scene.look_at_all()
+        working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
+        own = {name: row for name, row in scene.steps.items() if row["parent_id"] is None}
+        idle = [name for name, row in own.items() if row["id"] not in working and _may_begin(scene, name)]
+        skipped = await begin(scene, idle)
+        for name, row in own.items():
+            expanded = scene.shape.steps[name].for_each is not None and name not in idle
+            if expanded and scene.phase(row) is Phase.ACTIVE and await elements.go_on(scene, row):
+                skipped.append(name)
+        await let_go(scene, skipped)
+    await conclude(scene)
+    await scene.write()
+
+
+def _may_begin(scene: Scene, name: str) -> bool:
+    meaning = scene.by_phase
+    return meaning[name] is Phase.WAITING and all(meaning[one] is Phase.SATISFIED for one in scene.shape.before[name])
+
+
+async def next_round(scene: Scene, reason: str | None = None) -> None:
+    """A failed workstream is tried again: what did not succeed begins anew."""
+    if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RETRY):
+        scene.move_flow(Verb.RETRY, reason, wake_at=None)
+    timeout = scene.shape.flow.timeout
+    scene.move_flow(
+        Verb.RESUME, reason, wake_at=None if timeout is None else scene.flow["created_at"] + span_us(timeout)
+    )
+    await scene.look_at_all()
+    for step in scene.steps.values():
+        if scene.phase(step) is Phase.FAILED:
+            scene.move(step, Verb.RESET, reason)
+    await scene.write()
+    await restart(scene)
+
+
+async def let_go(scene: Scene, ended: Sequence[str]) -> None:
+    """What comes after these steps begins, and what comes after what is skipped."""
+    while ended:
+        await scene.look_at(scene.shape.around(ended))
+        ended = await begin(scene, ready(scene.shape, scene.by_phase, ended))
+
+
+async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
+    """These steps begin; returns those that are done with it already, because they are skipped."""
+    skipped = []
+    for name in names:
+        step, row = scene.shape.steps[name], scene.steps[name]
+        how = beginning(step, await scene.values(wanted_at_start(step)))
+        if how.how is Begin.SKIP:
+            scene.move(row, Verb.SKIP, how.why)
+            skipped.append(name)
+        elif how.how is Begin.JOB:
+            scene.jobs.append(step_job(scene, row, step))
+        elif await _begin_without_job(scene, row, how):
+            skipped.append(name)
+    return skipped
+
+
+async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
+    """A step that no worker carries out; true if it is over at once."""
+    begin_flow(scene)
+    match how.how:
+        case Begin.GATE:
+            await gates.open_gate(scene, row)
+        case Begin.SUBFLOW:
+            scene.move(row, Verb.START)
+            await subflows.start(scene, row)
+            await scene.look_again()
+        case Begin.CREW:
+            scene.move(row, Verb.START)
+            await subflows.muster(scene, row)
+        case Begin.EXPAND:
+            return await elements.expand(scene, row, how.items)
+        case Begin.FAIL:
+            fail_step(scene, row, how.why)
+            await fail(scene, row)
+    return False
+
+
+# --- ending
+
+
+async def fail(scene: Scene, step: Row) -> None:
+    """A step has failed for good, and with it its flow: nothing more of it begins. A workstream may be tried again."""
+    if phases_of_flow(scene) is not Phase.ACTIVE:
+        return
+    error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
+    await withdraw(scene, "its flow failed")
+    if scene.kind.name == "run":
+        scene.move_flow(Verb.FAIL, error, error=error)
+        return
+    now = await scene.tx.now()
+    if scene.flow["retry_count"] < scene.flow["max_retries"]:
+        scene.move_flow(Verb.FAIL, error, error=error, wake_at=None)
+        scene.move_flow(Verb.RETRY, wake_at=now + pause_us(scene.flow["retry_count"] + 1))
+        return
+    patience = _patience_us(scene)
+    scene.move_flow(Verb.FAIL, error, error=error, wake_at=now + patience)
+    if not patience:
+        await give_up(scene, "its steps failed, and nobody is to wait for an operator")
+
+
+async def time_out(scene: Scene) -> None:
+    """A flow that takes longer than it may ends with all that belongs to it."""
+    error = f"it took longer than {scene.shape.flow.timeout}"
+    if scene.kind.name == "run":
+        begin_flow(scene)
+        await give_up_steps(scene, error)
+        scene.move_flow(Verb.FAIL, error, error=error)
+    else:
+        await give_up(scene, error)
+    await conclude(scene)
+
+
+def _patience_us(scene: Scene) -> int:
+    """How long a failed workstream waits for an operator. One inside another flow does not, unless it says so."""
+    definition = scene.shape.flow
+    if scene.flow["step_id"] is not None and "abandon_after" not in definition.model_fields_set:
+        return 0
+    return span_us(definition.abandon_after)
+
+
+async def withdraw(scene: Scene, reason: str) -> None:
+    """Jobs that no worker has begun are not needed any longer; their steps can begin another time."""
+    await scene.look_at_all()
+    waiting = {step["id"] for step in scene.steps.values() if scene.phase(step) is Phase.WAITING}
+    for job in await scene.tx.unfinished_jobs(scene.tree):
+        if job.step_id in waiting and not job.attempts:
+            scene.cancel_job(job, reason)
+
+
+async def give_up(scene: Scene, reason: str) -> None:
+    """The flow is cancelled or abandoned, and with it every step, job, question and flow inside it."""
+    await give_up_steps(scene, reason)
+    scene.move_flow(Verb.CANCEL, reason)
+
+
+async def give_up_steps(scene: Scene, reason: str) -> None:
+    """Every step, job, question and flow inside it ends."""
+    await scene.write()
+    await scene.look_at_all()
+    mine = {step["id"]: step for step in scene.steps.values()}
+    for job in await scene.tx.unfinished_jobs(scene.tree):
+        if job.step_id in mine:
+            scene.cancel_job(job, reason)
+    for step in scene.steps.values():
+        if not scene.kind.step.state(step["state"]).final:
+            await _give_up_step(scene, step, reason)
+
+
+async def _give_up_step(scene: Scene, step: Row, reason: str) -> None:
+    kind = scene.shape.steps[str(step["name"]).partition("[")[0]].kind
+    if scene.phase(step) is Phase.ACTIVE:
+        if kind == "approval":
+            await scene.tx.close_gate(scene.tenant_id, step["id"], "withdrawn")
+        elif kind == "flow":
+            await subflows.give_up(scene, step, reason)
+        elif kind == "crew":
+            await subflows.dismiss(scene, step, reason)
+    scene.move(step, Verb.CANCEL, reason)
+
+
+async def conclude(scene: Scene) -> None:
+    """Ends a flow whose steps have all come to an end, and tells the flow around it."""
+    if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
+        await scene.write()
+        if not await scene.tx.any_unfinished(scene.id):
+            scene.move_flow(Verb.SUCCEED)
+    if scene.over:
+        await scene.write()
+        await _over(scene)
+
+
+async def _over(scene: Scene) -> None:
+    """What a flow that has ended means to others. In a run, the steps after the one that failed go with it."""
+    if scene.kind.name == "run" and scene.flow["state"] != KINDS["run"].flow.move("succeed").target.name:
+        await scene.look_at_all()
+        for step in scene.steps.values():
+            if not scene.kind.step.state(step["state"]).final:
+                await _give_up_step(scene, step, "its run ended")
+        await scene.write()
+    await subflows.ended(scene, go_on)

@@ -1,0 +1,198 @@
+"""A flow under its lock, inside one transaction: what was read of it, and what is about to be written.
+
+Moves are decided on rows as they will be after the moves before them, gathered, and written at the end in few batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from detent import ids
+from detent.flow.expression import Look, Reference
+from detent.flow.phase import Phase, phases
+from detent.flow.plan import looking
+from detent.flow.shape import Shape
+from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, insist
+from detent.service.definitions import KINDS, Kind, shape
+from detent.store import Blob, NewJob
+from detent.store.protocol import Reader, Transaction
+from detent.store.steps import Output
+
+LARGEST_IN_ROW = 8 << 10
+
+Row = dict[str, Any]
+
+
+class Moved(Exception):
+    """Something of the flow was moved by somebody who needs no lock for it, such as a worker that started a job: all of
+    it has to be looked at again."""
+
+
+class Actor(NamedTuple):
+    """Who does something to a flow, and why."""
+
+    name: str | None = None
+    reason: str | None = None
+
+
+class Scene:
+    """One flow and the steps of it that matter."""
+
+    def __init__(self, tx: Transaction, kind: Kind, flow: Row, shape: Shape, actor: Actor = Actor()) -> None:  # noqa: B008
+        self.tx = tx
+        self.kind = kind
+        self.flow = flow
+        self.shape = shape
+        self.actor = actor
+        self.steps: dict[str, Row] = {}
+        self.changes: list[Change] = []
+        self.jobs: list[NewJob] = []
+        self._values: dict[str, Any] = {}
+
+    @classmethod
+    async def of(cls, tx: Transaction, kind: Kind, flow: Row, actor: Actor = Actor()) -> Scene:  # noqa: B008
+        return cls(tx, kind, flow, await shape(tx, flow["tenant_id"], flow["template_id"]), actor)
+
+    # --- what it is
+
+    @property
+    def id(self) -> int:
+        return int(self.flow["id"])
+
+    @property
+    def tenant_id(self) -> int:
+        return int(self.flow["tenant_id"])
+
+    @property
+    def tree(self) -> int:
+        """The outermost flow."""
+        return int(self.flow["tree_id"] or self.flow["id"])
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(self.kind.flow.prefix, self.id)
+
+    @property
+    def over(self) -> bool:
+        return self.kind.flow.state(self.flow["state"]).final
+
+    def phase(self, step: Row) -> Phase:
+        return phases(self.kind.step)[step["state"]]
+
+    @property
+    def by_phase(self) -> Mapping[str, Phase]:
+        """The phases of the steps that were read, by name."""
+        meaning = phases(self.kind.step)
+        return {name: meaning[step["state"]] for name, step in self.steps.items()}
+
+    # --- reading
+
+    async def look_at(self, names: Iterable[str]) -> None:
+        """Reads steps that were not read yet."""
+        missing = [name for name in names if name not in self.steps]
+        if missing:
+            self.steps |= {step["name"]: step for step in await self.tx.steps(self.id, names=missing)}
+
+    async def look_at_all(self) -> None:
+        """Reads every step, the elements of others among them."""
+        found = await self.tx.steps(self.id)
+        self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
+
+    async def values(self, wanted: Iterable[Reference]) -> Look:
+        """Finds these values; those of steps come from the database."""
+        names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
+        if names:
+            await self.write()  # what came of a step just now is among them
+            for output in await self.tx.outputs(self.id, sorted(names)):
+                self._values[output.name] = await content(self.tx, self.tenant_id, output)
+        known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
+        return looking({**self._values, **known})
+
+    async def look_again(self) -> None:
+        """Reads the flow and the steps that were read anew: something else in this transaction may have moved them."""
+        (self.flow,) = await self.tx.rows(self.kind.flow, [self.id])
+        names, self.steps = list(self.steps), {}
+        await self.look_at(names)
+
+    # --- deciding
+
+    def move(self, step: Row, verb: Verb, reason: str | None = None, **values: Any) -> None:
+        """Decides a move of a step. What must be true of it is true: the lock is held, and the plan has looked."""
+        self._move(self.kind.step, step, verb, reason, values)
+
+    def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
+        """Decides a move of the flow itself."""
+        self._move(self.kind.flow, self.flow, verb, reason, values)
+
+    def _move(self, lifecycle: Lifecycle, row: Row, verb: Verb, reason: str | None, values: Mapping[str, Any]) -> None:
+        because = reason if reason is not None else self.actor.reason
+        change = insist(
+            decide(lifecycle, row, verb, actor=self.actor.name, reason=because, values=values, dependencies_met=True)
+        )
+        self.changes.append(change)
+        row |= {"state": change.move.target.name, "seq": row["seq"] + 1}
+        row |= {name: value for name, value in values.items() if name in row}
+        if verb is Verb.RETRY and "retry_count" in row and change.move.target != lifecycle.initial:
+            row["retry_count"] += 1
+
+    def cancel_job(self, job: Any, reason: str) -> None:
+        """Decides that a job is not needed any longer."""
+        decision = decide(JOB, job, Verb.CANCEL, actor=self.actor.name, reason=reason, cause=self.public_id)
+        if isinstance(decision, Change):
+            self.changes.append(decision)
+
+    # --- writing
+
+    async def write(self) -> None:
+        """Everything that was decided, jobs first: whoever claims locks them before their steps."""
+        changes, self.changes = self.changes, []
+        if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
+            raise Moved
+        jobs, self.jobs = self.jobs, []
+        if jobs:
+            await self.tx.enqueue(jobs)
+
+    async def kept(self, text: str | None) -> dict[str, Any]:
+        """What came of a step, as its row takes it: what is large goes elsewhere, by its hash."""
+        if text is None or len(text) <= LARGEST_IN_ROW:
+            return {"output": text, "output_hash": None}
+        blob = Blob.of(text.encode())
+        await self.tx.keep_blob(self.tenant_id, blob)
+        return {"output": blob.note, "output_hash": blob.hash}
+
+
+def waves(changes: Sequence[Change]) -> list[list[Change]]:
+    """In an order that keeps the moves of each record as they were decided, with as few batches as can be: the first
+    move of every record, then the second of those that have one, and so on; within each, jobs first."""
+    seen: dict[tuple[str, int], int] = {}
+    placed: list[tuple[int, Change]] = []
+    for change in changes:
+        key = (change.lifecycle.table, change.id)
+        seen[key] = seen.get(key, -1) + 1
+        placed.append((seen[key], change))
+    placed.sort(key=lambda one: (one[0], one[1].lifecycle is not JOB, one[1].lifecycle.table, one[1].move.trigger))
+    return [[change for _, change in wave] for _, wave in groupby(placed, key=lambda one: one[0])]
+
+
+async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
+    """What came of a step, as data; nothing for one that gave nothing."""
+    if output.output_hash is not None:
+        blob = await tx.blob(tenant_id, output.output_hash)
+        return None if blob is None else json.loads(blob)
+    return None if output.output is None else json.loads(output.output)
+
+
+def inputs_of(flow: Row) -> dict[str, Any]:
+    """What a flow was started with."""
+    found: dict[str, Any] = json.loads(flow["inputs"]) if flow["inputs"] else {}
+    return found
+
+
+async def flow_of(tx: Transaction, step: Row) -> tuple[Kind, Row]:
+    """The flow a step belongs to."""
+    kind = KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
+    (flow,) = await tx.rows(kind.flow, [step["flow_id"]])
+    return kind, flow

@@ -1,0 +1,337 @@
+"""Flows as people and programs handle them: start one, stop it, try it again, skip what is in its way, agree to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from detent import ids
+from detent.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, NotFound
+from detent.flow.definition import Flow
+from detent.flow.inputs import bound
+from detent.flow.phase import Phase
+from detent.lifecycle import Verb, decide
+from detent.service import advance, gates, launch
+from detent.service.definitions import KINDS, Kind, definition_text
+from detent.service.flow_scene import Actor, Row, Scene
+from detent.service.settle import again_if_moved
+from detent.store import Store
+from detent.store.approvals import Approval
+from detent.store.protocol import Reader, Transaction
+from detent.store.records import DEFAULT_TENANT
+from detent.store.templates import NewTemplate, Template
+
+T = TypeVar("T")
+
+Library = Mapping[str, Flow]
+"""Flows that steps of another one are, by what those steps call them."""
+
+
+class FlowRef(NamedTuple):
+    """A flow by its kind and its key."""
+
+    kind: Kind
+    id: int
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(self.kind.flow.prefix, self.id)
+
+
+# --- starting
+
+
+async def start(
+    store: Store,
+    flow: Flow,
+    given: Mapping[str, Any] | None = None,
+    *,
+    tenant_id: int = DEFAULT_TENANT,
+    key: str | None = None,
+    hold: bool = False,
+    webhook: str | None = None,
+    library: Library | None = None,
+    actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
+) -> FlowRef:
+    """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
+    is let go. What is wrong with the inputs is refused, and nothing is stored."""
+    inputs = bound(flow, given or {})
+
+    async def work(tx: Transaction) -> FlowRef:
+        template = await keep(tx, flow, tenant_id, library or {})
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=webhook)
+
+    return await again_if_moved(store, work, 2 + len(flow.steps))
+
+
+async def start_template(
+    store: Store,
+    template: Template,
+    given: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    hold: bool = False,
+    webhook: str | None = None,
+    actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
+) -> FlowRef:
+    """The same with a definition that is kept already."""
+    inputs = bound(Flow.model_validate(json.loads(template.definition)), given or {})
+
+    async def work(tx: Transaction) -> FlowRef:
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=webhook)
+
+    return await again_if_moved(store, work)
+
+
+async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor, **how: Any) -> FlowRef:
+    kind, key = KINDS[template.kind], how["key"]
+    if key is not None:
+        await tx.lock_trees([_lock_of(template.tenant_id, key)])
+        earlier = await tx.flow_by_key(kind.flow, template.tenant_id, key)
+        if earlier is not None:
+            return FlowRef(kind, earlier["id"])
+    return FlowRef(kind, await launch.launched(tx, template, inputs, actor=actor, **how))
+
+
+def _lock_of(tenant_id: int, key: str) -> int:
+    """Two who start a flow under one key at the same time come one after the other. Keys of flows are far larger."""
+    return hash((tenant_id, key)) & 0xFFFFFFFF
+
+
+async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) -> Template:
+    """Keeps a definition, and those of the flows inside it, which it then names by their ids."""
+    named = {}
+    for step in flow.steps:
+        if step.flow is not None and step.flow in library:
+            named[step.id] = (await keep(tx, library[step.flow], tenant_id, library)).public_id
+    steps = [step.model_copy(update={"flow": named[step.id]}) if step.id in named else step for step in flow.steps]
+    whole = flow.model_copy(update={"steps": steps}) if named else flow
+    return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition_text(whole)))
+
+
+# --- finding
+
+
+async def found(store: Reader, public_id: str, tenant_id: int | None) -> FlowRef:
+    """The flow of that id; an unknown one is `NotFound`."""
+    prefix, key = ids.key_of(public_id.strip()) or ("", 0)
+    for kind in KINDS.values():
+        if kind.flow.prefix == prefix and await store.get(kind.flow, key, tenant_id) is not None:
+            return FlowRef(kind, key)
+    raise NotFound(what="flow", id=repr(public_id), listing="detent workstreams list")
+
+
+async def found_step(store: Reader, public_id: str, tenant_id: int | None) -> Row:
+    """The step of that id; an unknown one is `NotFound`."""
+    prefix, key = ids.key_of(public_id.strip()) or ("", 0)
+    rows = await store.steps_by_key([key]) if prefix == KINDS["run"].step.prefix else []
+    if not rows or tenant_id not in (None, rows[0]["tenant_id"]):
+        raise NotFound(what="step", id=repr(public_id), listing="detent steps list FLOW")
+    return rows[0]
+
+
+# --- changing
+
+
+async def change(store: Store, ref: FlowRef, actor: Actor, work: Callable[[Scene], Awaitable[T]]) -> T:
+    """Does something to a flow under its lock, and writes what was decided."""
+
+    async def locked(tx: Transaction) -> T:
+        (seen,) = await tx.rows(ref.kind.flow, [ref.id], ("id", "tree_id"))
+        await tx.lock_trees([seen["tree_id"] or ref.id])
+        (flow,) = await tx.rows(ref.kind.flow, [ref.id])
+        scene = await Scene.of(tx, ref.kind, flow, actor)
+        result = await work(scene)
+        await scene.write()
+        return result
+
+    return await again_if_moved(store, locked)
+
+
+async def cancel(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Ends a flow with all that belongs to it: a run is cancelled, a workstream abandoned."""
+
+    async def work(scene: Scene) -> None:
+        _insist(scene, scene.kind.flow, scene.flow, Verb.CANCEL)
+        await advance.give_up(scene, actor.reason or "somebody asked for it")
+        await advance.conclude(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Runs once more what did not succeed of a workstream that failed, whether it has retries left or not."""
+
+    async def work(scene: Scene) -> None:
+        await _grant_retry(scene)
+        _insist(scene, scene.kind.flow, scene.flow, Verb.RETRY, Verb.RESUME)
+        await advance.next_round(scene, actor.reason or "an operator asked for it")
+
+    await change(store, ref, actor, work)
+
+
+async def _grant_retry(scene: Scene) -> None:
+    flow = scene.flow
+    if scene.kind.name == "workstream" and flow["retry_count"] >= flow["max_retries"]:
+        flow["max_retries"] = flow["retry_count"] + 1
+        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, max_retries=flow["max_retries"])
+
+
+async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Looks at the whole flow once more: what could run and does not begins, and what is over ends."""
+
+    async def work(scene: Scene) -> None:
+        if scene.over:
+            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and nothing of it can go on")
+        await advance.restart(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Nothing more of it begins; what runs goes on."""
+
+    async def work(scene: Scene) -> None:
+        if scene.over:
+            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and cannot be held")
+        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=await scene.tx.now())
+        await advance.withdraw(scene, "its flow is held")
+
+    await change(store, ref, actor, work)
+
+
+async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """A held flow goes on."""
+
+    async def work(scene: Scene) -> None:
+        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
+        scene.flow["held_at"] = None
+        await advance.restart(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def skip(store: Store, step: Row, actor: Actor) -> None:
+    """A step that is not to be carried out: what comes after it may begin."""
+    await _mend(store, step, actor, Verb.SKIP)
+
+
+async def reset(store: Store, step: Row, actor: Actor) -> None:
+    """A step that failed begins anew, with all its retries."""
+    await _mend(store, step, actor, Verb.RESET)
+
+
+async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
+    kind = _kind_of(step)
+
+    async def work(scene: Scene) -> None:
+        await scene.look_at_all()
+        row = scene.steps[step["name"]]
+        _insist(scene, kind.step, row, verb)
+        for job in await scene.tx.unfinished_jobs(scene.tree):
+            if job.step_id == row["id"]:
+                scene.cancel_job(job, f"its step was asked to {verb}")
+        scene.move(row, verb)
+        failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
+        if not failed and advance.phases_of_flow(scene) is Phase.FAILED:
+            await _grant_retry(scene)
+            await advance.next_round(scene, actor.reason)
+        else:
+            await scene.write()
+            await advance.restart(scene)
+
+    await change(store, FlowRef(kind, step["flow_id"]), actor, work)
+
+
+def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
+    """One of these must be possible; else it is said what would be."""
+    refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
+    if all(isinstance(refusal, InvalidTransition) for refusal in refusals):
+        raise next(refusal for refusal in refusals if isinstance(refusal, InvalidTransition))
+
+
+# --- approvals
+
+
+async def decide_gate(
+    store: Store,
+    step: Row,
+    decision: str,
+    by: str | None = None,
+    comment: str | None = None,
+    asked: int | None = None,
+) -> Approval:
+    """Answers the question a step asks: `approved`, `rejected`, or `expired` when its time is over. The same answer a
+    second time is the first one. If what it would release is no longer what was shown, it is asked anew instead, and
+    this is `ApprovalChanged`."""
+    before = await store.gate(step["tenant_id"], step["id"])
+    ref, actor = FlowRef(_kind_of(step), step["flow_id"]), Actor(by, comment)
+    gate = await change(store, ref, actor, lambda scene: gates.decide_gate(scene, step, decision, by, comment, asked))
+    if gate is None:
+        raise BadInput(what=f"the step {step['name']} asks nothing now; see: detent approvals list")
+    if gate.decision is None and before is not None and gate.id != (asked or before.id):
+        raise ApprovalChanged(id=before.public_id, new=gate.public_id)
+    if gate.decision != decision or asked not in (None, gate.id):
+        raise AlreadyDecided(id=gate.public_id, **_told(gate))
+    return gate
+
+
+def _told(gate: Approval) -> dict[str, str]:
+    by = f" by {gate.decided_by}" if gate.decided_by else ""
+    return {"decision": gate.decision or gates.EXPIRED, "by": by}
+
+
+def _kind_of(step: Row) -> Kind:
+    return KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
+
+
+async def step_of(store: Reader, approval: Approval) -> Row:
+    """The step that asks a question."""
+    rows = await store.steps_by_key([approval.step_id or 0])
+    if not rows:
+        raise NotFound(what="step", id=approval.public_id, listing="detent approvals list")
+    return rows[0]
+
+
+# --- time
+
+
+async def wake(store: Store, limit: int = 100) -> int:
+    """Moves the flows whose time has come; returns how many. Those that were moved meanwhile stay as they are."""
+    moved = 0
+    actor = Actor("clock")
+    for kind in KINDS.values():
+        for flow in await store.flows_to_wake(kind.flow, limit):
+            await change(store, FlowRef(kind, flow["id"]), actor, _woken)
+            moved += 1
+    for approval in await store.expired_gates(limit):
+        with suppress(AlreadyDecided):  # somebody answered at the last moment
+            await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
+        moved += 1
+    return moved
+
+
+async def _woken(scene: Scene) -> None:
+    now = await scene.tx.now()
+    if scene.over or scene.flow["wake_at"] is None or scene.flow["wake_at"] > now:
+        return
+    if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RESUME):
+        await advance.next_round(scene)
+    elif advance.phases_of_flow(scene) is Phase.FAILED:
+        await advance.give_up(scene, f"it had failed, and nobody did anything for {scene.shape.flow.abandon_after}")
+        await advance.conclude(scene)
+    else:
+        await advance.time_out(scene)
+
+
+async def began(store: Store, flows: list[tuple[str, int]]) -> None:
+    """Flows whose first step has begun have begun too."""
+    for public_id, tenant_id in flows:
+        ref = await found(store, public_id, tenant_id)
+
+        async def work(scene: Scene) -> None:
+            advance.begin_flow(scene)
+
+        await change(store, ref, Actor("flow"), work)

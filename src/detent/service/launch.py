@@ -1,0 +1,69 @@
+"""Starting a flow: its row, a row for each of its steps, and the steps that wait for none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from detent.moments import span_us
+from detent.service.definitions import KINDS, shape_of
+from detent.service.flow_scene import Actor, Scene
+from detent.store.protocol import Transaction
+from detent.store.records import Birth
+from detent.store.templates import Template
+
+
+async def launched(
+    tx: Transaction,
+    template: Template,
+    inputs: Mapping[str, Any],
+    *,
+    actor: Actor,
+    inside: Scene | None = None,
+    step_id: int | None = None,
+    key: str | None = None,
+    hold: bool = False,
+    webhook: str | None = None,
+    forked_from: int | None = None,
+    trace_id: str | None = None,
+) -> int:
+    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+    from detent.service import advance
+
+    kind, definition = KINDS[template.kind], shape_of(template).flow
+    now = await tx.now()
+    columns: dict[str, Any] = {
+        "template_id": template.id,
+        "name": template.name,
+        "inputs": json.dumps(dict(inputs), separators=(",", ":")),
+        "key": key,
+        "step_id": step_id,
+        "webhook": webhook,
+        "held_at": now if hold else None,
+        "tree_id": None if inside is None else inside.tree,
+        "wake_at": None if definition.timeout is None else now + span_us(definition.timeout),
+    }
+    if kind.name == "workstream":
+        columns |= {"max_retries": definition.max_retries, "forked_from": forked_from}
+    told = None if inside is None else inside.flow["correlation_id"] or inside.public_id
+    trace = trace_id if inside is None else inside.flow["trace_id"]
+    birth = {"actor": actor.name, "reason": actor.reason, "correlation_id": told, "trace_id": trace}
+    id = await tx.create(kind.flow, tenant_id=template.tenant_id, **birth, **columns)
+    (flow,) = await tx.rows(kind.flow, [id])
+    scene = await Scene.of(tx, kind, flow, actor)
+    await tx.lock_trees([scene.tree])
+    await _make_steps(scene)
+    if not hold:
+        await advance.begin_at_roots(scene)
+    return id
+
+
+async def _make_steps(scene: Scene) -> None:
+    rows = [
+        {"flow_id": scene.id, "name": step.id, "position": place, "max_retries": step.retries}
+        for place, step in enumerate(scene.shape.flow.steps)
+    ]
+    correlation = scene.flow["correlation_id"] or scene.public_id
+    birth = Birth(scene.tenant_id, scene.actor.name, None, correlation, scene.flow["trace_id"])
+    await scene.tx.create_many(scene.kind.step, rows, birth)

@@ -1,0 +1,95 @@
+"""Flows inside flows: a step that is a flow of its own, and what its end means to the step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from detent import ids
+from detent.errors import NotFound
+from detent.flow import expression
+from detent.flow.inputs import bound
+from detent.flow.phase import Phase
+from detent.lifecycle import Verb
+from detent.service import launch
+from detent.service.definitions import KINDS, Kind, shape_of
+from detent.service.flow_scene import Row, Scene, content, flow_of
+from detent.store.templates import PREFIX, Template
+
+GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
+
+
+async def start(scene: Scene, row: Row) -> None:
+    """Starts the flow that a step consists of."""
+    step = scene.shape.steps[row["name"]]
+    template = await _template(scene, step.flow or "")
+    look = await scene.values(step.references)
+    given = expression.filled(step.with_, look)
+    await scene.write()
+    inputs = bound(shape_of(template).flow, given)
+    await launch.launched(scene.tx, template, inputs, actor=scene.actor, inside=scene, step_id=row["id"])
+
+
+async def _template(scene: Scene, named: str) -> Template:
+    """By its public id, as definitions are kept; by name, the newest version."""
+    prefix, key = ids.key_of(named) or ("", 0)
+    found = await scene.tx.template(scene.tenant_id, key) if prefix == PREFIX else None
+    newest = [] if found else await scene.tx.templates(scene.tenant_id, name=named, limit=1)
+    if found is None and not newest:
+        raise NotFound(what="template", id=named, listing="detent templates list")
+    return found or newest[0]
+
+
+async def ended(scene: Scene, go_on: GoOn) -> None:
+    """Tells the step around a flow that it has ended."""
+    step_id = scene.flow["step_id"]
+    if step_id is None:
+        return
+    rows = await scene.tx.steps_by_key([step_id])
+    if not rows:
+        return
+    kind, flow = await flow_of(scene.tx, rows[0])
+    around = await Scene.of(scene.tx, kind, flow, scene.actor)
+    row = around.steps[rows[0]["name"]] = rows[0]
+    if around.over or around.phase(row) is not Phase.ACTIVE:
+        return
+    if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
+        around.move(row, Verb.SUCCEED, **await around.kept(await _output(scene)))
+    else:
+        error = f"{scene.public_id} is {scene.flow['state']}: {scene.flow['error'] or scene.flow['reason'] or '–'}"
+        around.move(row, Verb.FAIL, error, error=error)
+    await go_on(around, [row])
+
+
+def _success(kind: Kind) -> Any:
+    return next(move.target for move in kind.flow.moves if move.verb is Verb.SUCCEED)
+
+
+async def _output(scene: Scene) -> str:
+    """What came of a flow: what came of its steps, by name."""
+    found = await scene.tx.outputs(scene.id, list(scene.shape.steps))
+    steps = {one.name: await content(scene.tx, scene.tenant_id, one) for one in found}
+    return json.dumps({"id": scene.public_id, "steps": steps}, separators=(",", ":"))
+
+
+async def give_up(scene: Scene, step: Row, reason: str) -> None:
+    """The flows a step consists of go with it."""
+    from detent.service import advance
+
+    for kind in KINDS.values():
+        for flow in await scene.tx.subflows(kind.flow, step["id"]):
+            inner = await Scene.of(scene.tx, kind, flow, scene.actor)
+            if not inner.over:
+                await advance.give_up(inner, reason)
+                await inner.write()
+
+
+async def muster(scene: Scene, row: Row) -> None:
+    """Submits the crew that a step consists of."""
+    raise NotImplementedError
+
+
+async def dismiss(scene: Scene, step: Row, reason: str) -> None:
+    """Cancels the crew that a step consists of."""
+    raise NotImplementedError

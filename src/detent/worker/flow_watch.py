@@ -1,0 +1,74 @@
+"""The watch over flows: moves those that time moves, and notes that they have begun."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+
+from detent.errors import DetentError, StoreError
+from detent.service import flows
+from detent.store import Job, Store
+from detent.worker.outage import Outage
+
+LONGEST_NAP = 1.0
+MOST_REMEMBERED = 10_000
+
+
+class FlowWatch:
+    """Looks for flows whose time has come; every worker may have one. `begun` takes jobs that were just started."""
+
+    def __init__(self, store: Store, outage: Outage) -> None:
+        self._store = store
+        self._outage = outage
+        self._known: set[str] = set()
+        self._new: list[tuple[str, int]] = []
+        self._ring = asyncio.Event()
+
+    def begun(self, jobs: Iterable[Job]) -> None:
+        """Notes the flows that these jobs work for."""
+        for job in jobs:
+            if job.step_id is not None:
+                self._note(json.loads(job.payload)["flow"], job.tenant_id)
+
+    def _note(self, flow: str, tenant_id: int) -> None:
+        if flow not in self._known:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known.add(flow)
+            self._new.append((flow, tenant_id))
+            self._ring.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+                self._outage.over("flows")
+            except StoreError as error:
+                self._outage.endure("flows", error)
+            await self._nap()
+
+    async def look(self) -> None:
+        """Moves what is to be moved now."""
+        self._ring.clear()
+        new, self._new = self._new, []
+        for one in new:
+            await self._began(one)
+        at = await self._store.next_flow_wake()
+        if at is not None and at <= await self._store.now():
+            await flows.wake(self._store)
+
+    async def _began(self, flow: tuple[str, int]) -> None:
+        try:
+            await flows.began(self._store, [flow])
+        except StoreError:
+            self._new.append(flow)
+            raise
+        except DetentError:
+            return  # it is gone, or over: then it has begun
+
+    async def _nap(self) -> None:
+        try:
+            await asyncio.wait_for(self._ring.wait(), LONGEST_NAP)
+        except TimeoutError:
+            return

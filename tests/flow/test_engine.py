@@ -1,0 +1,216 @@
+"""Flows from their start to their end: what runs, in which order, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from detent import Detent
+from detent.flow.definition import Flow
+from detent.flow.phase import Phase, phases
+from detent.service import flows
+from detent.service.flow_scene import Actor
+from detent.store import Store
+
+ORDER: list[str] = []
+
+
+def note(name: str, **given: Any) -> dict[str, Any]:
+    ORDER.append(name)
+    return {"name": name, **given}
+
+
+FAILURES: dict[str, int] = {}
+
+
+def fail_at_first(name: str, times: int) -> str:
+    FAILURES[name] = FAILURES.get(name, 0) + 1
+    if FAILURES[name] <= times:
+        raise RuntimeError(f"{name} fails for the time {FAILURES[name]}")
+    return name
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Detent]:
+    ORDER.clear()
+    FAILURES.clear()
+    app = Detent(database_url)
+    yield app
+    await app.close()
+
+
+def step(id: str, *after: str, **more: Any) -> dict[str, Any]:
+    call = {} if {"approval", "flow", "call"} & more.keys() else {"call": f"{__name__}:note"}
+    said = more.pop("given", {})
+    with_ = {"with": {"name": id, **said}} if "call" in call else {}
+    return {"id": id, **call, **with_, **({"depends_on": list(after)} if after else {}), **more}
+
+
+def flow(*steps: dict[str, Any], **more: Any) -> Flow:
+    return Flow.model_validate({"name": "test", "steps": list(steps), **more})
+
+
+async def carried_out(app: Detent, definition: Flow, **given: Any) -> tuple[flows.FlowRef, Store]:
+    store = await app.open()
+    ref = await flows.start(store, definition, given)
+    await app.work(until_idle=True)
+    return ref, store
+
+
+async def states(store: Store, ref: flows.FlowRef) -> tuple[str, dict[str, str]]:
+    (row,) = await store.rows(ref.kind.flow, [ref.id])
+    return row["state"], {step["name"]: step["state"] for step in await store.steps(ref.id)}
+
+
+async def test_steps_run_after_what_they_depend_on(app: Detent) -> None:
+    ref, store = await carried_out(app, flow(step("a"), step("b", "a"), step("c", "a"), step("d", "b", "c")))
+    state, steps = await states(store, ref)
+    assert state == "S_SUCCESS"
+    assert set(steps.values()) == {"S_SUCCESS"}
+    assert ORDER[0] == "a"
+    assert ORDER[-1] == "d"
+    assert sorted(ORDER) == ["a", "b", "c", "d"]
+
+
+async def test_values_go_from_step_to_step_with_their_types(app: Detent) -> None:
+    definition = flow(
+        step("a", given={"n": 3, "list": ["x", {"y": True}]}),
+        step("b", "a", given={"n": "${a.n}", "text": "n is ${a.n}", "y": "${a.list[1].y}", "who": "${inputs.who}"}),
+        inputs={"who": {"default": "ann"}},
+    )
+    ref, store = await carried_out(app, definition)
+    (output,) = await store.outputs(ref.id, ["b"])
+    assert output.output is not None
+    assert json.loads(output.output) == {"name": "b", "n": 3, "text": "n is 3", "y": True, "who": "ann"}
+
+
+async def test_a_condition_that_is_not_met_skips_the_step_and_what_follows_goes_on(app: Detent) -> None:
+    definition = flow(step("a"), step("b", "a", when="${a.name} == 'other'"), step("c", "b"))
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert state == "S_SUCCESS"
+    assert steps == {"a": "S_SUCCESS", "b": "S_SKIPPED", "c": "S_SUCCESS"}
+
+
+async def test_a_step_runs_once_for_each_element_of_a_list_and_its_results_are_a_list(app: Detent) -> None:
+    definition = flow(
+        step("a", given={"list": [1, 2, 3, 4, 5]}),
+        step("b", "a", for_each={"items": "${a.list}", "limit": 2}, given={"item": "${item}"}),
+        step("c", "b", given={"third": "${b.items[2].item}", "count": "${b.count}"}),
+    )
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert state == "S_SUCCESS"
+    assert len(steps) == 8
+    (output,) = await store.outputs(ref.id, ["c"])
+    assert json.loads(output.output or "") == {"name": "c", "third": 3, "count": 5}
+
+
+async def test_a_step_is_retried_as_often_as_it_says(app: Detent) -> None:
+    definition = flow(
+        {
+            "id": "a",
+            "call": f"{__name__}:fail_at_first",
+            "with": {"name": "a", "times": 2},
+            "retries": 2,
+            "backoff": "1ms",
+        }
+    )
+    store = await app.open()
+    ref = await flows.start(store, definition)
+    task = asyncio.create_task(app.work())
+    await _ended(store, ref)
+    app.stop()
+    await task
+    state, _steps = await states(store, ref)
+    (row,) = await store.steps(ref.id)
+    assert state == "S_SUCCESS"
+    assert row["retry_count"] == 2
+    assert row["attempts"] == 3
+
+
+async def _ended(store: Store, ref: flows.FlowRef) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
+            if row["completed_at"] is not None:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_waits_for_an_approval_and_goes_on_with_it(app: Detent) -> None:
+    definition = flow(step("a"), step("sign", approval={"by": "ops"}), step("b"), kind="run")
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("WAITING_APPROVAL", {"a": "SUCCEEDED", "sign": "WAITING_APPROVAL", "b": "PENDING"})
+    (question,) = await app.approvals()
+    await app.approve(question.public_id, by="ann")
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert state == "SUCCEEDED"
+    assert set(steps.values()) == {"SUCCEEDED"}
+
+
+async def test_a_failed_step_fails_its_run_and_cancels_what_comes_after_it(app: Detent) -> None:
+    definition = flow(
+        {"id": "a", "call": f"{__name__}:fail_at_first", "with": {"name": "a", "times": 9}, "retries": 0},
+        step("b"),
+        kind="run",
+    )
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("FAILED", {"a": "FAILED", "b": "CANCELED"})
+
+
+async def test_a_workstream_that_failed_runs_again_only_what_did_not_succeed(app: Detent) -> None:
+    definition = flow(
+        step("a"),
+        {"id": "b", "call": f"{__name__}:fail_at_first", "with": {"name": "b", "times": 1}, "depends_on": ["a"]},
+        step("c", "b"),
+    )
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("S_FAILED", {"a": "S_SUCCESS", "b": "S_FAILED", "c": "S_PENDING"})
+    await flows.retry(store, ref, Actor("ann"))
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert state == "S_SUCCESS"
+    assert ORDER == ["a", "c"]
+
+
+async def test_a_flow_inside_a_flow_gives_its_results_to_the_step_it_is(app: Detent) -> None:
+    inner = flow(step("x", given={"n": "${inputs.n}"}), inputs={"n": {"type": "integer"}})
+    outer = flow(
+        step("a", given={"n": 7}),
+        step("sub", "a", flow="inner", **{"with": {"n": "${a.n}"}}),
+        step("c", "sub", given={"n": "${sub.steps.x.n}"}),
+    )
+    store = await app.open()
+    ref = await flows.start(store, outer, library={"inner": inner})
+    await app.work(until_idle=True)
+    state, _steps = await states(store, ref)
+    assert state == "S_SUCCESS"
+    (output,) = await store.outputs(ref.id, ["c"])
+    assert json.loads(output.output or "")["n"] == 7
+
+
+async def test_a_cancelled_flow_leaves_nothing_behind(app: Detent) -> None:
+    definition = flow(
+        step("a"), step("sign", "a", approval={}), step("b", "sign"), step("w", **{"call": "time:sleep", "with": {}})
+    )
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), step("b", "a")), hold=True)
+    assert await store.unfinished_jobs(ref.id) == []
+    await flows.let_go(store, ref, Actor("ann"))
+    assert len(await store.unfinished_jobs(ref.id)) == 1
+    await flows.cancel(store, ref, Actor("ann", "enough"))
+    state, steps = await states(store, ref)
+    assert state == "S_ABANDONED"
+    assert set(steps.values()) == {"S_ABANDONED"}
+    assert await store.unfinished_jobs(ref.id) == []
+    assert definition.steps
+    assert phases(ref.kind.step)["S_ABANDONED"] is Phase.GONE
