@@ -192,6 +192,8 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
     """These steps begin; returns those that are done with it already, because they are skipped."""
     skipped = []
     for name in names:
+        if held(scene):
+            break  # one of them could not begin, and with it the flow has failed
         step, row = scene.shape.steps[name], scene.steps[name]
         how = beginning(step, await scene.values(wanted_at_start(step)))
         if how.how is Begin.SKIP:

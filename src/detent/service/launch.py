@@ -9,6 +9,7 @@ from typing import Any
 from detent.moments import span_us
 from detent.service.definitions import KINDS, shape_of
 from detent.service.flow_scene import Actor, Scene
+from detent.service.step_jobs import retries_of
 from detent.store.protocol import Transaction
 from detent.store.records import Birth
 from detent.store.templates import Template
@@ -61,7 +62,7 @@ async def launched(
 
 async def _make_steps(scene: Scene) -> None:
     rows = [
-        {"flow_id": scene.id, "name": step.id, "position": place, "max_retries": step.retries}
+        {"flow_id": scene.id, "name": step.id, "position": place, "max_retries": retries_of(scene.kind.name, step)}
         for place, step in enumerate(scene.shape.flow.steps)
     ]
     correlation = scene.flow["correlation_id"] or scene.public_id

@@ -27,8 +27,9 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
-    """Does work in one transaction; from the start again when a worker started a job of the flow in between."""
-    for _ in range(TRIES):
+    """Does work in one transaction; from the start again when a worker started a job of the flow in between. As a part
+    of a greater transaction it is done once: what was written of it cannot be taken back alone."""
+    for _ in range(TRIES if hasattr(store, "transaction") else 1):
         try:
             return await store.atomically(work, weight)
         except Moved:

@@ -12,12 +12,19 @@ from detent.store import NewJob
 PREFIX = "detent."
 """What the kinds of jobs that carry out steps begin with."""
 
+RUN_RETRIES = 2
+
 EXECUTED = ("tool", "command", "call", "agent")
 
 
 def breaker_of(step: Step) -> str | None:
     """What may hold back the job of a step."""
     return f"breaker:tool:{step.tool}" if step.tool is not None else None
+
+
+def retries_of(kind: str, step: Step) -> int:
+    """How often a step is tried again: as it says, in a run at most three attempts in all if it says nothing."""
+    return step.retries if kind != "run" or "retries" in step.model_fields_set else RUN_RETRIES
 
 
 def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
@@ -30,7 +37,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
         json.dumps(said, separators=(",", ":")),
         step.queue or "default",
         scene.tenant_id,
-        max_attempts=step.retries + 1,
+        max_attempts=retries_of(scene.kind.name, step) + 1,
         on_exhausted="fail",
         hold_key=breaker_of(step),
         actor=scene.actor.name,
