@@ -21,6 +21,7 @@ from detent.service import approvals, artifacts, limits, results, signals
 from detent.service.endings import Endings
 from detent.service.new_jobs import new_job, new_jobs
 from detent.service.retention import Retention
+from detent.service.step_jobs import PREFIX
 from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.approvals import Approval
@@ -183,6 +184,8 @@ class Detent:
         return declare
 
     def _register(self, kind: JobType) -> None:
+        if kind.name.startswith(PREFIX):
+            raise BadInput(what=f"job {kind.name}: names that begin with {PREFIX} are the steps of flows; give another")
         newest = self.kinds.get(kind.name)
         if newest is None:
             self.kinds[kind.name] = kind

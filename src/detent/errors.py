@@ -92,6 +92,12 @@ class BadFlow(DetentError):
         return cls(source=source, problems=problems)
 
 
+class BelongsToStep(DetentError):
+    """{id} carries out {step}, and is run again with it: detent steps reset {step}, or detent workstreams retry"""
+
+    status = 409
+
+
 class NotRunAgain(DetentError):
     """{id} is {state}; only what has ended without success ({ends}) can be run again"""
 

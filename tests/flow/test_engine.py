@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
+from detent import Detent, ids
+from detent.errors import BadInput, BelongsToStep
 from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
-from detent.service import flows
+from detent.service import flows, jobs
 from detent.service.flow_scene import Actor
 from detent.store import Store
 
@@ -214,3 +215,16 @@ async def test_a_cancelled_flow_leaves_nothing_behind(app: Detent) -> None:
     assert await store.unfinished_jobs(ref.id) == []
     assert definition.steps
     assert phases(ref.kind.step)["S_ABANDONED"] is Phase.GONE
+
+
+async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Detent) -> None:
+    definition = flow({"id": "a", "call": f"{__name__}:fail_at_first", "with": {"name": "a", "times": 9}})
+    ref, store = await carried_out(app, definition)
+    (row,) = await store.steps(ref.id)
+    with pytest.raises(BelongsToStep, match="steps reset step_"):
+        await jobs.retry(store, 1, ids.public("job", row["job_id"]))
+
+
+def test_no_job_may_be_called_as_those_of_steps_are() -> None:
+    with pytest.raises(BadInput, match="detent"):
+        Detent("sqlite:///:memory:").job(name="detent.call")(lambda ctx: None)

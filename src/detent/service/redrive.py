@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detent.errors import RunAgainBefore
-from detent.lifecycle import JOB
+from detent.errors import BelongsToStep, RunAgainBefore
+from detent.lifecycle import JOB, RUN_STEP
 from detent.service.entities import public_id
 from detent.store import JobFilter, NewJob, Store
 from detent.store.records import HELD_BY_LIMIT
 
 COPIED = ("kind", "payload", "queue", "tenant_id", "priority", "max_attempts", "on_exhausted", "hold_key", "limit_key")
 TRACED = ("correlation_id", "trace_id")
-COLUMNS = ("id", *COPIED, *TRACED)
+COLUMNS = ("id", "step_id", *COPIED, *TRACED)
 CAUSE = "redrive"
 
 
@@ -36,7 +36,12 @@ async def run_again(
 async def run_all_again(
     store: Store, rows: Sequence[dict[str, Any]], *, again: bool = False, actor: str | None = None
 ) -> list[int]:
-    """A new job for each of these, all or none. What somebody else ran again in this very moment is that one's job."""
+    """A new job for each of these, all or none. What somebody else ran again in this very moment is that one's job. A
+    job that carries out a step is run again with its step, or not at all."""
+    for row in rows:
+        if row["step_id"] is not None:
+            step = public_id(RUN_STEP.name, row["step_id"])
+            raise BelongsToStep(id=public_id(JOB.name, row["id"]), step=step)
     return await store.enqueue([_copy(row, again, actor) for row in rows])
 
 
