@@ -39,6 +39,7 @@ COMMANDS = {
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
     "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
+    "skills": Entry("detent.cli.skills:app", "See what agents are good at, and which skill a task goes to."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 

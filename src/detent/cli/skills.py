@@ -1,0 +1,88 @@
+"""`detent skills`: what agents are good at, and which skill a task would go to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from detent.agent.routing import Graded, Routed, grade, route
+from detent.agent.skill import Skill, skills
+from detent.cli import screen
+from detent.errors import NotFound
+
+app = typer.Typer()
+
+Folder = Annotated[
+    Path, typer.Option("--skills", envvar="DETENT_SKILLS", metavar="FOLDER", help="Where your own skills are.")
+]
+HERE = Path("skills")
+
+
+@app.command("list")
+def list_(folder: Folder = HERE, as_json: screen.Json = False) -> None:
+    """List the skills: your own, then the built-in ones that none of them replaces."""
+    found = skills(folder)
+    screen.emit([_as_json(skill) for skill in found], lambda: _table(found), as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = HERE, as_json: screen.Json = False
+) -> None:
+    """Show a skill: what points to it, what it may use, and what the model is told."""
+    found = next((skill for skill in skills(folder) if skill.name == name), None)
+    if found is None:
+        raise NotFound(what="skill", id=repr(name), listing="detent skills list")
+    screen.emit({**_as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
+
+
+@app.command("route")
+def route_(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A task, as you would give it to an agent.")],
+    folder: Folder = HERE,
+    as_json: screen.Json = False,
+) -> None:
+    """Say which skill and which tier of models a task would go to, and why."""
+    routed, graded = route(text, skills(folder)), grade(text)
+    scores = [{"skill": one.skill.name, "points": one.points, "keywords": one.words} for one in routed.scores]
+    chosen = {"skill": routed.skill.name, "why": routed.why, "scores": scores}
+    tier = {"tier": graded.tier, "points": graded.points, "why": graded.why}
+    screen.emit({**chosen, "model": tier}, lambda: _explained(routed, graded), as_json)
+
+
+def _as_json(skill: Skill) -> dict[str, Any]:
+    return {
+        "name": skill.name,
+        "description": skill.description,
+        "keywords": skill.keywords,
+        "tools": skill.tools,
+        "output_schema": skill.output_schema,
+        "source": skill.source,
+    }
+
+
+def _table(found: list[Skill]) -> Table:
+    table = screen.table("skill", "for", "from")
+    for skill in found:
+        table.add_row(skill.name, skill.description, skill.source or "built in")
+    return table
+
+
+def _shown(skill: Skill) -> str:
+    parts = {
+        "for": skill.description,
+        "keywords": ", ".join(skill.keywords) or "none",
+        "tools": ", ".join(skill.tools) or "none",
+        "from": skill.source or "built in",
+    }
+    return "\n".join([skill.name, *(f"  {name:<9} {text}" for name, text in parts.items()), "", skill.instructions])
+
+
+def _explained(routed: Routed, graded: Graded) -> str:
+    width = max(len(one.skill.name) for one in routed.scores)
+    scores = [f"  {one.skill.name:<{width}} {one.points:>3}  {', '.join(one.words)}" for one in routed.scores]
+    head = f"{routed.skill.name}: {routed.why}"
+    return "\n".join([head, *scores, f"tier {graded.tier}: {graded.why}"])
