@@ -42,7 +42,7 @@ BUILT_IN = (
     Skill(
         "testing",
         "Write or mend tests",
-        ("test", "tests", "testing", "unit test", "integration test", "coverage", "pytest", "assert", "regression"),
+        ("test", "testing", "unit test", "integration test", "coverage", "pytest", "assert", "regression"),
         "You write tests that would fail if the behaviour were wrong. Name each after what it shows.",
     ),
     Skill(
