@@ -228,3 +228,47 @@ async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Detent) 
 def test_no_job_may_be_called_as_those_of_steps_are() -> None:
     with pytest.raises(BadInput, match="detent"):
         Detent("sqlite:///:memory:").job(name="detent.call")(lambda ctx: None)
+
+
+async def test_a_flow_runs_once_for_each_element_of_a_list(app: Detent) -> None:
+    inner = flow(step("x", given={"n": "${inputs.n}"}), inputs={"n": {"type": "integer"}})
+    each = step("each", flow="inner", for_each={"items": [1, 2, 3], "limit": 2}, **{"with": {"n": "${item}"}})
+    store = await app.open()
+    ref = await flows.start(
+        store, flow(each, step("c", "each", given={"n": "${each.items[2].steps.x.n}"})), library={"inner": inner}
+    )
+    await app.work(until_idle=True)
+    state, _ = await states(store, ref)
+    (output,) = await store.outputs(ref.id, ["c"])
+    assert (state, json.loads(output.output or "")["n"]) == ("S_SUCCESS", 3)
+
+
+async def test_a_flow_inside_that_cannot_be_started_fails_its_step_and_says_why(app: Detent) -> None:
+    inner = flow(step("x"), inputs={"n": {"type": "integer", "required": True}})
+    sub = step("sub", "a", flow="inner", **{"with": {"n": "${a.name}"}})
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), sub), library={"inner": inner})
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("S_FAILED", {"a": "S_SUCCESS", "sub": "S_FAILED"})
+    assert "should be of type integer" in str((await store.steps(ref.id, names=["sub"]))[0]["error"])
+
+
+async def test_of_several_steps_one_of_which_cannot_begin_none_does(app: Detent) -> None:
+    definition = flow(
+        step("a"), step("b", "a"), step("bad", "a", when="${a.name} < 3"), step("c", "a"), abandon_after="1h"
+    )
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert (state, ORDER) == ("S_FAILED", ["a"])
+    assert steps == {"a": "S_SUCCESS", "b": "S_PENDING", "bad": "S_FAILED", "c": "S_PENDING"}
+    assert await store.unfinished_jobs(ref.id) == []
+
+
+async def test_a_failed_flow_inside_fails_the_one_around_it(app: Detent) -> None:
+    inner = flow({"id": "x", "call": f"{__name__}:fail_at_first", "with": {"name": "x", "times": 9}})
+    store = await app.open()
+    ref = await flows.start(store, flow(step("sub", flow="inner"), step("b", "sub")), library={"inner": inner})
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("S_FAILED", {"sub": "S_FAILED", "b": "S_PENDING"})

@@ -114,6 +114,7 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _ids(document, flow)
     yield from _unknown_dependencies(document, flow)
     yield from _run_rules(document, flow)
+    yield from _lists(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -152,6 +153,15 @@ def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
             if key in step.model_fields_set:
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a run, whose steps go in order; use kind: workstream")
+
+
+def _lists(document: Document, flow: Flow) -> Iterator[Problem]:
+    for place, step in enumerate(flow.steps):
+        if step.for_each is not None and step.kind in ("approval", "crew"):
+            line = document.line(("steps", place, "for_each"))
+            yield Problem(
+                line, f"for_each cannot be said of a step of kind {step.kind}; put it into a flow"
+            )
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

@@ -44,7 +44,9 @@ async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]]) -> Non
     scene.steps = {row["name"]: row for row, _ in settled}
     # Sent again after a lost answer, a move of a job finds its step moved already, and all that follows done.
     moved = [row for row, change in settled if await _follow(scene, row, change)]
-    await go_on(scene, moved)
+    if moved:
+        await go_on(scene, moved)
+    await scene.write()
 
 
 async def _follow(scene: Scene, row: Row, change: Change) -> bool:
@@ -213,9 +215,9 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
         case Begin.GATE:
             await gates.open_gate(scene, row)
         case Begin.SUBFLOW:
-            scene.move(row, Verb.START)
-            await subflows.start(scene, row)
-            await scene.look_again()
+            if error := await subflows.start(scene, row):
+                fail_step(scene, row, error)
+                await fail(scene, row)
         case Begin.CREW:
             scene.move(row, Verb.START)
             await subflows.muster(scene, row)
@@ -235,6 +237,7 @@ async def fail(scene: Scene, step: Row) -> None:
     if phases_of_flow(scene) is not Phase.ACTIVE:
         return
     error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
+    scene.jobs.clear()  # what was about to begin does not
     await withdraw(scene, "its flow failed")
     if scene.kind.name == "run":
         scene.move_flow(Verb.FAIL, error, error=error)
@@ -316,7 +319,8 @@ async def conclude(scene: Scene) -> None:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
             scene.move_flow(Verb.SUCCEED)
-    if scene.over:
+    if scene.ends:
+        scene.ends = False
         await scene.write()
         await _over(scene)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import Verb
+from detent.service import subflows
 from detent.service.flow_scene import Row, Scene, content
 from detent.service.step_jobs import step_job
 from detent.store.records import Birth
@@ -82,9 +83,21 @@ async def _begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> None:
     if not rows:
         return
     given = {one.name: one.item for one in await scene.tx.outputs(scene.id, [row["name"] for row in rows])}
-    step = scene.shape.steps[parent["name"]]
     for row in rows:
-        scene.jobs.append(step_job(scene, row, step, json.loads(given[row["name"]] or "null")))
+        scene.steps[row["name"]] = row
+        await _begin_one(scene, parent, row, json.loads(given[row["name"]] or "null"))
+
+
+async def _begin_one(scene: Scene, parent: Row, row: Row, item: Any) -> None:
+    """By a job, or as a flow of its own; what cannot begin fails."""
+    step = scene.shape.steps[parent["name"]]
+    if step.flow is None:
+        scene.jobs.append(step_job(scene, row, step, item))
+    elif error := await subflows.start(scene, row, item):
+        from detent.service import advance
+
+        advance.fail_step(scene, row, error)
+        await advance.go_on(scene, [row])
 
 
 def _limit(scene: Scene, parent: Row) -> int:

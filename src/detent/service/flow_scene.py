@@ -50,6 +50,8 @@ class Scene:
         self.steps: dict[str, Row] = {}
         self.changes: list[Change] = []
         self.jobs: list[NewJob] = []
+        self.ends = False
+        """Whether it was decided here that the flow is over, and others have not been told."""
         self._values: dict[str, Any] = {}
 
     @classmethod
@@ -101,7 +103,7 @@ class Scene:
         found = await self.tx.steps(self.id)
         self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
 
-    async def values(self, wanted: Iterable[Reference]) -> Look:
+    async def values(self, wanted: Iterable[Reference], item: Any = None) -> Look:
         """Finds these values; those of steps come from the database."""
         names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
         if names:
@@ -109,7 +111,7 @@ class Scene:
             for output in await self.tx.outputs(self.id, sorted(names)):
                 self._values[output.name] = await content(self.tx, self.tenant_id, output)
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
-        return looking({**self._values, **known})
+        return looking({**self._values, **known}, item)
 
     async def look_again(self) -> None:
         """Reads the flow and the steps that were read anew: something else in this transaction may have moved them."""
@@ -126,6 +128,7 @@ class Scene:
     def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
         """Decides a move of the flow itself."""
         self._move(self.kind.flow, self.flow, verb, reason, values)
+        self.ends |= self.over
 
     def _move(self, lifecycle: Lifecycle, row: Row, verb: Verb, reason: str | None, values: Mapping[str, Any]) -> None:
         because = reason if reason is not None else self.actor.reason

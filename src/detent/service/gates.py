@@ -19,6 +19,7 @@ from detent.store.steps import NewGate
 APPROVED, REJECTED, EXPIRED, WITHDRAWN = "approved", "rejected", "expired", "withdrawn"
 
 MOST_SHOWN = 20
+LONGEST_QUESTION = 10_000
 
 
 async def open_gate(scene: Scene, row: Row) -> None:
@@ -52,7 +53,7 @@ async def _ask(scene: Scene, row: Row) -> Approval:
 def question(scene: Scene, step: Step, asked: Asked, look: Look) -> str:
     """What is asked, in words."""
     text = asked.question or step.description or f"{scene.flow['name']}: go on after {step.id}?"
-    return expression.as_text(_filled(text, look))
+    return expression.as_text(_filled(text, look))[:LONGEST_QUESTION]
 
 
 async def released(scene: Scene, name: str) -> list[dict[str, Any]]:

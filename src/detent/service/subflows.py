@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from detent import ids
-from detent.errors import NotFound
+from detent.errors import BadInput, NotFound
 from detent.flow import expression
+from detent.flow.expression import Wrong
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb
@@ -20,15 +21,21 @@ from detent.store.templates import PREFIX, Template
 GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
 
 
-async def start(scene: Scene, row: Row) -> None:
-    """Starts the flow that a step consists of."""
-    step = scene.shape.steps[row["name"]]
-    template = await _template(scene, step.flow or "")
-    look = await scene.values(step.references)
-    given = expression.filled(step.with_, look)
+async def start(scene: Scene, row: Row, item: Any = None) -> str | None:
+    """Starts the flow that a step consists of; returns why it cannot be, and then nothing was changed. It may be over
+    at once, and the flow around it with it: the scene is looked at again."""
+    step = scene.shape.steps[str(row["name"]).partition("[")[0]]
+    look = await scene.values(step.references, item)
+    try:
+        template = await _template(scene, step.flow or "")
+        inputs = bound(shape_of(template).flow, expression.filled(step.with_, look))
+    except (BadInput, NotFound, Wrong) as error:
+        return str(error)
+    scene.move(row, Verb.START)
     await scene.write()
-    inputs = bound(shape_of(template).flow, given)
     await launch.launched(scene.tx, template, inputs, actor=scene.actor, inside=scene, step_id=row["id"])
+    await scene.look_again()
+    return None
 
 
 async def _template(scene: Scene, named: str) -> Template:
