@@ -16,7 +16,12 @@ async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
     large = [(save.job.tenant_id, save.blob) for save in saves if save.blob is not None]
     if large:
         await postgres_blobs.keep(fetch, large)
-    rows = {(job, name): new for job, name, new in await fetch("checkpoint", **columns(saves))}
+    given: dict[str, Any] = columns(saves)
+    if len(saves) == 1:
+        found = await fetch("checkpoint_one", **{name: column[0] for name, column in given.items()})
+    else:
+        found = await fetch("checkpoint", **given)
+    rows = {(job, name): new for job, name, new in found}
     return [await _stands(fetch, save, rows.get((save.job.id, save.name))) for save in saves]
 
 

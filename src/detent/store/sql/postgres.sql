@@ -251,9 +251,7 @@ SELECT id FROM gone;
 -- are held, and again which results are new: one of that name that is there already stands. Each job is found by its key
 -- and locked before it is looked at: were the conditions in one place, the planner would search all that run for each.
 WITH held AS MATERIALIZED (
-    SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
-        :result::json[], :hash::text[], :code::text[], :version::int[])
-        AS g(job_id, epoch, owner, name, result, hash, code, version)
+    SELECT g.*, j.tenant_id FROM {saved}
     CROSS JOIN LATERAL (
         SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = g.job_id FOR SHARE OF j) AS j
     WHERE j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running} AND j.lease_until > detent_now()),
