@@ -1,9 +1,9 @@
 """The triggers of PostgreSQL: they refuse what is not declared, and log what the product does not log itself.
 
-What is legal is said in a trigger's WHEN clause, so that a declared move calls no function. The server reads that clause
-anew for every statement, so it is short: it knows what happens all the time, and a function decides the rest. The
-product writes its events in the statement that moves the rows and says so with the setting `detent.logs`; every other
-session is logged by trigger.
+What is legal is said in a trigger's WHEN clause, so that a declared move calls no function. The server reads it anew
+for every statement, so it is short: it knows what happens all the time, and a function decides the rest. The product
+writes its events in the statement that moves the rows and says so with the setting `detent.logs`; every other session
+is logged by trigger.
 """
 
 # ruff: noqa: S608 - every word put into SQL here comes from a declaration in this package, never from a user.

@@ -49,8 +49,8 @@ _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash)"
 )
 
-# One text, two statements: a claim, and a claim that starts the jobs in the same write; jobs that have limits, and those
-# that have none; results of steps, and a single one, which would take longer as arrays of one element.
+# One text, two statements: a claim, and a claim that starts the jobs in the same write; jobs without limits, and jobs
+# with; results of steps, and a single one, which would take longer as arrays of one element.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 _TEXTS = {"claim_and_start": "claim", "enqueue_limited": "enqueue", "checkpoint_one": "checkpoint"}
 
