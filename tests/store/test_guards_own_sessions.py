@@ -39,7 +39,7 @@ def let_through(hand: Hand, attempts: dict[tuple[object, ...], str]) -> list[tup
 
 
 def births_let_through(hand: Hand) -> list[tuple[object, ...]]:
-    attempts = {}
+    attempts: dict[tuple[object, ...], str] = {}
     for move, state, seq, epoch in product(MOVES, (*JOB.states, "NOWHERE"), (0, 1, 2, 3, 4), (0, 1)):
         changed = {"move": f"'{move}'", "state": f"'{state}'", "seq": str(seq), "epoch": str(epoch)}
         attempts[move, state, seq, epoch] = insert("job", new_id(), **changed)
@@ -48,7 +48,7 @@ def births_let_through(hand: Hand) -> list[tuple[object, ...]]:
 
 def leaps_let_through(hand: Hand) -> list[tuple[object, ...]]:
     """Updates that raise seq by anything but one."""
-    attempts = {}
+    attempts: dict[tuple[object, ...], str] = {}
     for source in JOB.states:
         job = put(hand, "job", source)
         for move, state, seqs, epochs in product(MOVES, (*JOB.states, "NOWHERE"), (-1, 2, 3), (0, 1)):
