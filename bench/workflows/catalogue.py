@@ -34,7 +34,8 @@ SYSTEMS = (
         note="handlers in Node, 200 calls at a time; 4 partitions, the log of a single node, with fsync. Its 3 ms,"
         " once seen alone, were not to be had here. No better than this were: the log of a cluster; 1 or 2 partitions;"
         " 1 or 4 threads; commits in the background; RocksDB without statistics or compression; protocol v7; Node 24;"
-        " one core for all. Without fsync it is 5.5 ms; with it, its server takes more than 5 ms of a core for a lone workflow",
+        " one core for all. Without fsync it is 5.5 ms; with it, its server takes more than 5 ms of a core for a lone"
+        " workflow",
     ),
     _workflows(
         "prefect",

@@ -98,6 +98,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._departure = Departure(settings.grace_us / 1_000_000)
         self._maybe_due = True
+        self._slots: list[Slot] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
@@ -212,6 +213,11 @@ class Worker:
     def _give_up(self, what: str) -> None:
         self._departure.exhausted(what)
         self._changed.set()
+
+    def works_on(self, tenant_id: int, job: int) -> bool:
+        """Whether a handler of this worker runs this job now."""
+        running = (slot.job for slot in self._slots)
+        return any(one is not None and one.id == job and one.tenant_id == tenant_id for one in running)
 
     def doing(self) -> Doing:
         """What it is doing at this moment."""
