@@ -17,11 +17,9 @@ async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
     if large:
         await postgres_blobs.keep(fetch, large)
     given: dict[str, Any] = columns(saves)
-    if len(saves) == 1:
-        found = await fetch("checkpoint_one", **{name: column[0] for name, column in given.items()})
-    else:
-        found = await fetch("checkpoint", **given)
-    rows = {(job, name): new for job, name, new in found}
+    if len(saves) == 1 and await fetch("new_checkpoint", **{name: column[0] for name, column in given.items()}):
+        return [saves[0].result]
+    rows = {(job, name): new for job, name, new in await fetch("checkpoint", **given)}
     return [await _stands(fetch, save, rows.get((save.job.id, save.name))) for save in saves]
 
 

@@ -49,10 +49,9 @@ _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash)"
 )
 
-# One text, two statements: a claim, and a claim that starts the jobs in the same write; jobs without limits, and jobs
-# with; results of steps, and a single one, which would take longer as arrays of one element.
+# One text, two statements: a claim, and a claim that starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
-_TEXTS = {"claim_and_start": "claim", "enqueue_limited": "enqueue", "checkpoint_one": "checkpoint"}
+
 
 # What a claim on SQLite adds when some kinds are to be left to others. Usually none are, and then it is not asked.
 KNOWN = "_known"
@@ -64,19 +63,6 @@ _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
     SELECT DISTINCT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key
     FROM born WHERE limit_key IS NOT NULL),
 """
-
-_SAVED = {
-    "job_id": "bigint",
-    "epoch": "int",
-    "owner": "bigint",
-    "name": "text",
-    "result": "json",
-    "hash": "text",
-    "code": "text",
-    "version": "int",
-}
-_MANY_SAVED = f"unnest({', '.join(f':{name}::{type}[]' for name, type in _SAVED.items())}) AS g({', '.join(_SAVED)})"
-_ONE_SAVED = f"(SELECT {', '.join(f':{name}::{type} AS {name}' for name, type in _SAVED.items())}) AS g"
 
 _WORDS = {
     "given": GIVEN,
@@ -239,10 +225,9 @@ class Catalogue:
         words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
         words["known"] = _LEFT_TO_OTHERS if plain != name else ""
         words["also_born"], words["woken"] = (_ALSO_BORN, _WOKEN) if name == "enqueue_limited" else ("", "")
-        words["saved"] = _ONE_SAVED if name == "checkpoint_one" else _MANY_SAVED
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
-        raw = self._raw[_TEXTS.get(plain, plain)]
+        raw = self._raw["claim" if plain in CLAIMS else plain.removesuffix("_limited")]
         return fill(raw, lambda word: words[word] if word in words else self._word(word))
 
     def _word(self, word: str) -> str | None:

@@ -246,12 +246,26 @@ noted AS (
         pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
 SELECT id FROM gone;
 
+-- name: new_checkpoint
+-- The result of a single step, if its job is still held and none of that name is there: as the next statement, which tells
+-- more and takes longer.
+INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+SELECT :job_id::bigint, detent_now(), j.tenant_id, :epoch::int, :version::int, :name::text, :code::text, :hash::text,
+    :result::json
+FROM (SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = :job_id::bigint
+    FOR SHARE OF j) AS j
+WHERE j.epoch = :epoch::int AND j.owner = :owner::bigint AND j.state = {job.running} AND j.lease_until > detent_now()
+ON CONFLICT (job_id, name) DO NOTHING
+RETURNING true;
+
 -- name: checkpoint
 -- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs
 -- are held, and again which results are new: one of that name that is there already stands. Each job is found by its key
 -- and locked before it is looked at: were the conditions in one place, the planner would search all that run for each.
 WITH held AS MATERIALIZED (
-    SELECT g.*, j.tenant_id FROM {saved}
+    SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
+        :result::json[], :hash::text[], :code::text[], :version::int[])
+        AS g(job_id, epoch, owner, name, result, hash, code, version)
     CROSS JOIN LATERAL (
         SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = g.job_id FOR SHARE OF j) AS j
     WHERE j.epoch = g.epoch AND j.owner = g.owner AND j.state = {job.running} AND j.lease_until > detent_now()),
