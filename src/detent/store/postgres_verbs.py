@@ -107,7 +107,8 @@ class PostgresVerbs(PostgresReads):
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
         rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
-        made = Job(*(rows or await self._surely(partial(self._fetch, "job", id=id)))[0])
+        rows = rows or await self._surely(partial(self._fetch, "job", id=id))
+        made = Job(*rows[0])
         self.tally.claimed(rows if made.owner == worker else [], None)
         return made
 

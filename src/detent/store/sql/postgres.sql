@@ -75,11 +75,11 @@ way AS MATERIALIZED (
         THEN :worker::bigint END AS owner FROM clock),
 born AS (
     INSERT INTO jobs (id, created_at, run_at, tenant_id, correlation_id, trace_id, priority, max_attempts, queue, kind,
-        on_exhausted, parent_id, payload, owner, updated_at, started_at, lease_until, claim_id, seq, attempts, state,
-        move, actor, cause)
+        on_exhausted, hold_key, redriven_from, parent_id, payload, owner, updated_at, started_at, lease_until, claim_id,
+        seq, attempts, state, move, actor, cause)
     SELECT :id::bigint, now, now, :tenant_id::int, :correlation_id::text, :trace_id::text, :priority::int,
-        :max_attempts::int, :queue::text, :kind::text, :on_exhausted::text, :parent_id::bigint, :payload::json, owner,
-        t.*
+        :max_attempts::int, :queue::text, :kind::text, :on_exhausted::text, :hold_key::text, :redriven_from::bigint,
+        :parent_id::bigint, :payload::json, owner, t.*
     FROM way CROSS JOIN LATERAL (
         SELECT now + 2, now + 2, now + :lease_us::bigint, :claim_id::bigint, 3, 1, {job.running}, {job.start},
             'w:' || owner, NULL WHERE owner IS NOT NULL
