@@ -1,23 +1,25 @@
 """What the comparison prints: figures, ratios beside Detent, its share of the floor, targets, and doubts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from bench.peers.catalogue import System
 from bench.peers.measurement import Figures
-from bench.peers.targets import Measured, Wanted, advantage, not_at_their_best
+from bench.peers.targets import Measured, Target, advantage, not_at_their_best, reference
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What is told of each system: a column for every figure, and those in which it is set beside Detent."""
+    """What is told of each system: a column for every figure, and those in which it is set beside Detent; and times
+    once seen of peers that Detent's are set beside, by their labels."""
 
     title: str
     columns: Mapping[str, str]
     compared: Sequence[str]
+    references: Mapping[str, str] = field(default_factory=dict)
 
 
 COLUMNS = {
@@ -43,7 +45,7 @@ def show(
     systems: Sequence[System],
     measured: Measured,
     floors: dict[str, float],
-    targets: Sequence[Wanted],
+    targets: Sequence[Target],
     doubts: Iterable[str],
 ) -> None:
     console.print(_figures(sheet, systems, measured))
@@ -56,6 +58,9 @@ def show(
             )
     if targets:
         console.print(_verdicts(sheet, targets, measured))
+    for label, figure in sheet.references.items():
+        if label in measured:
+            console.print(reference(label, figure, sheet.columns[figure], systems, measured), highlight=False)
     for system in systems:
         if system.note and measured[system.label].values:
             console.print(f"{system.label}: {system.note}", style="dim")
@@ -88,7 +93,7 @@ def _ratios(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Tabl
     return table
 
 
-def _verdicts(sheet: Sheet, targets: Sequence[Wanted], measured: Measured) -> Table:
+def _verdicts(sheet: Sheet, targets: Sequence[Target], measured: Measured) -> Table:
     table = Table("target", "wanted", "found", "", title="Targets", title_justify="left")
     for target in targets:
         verdict = "met" if target.met(measured) else "[red]not met[/red]"

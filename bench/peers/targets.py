@@ -1,7 +1,7 @@
 """What Detent is to reach beside its peers, and what shows that a peer was not at its best. Pure."""
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.peers.catalogue import SYSTEMS, System
@@ -41,34 +41,6 @@ class Target:
         return what, f"≥ {self.at_least:.2f}×", "not measured" if found is None else f"{found:.2f}×"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A time of Detent's is to stay below so much, whatever its peers need."""
-
-    figure: str
-    ours: str
-    below: float
-
-    @property
-    def speaks_of(self) -> set[str]:
-        return {self.ours}
-
-    def met(self, measured: Measured) -> bool:
-        found = self._found(measured)
-        return found is not None and found < self.below
-
-    def told(self, columns: Mapping[str, str], measured: Measured) -> tuple[str, str, str]:
-        found = self._found(measured)
-        what = f"{columns[self.figure].split(',')[0]}, {self.ours}"
-        return what, f"< {self.below:g}", "not measured" if found is None else f"{found:.2f}"
-
-    def _found(self, measured: Measured) -> float | None:
-        return measured[self.ours].median(self.figure) if self.ours in measured else None
-
-
-Wanted = Target | Limit
-
-
 def _targets() -> Iterator[Target]:
     for figure in ("drain", "drain_two", "bulk"):
         yield Target(figure, "detent/postgres", "pgqueuer/postgres")
@@ -91,6 +63,18 @@ def advantage(measured: Measured, figure: str, ours: str, peer: str) -> float | 
     if not mine or not theirs:
         return None
     return theirs / mine if figure in LESS_IS_BETTER else mine / theirs
+
+
+def reference(label: str, figure: str, what: str, systems: Sequence[System], measured: Measured) -> str:
+    """A time once seen of a peer beside what it and Detent need here, and how fast this machine is."""
+    (peer,) = (system for system in systems if system.label == label)
+    here = {system.label: measured[system.label].median(figure) for system in systems if system is peer or system.ours}
+    found = "; ".join(f"{name} {'not measured' if time is None else f'{time:.2f}'}" for name, time in here.items())
+    shares = [share for system in systems for name, share in _shares(system, measured) if name not in LESS_IS_BETTER]
+    speed = (
+        f"; peers here reach {statistics.median(shares):.0%} of the rates once seen, in the middle" if shares else ""
+    )
+    return f"{what}: once seen of {label} {peer.seen[figure]:g}. Here: {found}{speed}"
 
 
 def not_at_their_best(systems: list[System], measured: Measured) -> list[str]:

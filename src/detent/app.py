@@ -427,14 +427,14 @@ class Detent:
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
         self._workers.append(worker)
-        self._endings.workers_here += 1
+        self._endings.workers_here.append(worker.works_on)
         if self._stopped:
             worker.stop()
         try:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
-            self._endings.workers_here -= 1
+            self._endings.workers_here.remove(worker.works_on)
 
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""

@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 import apsw
 import asyncpg
 
-# One write may take a job over two moves: a claim that starts it at once passes through `assigned`.
+# One write may take a job over two moves: a claim that starts it at once passes through `assigned`. One that is started
+# as it is enqueued may be born running.
+_BORN = "CASE NEW.state WHEN 'running' THEN 3 ELSE 1 END"
 _STEPS = "CASE WHEN OLD.state = 'queued' AND NEW.state = 'running' THEN 2 ELSE 1 END"
 _TABLE = "CREATE TABLE observed (job bigint NOT NULL, moves int NOT NULL)"
-_BIRTH = "INSERT INTO observed VALUES (NEW.id, 1)"
+_BIRTH = f"INSERT INTO observed VALUES (NEW.id, {_BORN})"
 _CHANGE = f"INSERT INTO observed VALUES (NEW.id, {_STEPS})"
 _MOVED = "OLD.state <> NEW.state OR OLD.epoch <> NEW.epoch"
 _COUNT = "SELECT coalesce(sum(moves), 0) FROM observed"

@@ -14,7 +14,7 @@ def moved(dialect: Dialect, trigger: str) -> str:
     move, catalogue = JOB.move(trigger), Catalogue(dialect)
     change = Change(JOB, move, 1, 1, move.sources[0].name, 1, 0, Right.HOLDER)
     sql, _, names, extras = catalogue.move(change)
-    return sql if dialect is SQLITE else catalogue.shaped(change, dict.fromkeys((*names, *extras), (1,))).sql
+    return sql if dialect is SQLITE else catalogue.shaped(change, dict.fromkeys((*names, *extras), (1, 1))).sql
 
 
 def bare(sql: str) -> str:

@@ -12,7 +12,7 @@ from bench.peers.comparison import compare
 from bench.peers.engine import Engines
 from bench.peers.measurement import Effort, Figures, measure, station
 from bench.peers.processes import Failed
-from bench.peers.targets import Limit
+from bench.peers.targets import reference
 from bench.workflows.catalogue import SYSTEMS
 from bench.workflows.comparison import OF_WORKFLOWS, TARGETS
 from bench.workflows.measurement import PARTS, insist_on_results
@@ -60,12 +60,17 @@ def test_every_target_speaks_of_systems_that_are_measured_in_every_round() -> No
         assert all(systems[label].every_round for label in target.speaks_of)
 
 
-def test_a_time_that_was_not_measured_is_not_below_its_limit() -> None:
-    limit = Limit("p50_ms", "a", 3.0)
-    assert not limit.met({})
-    assert not limit.met({"a": Figures(trouble=["did not start"])})
-    assert limit.told({"p50_ms": "alone p50, ms"}, {}) == ("alone p50, a", "< 3", "not measured")
-    assert limit.told({"p50_ms": "alone p50, ms"}, {"a": figures(p50_ms=2.5)})[2] == "2.50"
+def test_a_time_once_seen_of_a_peer_is_told_beside_what_is_found_here() -> None:
+    systems = [OURS, System("peer", "server", 1, {"rate": 100.0, "p50_ms": 3.0})]
+    measured = {"detent/sqlite": figures(p50_ms=2.5), "peer/server": figures(rate=65.0, p50_ms=9.0)}
+    told = reference("peer/server", "p50_ms", "alone p50, ms", systems, measured)
+    assert told == (
+        "alone p50, ms: once seen of peer/server 3. Here: detent/sqlite 2.50; peer/server 9.00; "
+        "peers here reach 65% of the rates once seen, in the middle"
+    )
+    absent = {"detent/sqlite": figures(p50_ms=2.5), "peer/server": Figures(trouble=["not installed"])}
+    told = reference("peer/server", "p50_ms", "alone p50, ms", systems, absent)
+    assert told.endswith("Here: detent/sqlite 2.50; peer/server not measured")
 
 
 def test_workflows_are_timed_until_there_were_enough_or_the_time_is_over() -> None:

@@ -9,7 +9,7 @@ from detent.store.records import JOB_COLUMNS
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, entity, log, worker
 
-SAID = {"payload": '{"n": 1}', "priority": 3, "actor": "ann", "correlation_id": "c-1", "trace_id": "t-1"}
+SAID = {"payload": '{"n": 1}', "priority": 3, "actor": "ann", "correlation_id": "c", "trace_id": "t", "hold_key": "h"}
 TIMES = ("created_at", "updated_at", "started_at", "run_at", "lease_until")
 
 

@@ -61,3 +61,20 @@ async def test_who_comes_in_the_moment_the_last_one_leaves_is_told_too(store: St
     waiting = asyncio.create_task(endings.reached(second))
     await moved(store, JOB, second, "cancel")
     await asyncio.wait_for(waiting, 10)
+
+
+async def test_nothing_is_asked_about_a_job_that_a_worker_here_works_on(store: Store) -> None:
+    (key,) = await queued(store)
+    endings = Endings(store)
+    asked: list[int] = []
+
+    def works_on(tenant_id: int, job: int) -> bool:
+        asked.append(job)
+        return tenant_id == 1 and len(asked) < 3
+
+    endings.workers_here.append(works_on)
+    assert await asyncio.wait_for(endings.heard_of(1, key, None), 10) is None
+    assert asked == [key] * 3
+    assert await asyncio.wait_for(endings.heard_of(2, key, None), 10) is None
+    assert len(asked) == 4
+    assert (endings._watch, endings._waiting) == (None, {})

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+import pytest
 
 from detent import Detent, metrics
+from detent.errors import StillUnfinished
 from detent.worker.context import Context
 from tests.worker.scene import eventually, last, triggers, working
 from tests.worker.test_tallies import counted
@@ -106,3 +110,23 @@ async def test_an_idle_worker_asks_no_more_than_it_must(app: Detent) -> None:
     found = await counted(await app.open())
     assert found.total(metrics.CLAIM_CALLS, outcome="jobs") == 20
     assert found.total(metrics.CLAIM_CALLS, outcome="empty") < 15
+
+
+async def test_who_waits_for_a_job_that_runs_here_does_so_no_longer_than_told(app: Detent) -> None:
+    going, gate = asyncio.Event(), asyncio.Event()
+
+    @app.job()
+    async def slow(ctx: Context) -> int:
+        going.set()
+        await gate.wait()
+        return 7
+
+    async with working(app):
+        job = await slow.enqueue()
+        await going.wait()
+        began = time.monotonic()
+        with pytest.raises(StillUnfinished):
+            await job.result("1s")
+        assert time.monotonic() - began < 1.9
+        gate.set()
+        assert await job.result("10s") == 7

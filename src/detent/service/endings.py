@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from detent.lifecycle import JOB, Change
 from detent.store import Reader
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
+
+WorksOn = Callable[[int, int], bool]
+"""Of a tenant and a job."""
 
 
 class Endings:
@@ -20,8 +23,8 @@ class Endings:
         self._waiting: dict[int, list[asyncio.Future[Change | None]]] = {}
         self._joined = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
-        self.workers_here = 0
-        """How many workers of this process tell of what they settle."""
+        self.workers_here: list[WorksOn] = []
+        """Those of this process, who tell of what they settle; asked for a job, each says whether it works on it."""
 
     async def reached(self, key: int) -> Change | None:
         """Returns when the job has ended, or is no longer there; with its last move, if that was made here."""
@@ -35,16 +38,19 @@ class Endings:
         finally:
             self._leave(key, told)
 
-    async def heard_of(self, key: int, at_most: float | None) -> Change | None:
-        """The last move of a job that a worker in this process is about to settle; none if it does not within a moment.
-        Nothing is asked of the database."""
+    async def heard_of(self, tenant_id: int, key: int, at_most: float | None) -> Change | None:
+        """The last move of a job that a worker in this process works on; none if none does, or not for a moment, or the
+        time is over. Nothing is asked of the database."""
         told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(told)
+        look, left = SHORTEST_LOOK, float("inf") if at_most is None else at_most
         try:
-            async with asyncio.timeout(SHORTEST_LOOK if at_most is None else min(at_most, SHORTEST_LOOK)):
-                return await told
-        except TimeoutError:
-            return None
+            while not (await asyncio.wait((told,), timeout=min(look, left)))[0]:
+                left -= look
+                if left <= 0 or not any(works_on(tenant_id, key) for works_on in self.workers_here):
+                    return None
+                look = min(look * 2, LONGEST_LOOK)
+            return told.result()
         finally:
             self._leave(key, told)
 

@@ -173,15 +173,16 @@ async def wait(
     """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`. Many who wait
     share their `endings`."""
     limit = None if at_most is None else span_us(at_most) / 1_000_000
+    ends_at = None if limit is None else asyncio.get_running_loop().time() + limit
     if endings is not None and endings.workers_here:
-        last = await endings.heard_of(key_of(id), limit)
+        last = await endings.heard_of(tenant_id, key_of(id), limit)
         if last is not None and last.tenant_id == tenant_id and last.move.target is SUCCEEDED:
             return _after({"id": last.id, "tenant_id": tenant_id, "reason": None, "error": None}, last)
     row = await find(store, tenant_id, id)
     if JOB.state(row["state"]).final:
         return row
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout_at(ends_at):
             last = await (endings or Endings(store)).reached(row["id"])
             if last is not None and last.move.target is SUCCEEDED:
                 return _after(row, last)

@@ -37,11 +37,42 @@ def both(*conditions: str) -> str:
 
 def birth(lifecycle: Lifecycle) -> str:
     """How a row of this lifecycle must look when it is inserted."""
-    creation = lifecycle.creation
-    return (
-        f"NEW.seq = 1 AND NEW.epoch = 0 AND NEW.move = {literal(creation.trigger)} "
-        f"AND NEW.state = {literal(creation.target.name)}"
-    )
+    return f"NEW.seq = 1 AND NEW.epoch = 0 AND {_named(lifecycle.creation)}"
+
+
+def birth_with_pair(lifecycle: Lifecycle, pair_allowed: str) -> str:
+    """The same where a declared pair of moves may be part of the birth: as if it had followed at once."""
+    ways = [f"WHEN 1 THEN {_named(lifecycle.creation)}"]
+    seconds = [lifecycle.move(pair[1]) for pair in lifecycle.pairs if _from_birth(lifecycle, pair)]
+    ways += [f"WHEN 3 THEN {_named(second)} AND {pair_allowed}" for second in seconds]
+    return f"NEW.epoch = 0 AND CASE NEW.seq {' '.join(ways)} END"
+
+
+def _from_birth(lifecycle: Lifecycle, pair: tuple[str, str]) -> bool:
+    return lifecycle.initial in lifecycle.move(pair[0]).sources
+
+
+def _named(move: Move) -> str:
+    return f"NEW.move = {literal(move.trigger)} AND NEW.state = {literal(move.target.name)}"
+
+
+def usual(lifecycle: Lifecycle, pair_allowed: str) -> str:
+    """Legal moves in the fewest words there are: a declared one, or (where the condition holds) a declared pair. What
+    it does not know, `legality` decides. PostgreSQL reads a condition anew for every statement, and the words of all of
+    `legality` take it longer than the rest of a statement that moves one row."""
+    steps = {raises: _ways(lifecycle, raises=raises) for raises in (False, True)}
+    taken = "OLD.state || '>' || NEW.move || '>' || NEW.state"
+    epochs = [f"WHEN OLD.epoch{' + 1' * raises} THEN {taken} = ANY ({ways})" for raises, ways in steps.items() if ways]
+    pairs = " OR ".join(_pair(lifecycle, pair) for pair in lifecycle.pairs)
+    two = f" WHEN OLD.seq + 2 THEN ({pairs}) AND {pair_allowed}" if pairs else ""
+    return f"CASE NEW.seq WHEN OLD.seq + 1 THEN CASE NEW.epoch {' '.join(epochs)} END{two} END"
+
+
+def _ways(lifecycle: Lifecycle, *, raises: bool) -> str:
+    """Every way a declared move can take, as one array; those that raise the epoch, or those that do not."""
+    moves = [move for move in lifecycle.moves if move.raises_epoch is raises]
+    ways = [f"{state.name}>{move.trigger}>{move.target.name}" for move in moves for state in move.sources]
+    return literal("{" + ",".join(ways) + "}") + "::text[]" if ways else ""
 
 
 def legality(lifecycle: Lifecycle, pair_allowed: str) -> str:

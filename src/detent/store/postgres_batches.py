@@ -1,7 +1,8 @@
 """Statements that write many records at once on PostgreSQL, with their events.
 
 What is alike in all records of a batch is said once; what differs comes as arrays, one element for each record. Which
-columns differ is the statement's shape; only a few shapes are used, so that their plans are kept.
+columns differ is the statement's shape; only a few shapes are used, so that their plans are kept. A single record needs
+no arrays.
 """
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
@@ -134,5 +135,7 @@ class _Batch:
     def fenced(self) -> str:
         """The whole batch as rows, and the time. OFFSET 0 keeps the planner from looking inside: if it knew what all
         have in common it would rather search the table for that than go by key."""
-        common = "".join(f", {self.places[name]} AS {name}" for name in self.once)
-        return f"(SELECT a.*{common}, {NOW} AS now FROM {self.arrays} AS a({', '.join(self.each)}) OFFSET 0) AS g"
+        common = "".join(f"{self.places[name]} AS {name}, " for name in self.once)
+        if not self.each:
+            return f"(SELECT {common}{NOW} AS now OFFSET 0) AS g"
+        return f"(SELECT a.*, {common}{NOW} AS now FROM {self.arrays} AS a({', '.join(self.each)}) OFFSET 0) AS g"

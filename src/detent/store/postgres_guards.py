@@ -1,7 +1,9 @@
 """The triggers of PostgreSQL: they refuse what is not declared, and log what the product does not log itself.
 
-The refusal stands in a trigger's WHEN clause, so that a legal move calls no function. The product writes its events in
-the statement that moves the rows and says so with the setting `detent.logs`; every other session is logged by trigger.
+What is legal is said in a trigger's WHEN clause, so that a declared move calls no function. The server reads it anew
+for every statement, so it is short: it knows what happens all the time, and a function decides the rest. The product
+writes its events in the statement that moves the rows and says so with the setting `detent.logs`; every other session
+is logged by trigger.
 """
 
 # ruff: noqa: S608 - every word put into SQL here comes from a declaration in this package, never from a user.
@@ -14,8 +16,8 @@ from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.machine import Lifecycle
 from detent.store.guards import (
     EVENT_COLUMNS,
-    birth,
     birth_stamps,
+    birth_with_pair,
     both,
     event_type,
     fixed_columns,
@@ -24,6 +26,7 @@ from detent.store.guards import (
     mine,
     stamps,
     unended,
+    usual,
     words,
 )
 
@@ -35,8 +38,13 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'DT001', MESSAGE = 'detent: ' || TG_ARGV[0];
 END $$"""
 
-_REFUSE_MOVE = """CREATE OR REPLACE FUNCTION detent_refuse_move() RETURNS trigger LANGUAGE plpgsql AS $$
+# Whatever search_path the session has, the operators are the server's own.
+_DECIDE_MOVE = """CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF {legal} THEN
+        RETURN NEW;
+    END IF;
     RAISE EXCEPTION USING ERRCODE = 'DT001', MESSAGE = format(
         'detent: %s: %s -%s-> %s, seq %s to %s, epoch %s to %s',
         TG_ARGV[0], OLD.state, NEW.move, NEW.state, OLD.seq, NEW.seq, OLD.epoch, NEW.epoch);
@@ -46,25 +54,26 @@ END $$"""
 def postgres_guards() -> list[str]:
     """Every CREATE FUNCTION and CREATE TRIGGER statement, in the order to run them."""
     entities = [s for lifecycle in LIFECYCLES.values() for s in (*_refusals(lifecycle), *_logs(lifecycle))]
-    return [_REFUSE, _REFUSE_MOVE, *entities, *_event_refusals()]
+    return [_REFUSE, *entities, *_event_refusals()]
 
 
 def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
     name, table, said = _trigger_name(lifecycle), lifecycle.table, words(lifecycle)
     new, old, fixed = mine(lifecycle, "NEW"), mine(lifecycle, "OLD"), fixed_columns(lifecycle)
     changed = " OR ".join(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for column in fixed)
+    yield _DECIDE_MOVE.format(name=f"{name}_moves", legal=legality(lifecycle, _OWN))
     for rule, event, when in (
-        ("born", f"INSERT ON {table}", both(new, f"({birth(lifecycle)}) IS NOT TRUE")),
+        ("born", f"INSERT ON {table}", both(new, f"({birth_with_pair(lifecycle, _OWN)}) IS NOT TRUE")),
         (
             "moves",
             f"UPDATE OF state, seq, move, epoch ON {table}",
-            both(old, f"({legality(lifecycle, _OWN)}) IS NOT TRUE"),
+            both(old, f"({usual(lifecycle, _OWN)}) IS NOT TRUE"),
         ),
         ("fixed", f"UPDATE OF {', '.join(fixed)} ON {table}", both(old, f"({changed})")),
         ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
     ):
-        refuse = "detent_refuse_move" if rule == "moves" else "detent_refuse"
-        yield _trigger(f"{name}_{rule}", f"BEFORE {event}", when, f"{refuse}({literal(said[rule])})")
+        decides = f"{name}_moves" if rule == "moves" else "detent_refuse"
+        yield _trigger(f"{name}_{rule}", f"BEFORE {event}", when, f"{decides}({literal(said[rule])})")
     yield _statement_trigger(f"{name}_no_truncate", table, said["kept"])
 
 

@@ -121,6 +121,7 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
         rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
+        rows = rows or await self._surely(partial(self._fetch, "job", id=id))
         made = Job(*rows[0])
         self.tally.claimed(rows if made.owner == worker else [], None)
         return made

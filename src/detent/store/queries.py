@@ -142,9 +142,9 @@ class Catalogue:
         return self._shaped[name, each]
 
     def shaped(self, change: Change, columns: Columns) -> BatchStatement:
-        """PostgreSQL: the statement that writes a batch of moves of these columns."""
+        """PostgreSQL: the statement that writes a batch of moves of these columns, or a single one."""
         move = self.move(change)
-        each = shape(columns, [(*DIFFERING, *move.extras)])
+        each = shape(columns, [(*DIFFERING, *move.extras)]) if len(columns["id"]) > 1 else ()
         key = (change.move, change.right), each
         if key not in self._shaped:
             self._shaped[key] = move_statement(change.lifecycle, change.move, move.sql, tuple(columns), each)

@@ -23,6 +23,8 @@ LARGEST_IN_ROW = 8 << 10
 FOREVER_US = 100 * 365 * 86_400_000_000
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -108,7 +110,7 @@ def _result(text: str) -> dict[str, Any]:
 
 def result_text(result: Any) -> str:
     """A result as it is kept; what JSON cannot hold, and what is too large, is refused."""
-    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    text = _encode(result)
     if len(text) > LARGEST_RESULT:
         raise ValueError(f"a result of {len(text):,} bytes is over the limit of {LARGEST_RESULT >> 20} MiB")
     return text

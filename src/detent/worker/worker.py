@@ -100,6 +100,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._departure = Departure(settings.grace_us / 1_000_000)
         self._maybe_due = True
+        self._slots: list[Slot] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
@@ -216,6 +217,11 @@ class Worker:
         self._departure.exhausted(what)
         self._changed.set()
 
+    def works_on(self, tenant_id: int, job: int) -> bool:
+        """Whether a handler of this worker runs this job now."""
+        running = (slot.job for slot in self._slots)
+        return any(one is not None and one.id == job and one.tenant_id == tenant_id for one in running)
+
     def doing(self) -> Doing:
         """What it is doing at this moment."""
         return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), self._pace.per_second)
@@ -304,7 +310,7 @@ class Worker:
 
     def _takes(self, job: NewJob) -> bool:
         """Whether it is one this worker could be given by a claim, and that nothing holds back."""
-        free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key)
+        free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key or job.tree_id)
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:

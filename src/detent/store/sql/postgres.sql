@@ -62,9 +62,48 @@ used AS (
 SELECT {job_columns} FROM moved ORDER BY rank;
 
 -- name: enqueue_started
--- A job that its worker starts at once; see the function.
-SELECT {job_columns} FROM detent_enqueue_started(:id, :tenant_id, :kind, :payload, :queue, :priority, :max_attempts,
-    :on_exhausted, :actor, :cause, :correlation_id, :trace_id, :parent_id, :worker, :claim_id, :lease_us);
+-- A job enters the queue and, if its queue is served without a limit and the worker may claim, is claimed and started in
+-- the same row and the same moment: for a worker that asked and found nothing due, so that nobody is overtaken. A repeated
+-- call changes nothing, and returns nothing.
+WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+able AS MATERIALIZED (
+    SELECT 1 FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
+way AS MATERIALIZED (
+    SELECT now, CASE WHEN EXISTS (SELECT 1 FROM able)
+        AND NOT EXISTS (SELECT 1 FROM queues
+            WHERE tenant_id = :tenant_id::int AND name = :queue::text AND paused_at IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue::text)
+        THEN :worker::bigint END AS owner FROM clock),
+born AS (
+    INSERT INTO jobs (id, created_at, run_at, tenant_id, correlation_id, trace_id, priority, max_attempts, queue, kind,
+        on_exhausted, hold_key, redriven_from, parent_id, payload, owner, updated_at, started_at, lease_until, claim_id,
+        seq, attempts, state, move, actor, cause)
+    SELECT :id::bigint, now, now, :tenant_id::int, :correlation_id::text, :trace_id::text, :priority::int,
+        :max_attempts::int, :queue::text, :kind::text, :on_exhausted::text, :hold_key::text, :redriven_from::bigint,
+        :parent_id::bigint, :payload::json, owner, t.*
+    FROM way CROSS JOIN LATERAL (
+        SELECT now + 2, now + 2, now + :lease_us::bigint, :claim_id::bigint, 3, 1, {job.running}, {job.start},
+            'w:' || owner, NULL WHERE owner IS NOT NULL
+        UNION ALL
+        SELECT now, NULL, NULL, NULL, 1, 0, {job.queued}, {job.enqueue}, :actor::text, :cause::text
+        WHERE owner IS NULL) AS t
+    ON CONFLICT DO NOTHING
+    RETURNING {job_columns}, created_at, actor),
+logged AS (
+    INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
+        correlation_id, trace_id, cause)
+    SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.seq, 0, 'job', e.type, e.trigger,
+        e.from_state, e.to_state, CASE e.seq WHEN 1 THEN :actor::text ELSE b.actor END, b.correlation_id, b.trace_id,
+        CASE e.seq WHEN 1 THEN :cause::text END
+    FROM born AS b JOIN (VALUES (1, {event job.enqueue}, {job.enqueue}, NULL, {job.queued}),
+        (2, {event job.claim}, {job.claim}, {job.queued}, {job.assigned}),
+        (3, {event job.start}, {job.start}, {job.assigned}, {job.running})) AS e(seq, type, trigger, from_state, to_state)
+        ON e.seq <= b.seq)
+SELECT {job_columns} FROM born;
+
+-- name: job
+-- A job as a claim returns it.
+SELECT {job_columns} FROM jobs WHERE id = :id::bigint;
 
 -- name: claimed_before
 -- The jobs of a claim whose answer was lost.
@@ -207,6 +246,18 @@ noted AS (
     ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
         pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
 SELECT id FROM gone;
+
+-- name: new_checkpoint
+-- The result of a single step, if its job is still held and none of that name is there: as the next statement, which tells
+-- more and takes longer.
+INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
+SELECT :job_id::bigint, detent_now(), j.tenant_id, :epoch::int, :version::int, :name::text, :code::text, :hash::text,
+    :result::json
+FROM (SELECT j.tenant_id, j.epoch, j.owner, j.state, j.lease_until FROM jobs AS j WHERE j.id = :job_id::bigint
+    FOR SHARE OF j) AS j
+WHERE j.epoch = :epoch::int AND j.owner = :owner::bigint AND j.state = {job.running} AND j.lease_until > detent_now()
+ON CONFLICT (job_id, name) DO NOTHING
+RETURNING true;
 
 -- name: checkpoint
 -- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs

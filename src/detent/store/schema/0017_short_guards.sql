@@ -1,0 +1,3 @@
+-- The triggers once more: on PostgreSQL, what they read for every statement is now short, and a job that is started as
+-- it is enqueued is born running.
+--: guards 95a6d327aa85381c
