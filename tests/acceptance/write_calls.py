@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from detent.errors import Unreachable
-from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.lifecycle import JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
@@ -17,6 +17,8 @@ from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Sta
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
+from detent.store.steps import NewGate
+from detent.store.templates import NewTemplate, Template
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -595,6 +597,90 @@ async def approvals_withdrawn(store: Store, question: Approval, _: int) -> None:
     assert found.decision == "withdrawn"
 
 
+# --- flows
+
+
+async def a_flow(store: Store) -> int:
+    return await store.create(RUN)
+
+
+async def create_many(store: Store, flow: int, again: bool) -> list[int]:
+    return await store.create_many(RUN_STEP, [{"flow_id": flow, "name": name} for name in ("a", "b")])
+
+
+async def steps_created(store: Store, flow: int, ids: list[int]) -> None:
+    assert sorted((step["id"], step["name"]) for step in await store.steps(flow)) == list(zip(ids, "ab", strict=True))
+
+
+async def amend(store: Store, flow: int, again: bool) -> int:
+    return await store.amend(RUN, [flow], 1, held_at=5)
+
+
+async def amended(store: Store, flow: int, count: int) -> None:
+    assert count == 1
+    assert (await entity(store, RUN, flow))["held_at"] == 5
+
+
+async def lock_trees(store: Store, flow: int, again: bool) -> None:
+    await store.lock_trees([flow])
+
+
+async def not_locked(store: Store, flow: int, _: None) -> None:
+    """What has no answer holds no lock either."""
+    await store.lock_trees([flow])
+
+
+async def a_template(store: Store) -> NewTemplate:
+    return NewTemplate(1, "run", str(uuid4()), "{}")
+
+
+async def put_template(store: Store, template: NewTemplate, again: bool) -> Template:
+    return await store.put_template(template)
+
+
+async def template_put(store: Store, template: NewTemplate, kept: Template) -> None:
+    assert await store.templates(1, name=template.name, newest_only=False) == [kept]
+
+
+async def keep_blob(store: Store, _: Any, again: bool) -> None:
+    await store.keep_blob(1, Blob.of(b"kept"))
+
+
+async def blob_kept(store: Store, _: Any, __: None) -> None:
+    assert await store.blob(1, Blob.of(b"kept").hash) == b"kept"
+
+
+async def a_gate(store: Store) -> NewGate:
+    step = await store.create(RUN_STEP, flow_id=await a_flow(store), name="sign")
+    return NewGate(step, 1, "sign", "Ship?", "digest")
+
+
+async def open_gate(store: Store, gate: NewGate, again: bool) -> Approval:
+    return await store.open_gate(gate)
+
+
+async def gate_open(store: Store, gate: NewGate, opened: Approval) -> None:
+    assert [one for one in await store.approvals(1, open_only=False) if one.step_id == gate.step_id] == [opened]
+
+
+async def an_open_gate(store: Store) -> NewGate:
+    gate = await a_gate(store)
+    await store.open_gate(gate)
+    return gate
+
+
+async def close_gate(store: Store, gate: NewGate, again: bool) -> Approval | None:
+    return await store.close_gate(1, gate.step_id, "approved", "ann")
+
+
+async def gate_closed(store: Store, gate: NewGate, closed: Approval | None) -> None:
+    """Whoever asks again finds nothing open, and what was decided."""
+    found = await store.gate(1, gate.step_id)
+    assert found is not None
+    assert (found.decision, found.decided_by) == ("approved", "ann")
+    assert closed in (None, found)
+
+
 async def declare_limits(store: Store, _: Any, again: bool) -> None:
     await store.declare_limits([RULE])
 
@@ -675,6 +761,13 @@ CALLS: dict[str, Call] = {
         f"create {name}": Call("create", nothing, create(name), created(name), known_to_the_caller=False)
         for name in NEEDED
     },
+    "create many": Call("create_many", a_flow, create_many, steps_created, 2, known_to_the_caller=False),
+    "amend": Call("amend", a_flow, amend, amended, 0),
+    "lock_trees": Call("lock_trees", a_flow, lock_trees, not_locked, 0),
+    "put_template": Call("put_template", a_template, put_template, template_put, 0),
+    "keep_blob": Call("keep_blob", nothing, keep_blob, blob_kept, 0),
+    "open_gate": Call("open_gate", a_gate, open_gate, gate_open, 0),
+    "close_gate": Call("close_gate", an_open_gate, close_gate, gate_closed, 0),
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
     "beat": Call("beat", a_worker, beat, heard_of, 0),
     "ask_to_end": Call("ask_to_end", a_worker, ask_to_end, asked_to_end, 0),

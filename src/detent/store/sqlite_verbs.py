@@ -351,9 +351,7 @@ class SqliteVerbs(SqliteReads, FlowVerbs):
         rows: Sequence[Mapping[str, Any]],
         birth: Birth = Birth(),  # noqa: B008 - never changed, so safe to share
     ) -> list[int]:
-        return await self._write(
-            lambda session: [session.create(lifecycle, birth, dict(row)) for row in rows], len(rows)
-        )
+        return await self._write(lambda session: session.create_many(lifecycle, rows, birth), len(rows))
 
     async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
         return await self._write(lambda session: session.amend(lifecycle, ids, tenant_id, columns))
