@@ -13,6 +13,7 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
+from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
@@ -681,6 +682,81 @@ async def gate_closed(store: Store, gate: NewGate, closed: Approval | None) -> N
     assert closed in (None, found)
 
 
+# --- outbox
+
+
+async def a_message(store: Store) -> NewDelivery:
+    return NewDelivery(1, "run", await a_flow(store), 2, "run.succeeded", "https://example.com/", "{}")
+
+
+async def put_delivery(store: Store, message: NewDelivery, again: bool) -> None:
+    await store.put_delivery(message)
+
+
+async def delivery_put(store: Store, message: NewDelivery, _: None) -> None:
+    assert len(await store.deliveries(1, flow=message.entity_id)) == 1
+
+
+async def a_due_message(store: Store) -> NewDelivery:
+    """The only one."""
+    while taken := await store.take_deliveries(100, HOUR):
+        for one in taken:
+            await store.settle_delivery(one, "given_up")
+    message = await a_message(store)
+    await store.put_delivery(message)
+    return message
+
+
+async def take_deliveries(store: Store, _: Any, again: bool) -> list[Delivery]:
+    return await store.take_deliveries(5, HOUR)
+
+
+async def deliveries_taken(store: Store, message: NewDelivery, taken: list[Delivery]) -> None:
+    """Whoever asks again is given nothing: it is the next one's, once the lease is over."""
+    (kept,) = await store.deliveries(1, flow=message.entity_id)
+    assert (kept.attempts, kept.state) == (1, "pending")
+    assert taken in ([], [kept])
+
+
+async def a_taken_message(store: Store) -> Delivery:
+    await a_due_message(store)
+    (taken,) = await store.take_deliveries(5, HOUR)
+    return taken
+
+
+async def settle_delivery(store: Store, taken: Delivery, again: bool) -> bool:
+    return await store.settle_delivery(taken, "delivered")
+
+
+async def delivery_settled(store: Store, taken: Delivery, _: bool) -> None:
+    (kept,) = await store.deliveries(1, flow=taken.entity_id)
+    assert (kept.attempts, kept.state) == (1, "delivered")
+
+
+async def retry_delivery(store: Store, taken: Delivery, again: bool) -> bool:
+    return await store.retry_delivery(1, taken.id)
+
+
+async def delivery_due(store: Store, taken: Delivery, found: bool) -> None:
+    (kept,) = await store.deliveries(1, flow=taken.entity_id)
+    assert found
+    assert (kept.attempts, kept.most_attempts, kept.next_at <= await store.now()) == (1, 15, True)
+
+
+async def a_told_message(store: Store) -> Delivery:
+    taken = await a_taken_message(store)
+    await store.settle_delivery(taken, "delivered")
+    return taken
+
+
+async def forget_deliveries(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_deliveries(1 << 60)
+
+
+async def deliveries_forgotten(store: Store, told: Delivery, _: int) -> None:
+    assert await store.deliveries(1, flow=told.entity_id) == []
+
+
 async def declare_limits(store: Store, _: Any, again: bool) -> None:
     await store.declare_limits([RULE])
 
@@ -768,6 +844,11 @@ CALLS: dict[str, Call] = {
     "keep_blob": Call("keep_blob", nothing, keep_blob, blob_kept, 0),
     "open_gate": Call("open_gate", a_gate, open_gate, gate_open, 0),
     "close_gate": Call("close_gate", an_open_gate, close_gate, gate_closed, 0),
+    "put_delivery": Call("put_delivery", a_message, put_delivery, delivery_put, 0),
+    "take_deliveries": Call("take_deliveries", a_due_message, take_deliveries, deliveries_taken, 0),
+    "settle_delivery": Call("settle_delivery", a_taken_message, settle_delivery, delivery_settled, 0),
+    "retry_delivery": Call("retry_delivery", a_taken_message, retry_delivery, delivery_due, 0),
+    "forget_deliveries": Call("forget_deliveries", a_told_message, forget_deliveries, deliveries_forgotten, 0),
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
     "beat": Call("beat", a_worker, beat, heard_of, 0),
     "ask_to_end": Call("ask_to_end", a_worker, ask_to_end, asked_to_end, 0),

@@ -26,7 +26,8 @@ from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
-from detent.store.flow_verbs import FlowVerbs, Rows
+from detent.store.flow_verbs import Rows
+from detent.store.outbox_verbs import OutboxVerbs
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
@@ -58,7 +59,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, FlowVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages
