@@ -57,12 +57,6 @@ class Endpoint:
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == DEFAULT_PORTS[self.scheme] else f"{name}:{self.port}"
 
-    @property
-    def shown(self) -> str:
-        """Fit to be shown: what comes after a question mark may be somebody's token."""
-        path, question, _ = self.target.partition("?")
-        return f"{self.scheme}://{self.authority}{path}{'?…' if question else ''}"
-
 
 class Allowed(frozenset[tuple[str, int | None]]):
     """Hosts the deployment names, with a port or with any: there, http and private addresses are let through."""
@@ -96,6 +90,12 @@ def addresses(endpoint: Endpoint, resolved: Sequence[str], allowed: Allowed = NO
             if why := refusal(address):
                 raise _refused(f"its host {endpoint.host} has the address {address}, which is {why}")
     return list(dict.fromkeys(resolved))
+
+
+def shown(url: str) -> str:
+    """A URL fit to be shown: what comes after a question mark may be somebody's token."""
+    before, question, _ = url.partition("?")
+    return f"{before}?***" if question else before
 
 
 def refusal(address: str) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detent import ids
-from detent.address import Allowed, endpoint
+from detent.address import Allowed, endpoint, shown
 from detent.errors import BadInput, NoSecret, NotFound
 from detent.lifecycle import LIFECYCLES, Lifecycle
 from detent.moments import rfc3339
@@ -115,11 +115,11 @@ async def retry(store: Store, tenant_id: int, name: str) -> Delivery:
 
 def as_json(delivery: Delivery, *, whole: bool = False) -> dict[str, Any]:
     """A message as it is shown: where it goes without what comes after a question mark, and no secret but its name."""
-    shown = {
+    facts = {
         "id": name_of(delivery.entity, delivery.entity_id, delivery.seq),
         "flow": public_id(delivery.entity, delivery.entity_id),
         "event": delivery.event,
-        "url": endpoint_shown(delivery),
+        "url": shown(delivery.url),
         "secret": delivery.secret_env or SECRET,
         "state": delivery.state,
         "attempts": delivery.attempts,
@@ -129,13 +129,7 @@ def as_json(delivery: Delivery, *, whole: bool = False) -> dict[str, Any]:
         "ended_at": delivery.ended_at and rfc3339(delivery.ended_at),
         "last_error": delivery.last_error,
     }
-    return {**shown, "body": json.loads(delivery.body)} if whole else shown
-
-
-def endpoint_shown(delivery: Delivery) -> str:
-    """Where it goes, fit to be shown."""
-    before, question, _ = delivery.url.partition("?")
-    return f"{before}{'?…' if question else ''}"
+    return {**facts, "body": json.loads(delivery.body)} if whole else facts
 
 
 def _body(name: str, event: str, row: Mapping[str, Any], lifecycle: Lifecycle, state: str, now: int) -> str:
