@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -335,6 +336,23 @@ async def test_the_test_above_notices_a_courier_that_resolves_the_name_a_second_
     monkeypatch.setattr("detent.worker.courier.post", by_name)
     public, private = await rebound(store, monkeypatch)
     assert (len(public.got), len(private.got)) == (0, 1)
+
+
+async def test_names_are_resolved_by_the_machine_and_a_resolver_that_hangs_holds_up_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "127.0.0.1" in await posting.resolve("localhost", 80)
+    with pytest.raises(OSError):  # noqa: PT011 - what it says differs from machine to machine
+        await posting.resolve("nobody.invalid", 80)
+    forever = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [] if forever.wait(60) else [])
+    monkeypatch.setattr(posting, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    await told(store, "https://slow.example/")
+    await courier(store).run_once()
+    assert await asyncio.to_thread(lambda: True)
+    assert (await kept(store)).last_error == "its host cannot be resolved: no answer"
+    forever.set()
 
 
 # --- as a duty of workers

@@ -116,7 +116,7 @@ class Courier:
             return Answer(error=str(missing))
         except BadInput as refused:
             return Answer(error=str(refused), refused=True)
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError) as error:
             return Answer(error=f"its host cannot be resolved: {getattr(error, 'strerror', None) or 'no answer'}")
         return await post(where, found, headers, delivery.body.encode())
 

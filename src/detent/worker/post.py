@@ -11,7 +11,9 @@ import asyncio
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -52,11 +54,21 @@ async def post(endpoint: Endpoint, addresses: Sequence[str], headers: Mapping[st
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a name, asked for once."""
-    loop = asyncio.get_running_loop()
+    """The addresses of a name, asked for once. On a thread of its own: a resolver that hangs holds up nothing else, not
+    even the end of the process."""
+    found: Future[list[str]] = Future()
+    found.set_running_or_notify_cancel()
+    threading.Thread(target=_look_up, args=(found, host, port), name="detent-resolver", daemon=True).start()
     async with asyncio.timeout(CONNECT_SECONDS):
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+        return await asyncio.wrap_future(found)
+
+
+def _look_up(found: Future[list[str]], host: str, port: int) -> None:
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found.set_result([str(address[0]) for *_, address in answers])
+    except (OSError, UnicodeError) as error:
+        found.set_exception(error)
 
 
 async def _connected(endpoint: Endpoint, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
