@@ -75,10 +75,6 @@ class BadInput(DetentError):
     exit_code = 2
 
 
-class NoSecret(BadInput):
-    """There is no secret to sign with: {what}"""
-
-
 class BadFlow(DetentError):
     """{problems}"""
 

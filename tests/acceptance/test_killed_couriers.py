@@ -6,8 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from detent.service.webhooks import name_of
 from detent.store import open_store
 from detent.store.outbox import Delivery, NewDelivery
+from tests.acceptance.chaos import until
 from tests.support.command import environment
 from tests.support.hook_server import HANG, SECRET, HookServer, Reply, hook_server
 
@@ -26,13 +25,6 @@ def start(url: str) -> subprocess.Popen[bytes]:
     allowed = {"DETENT_WEBHOOK_ALLOW": "127.0.0.1", "DETENT_WEBHOOK_SECRET": SECRET}
     command = [sys.executable, "-m", PROGRAM, url, str(LEASE)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment(**allowed))
-
-
-def until(holds: Callable[[], bool], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
 
 
 async def told(url: str, hooks: HookServer, number: int) -> list[str]:
@@ -59,13 +51,13 @@ def killed_over_each(url: str, hooks: HookServer, deaths: int, messages: int) ->
         for death in range(deaths):
             seen = len(hooks.got)
             victim = stack.enter_context(start(url))
-            until(lambda seen=seen: len(hooks.got) > seen)  # type: ignore[misc]
+            assert until(lambda seen=seen: len(hooks.got) > seen, 30)  # type: ignore[misc]
             victim.kill()
             victim.wait()
             print(f"death {death + 1}: {len(hooks.got)} requests so far")
         hooks.answers = lambda number: Reply(204)
         with start(url) as survivor:
-            until(lambda: all(one.state == "delivered" for one in asyncio.run(left(url))))
+            assert until(lambda: all(one.state == "delivered" for one in asyncio.run(left(url))), 30)
             assert survivor.stdin is not None
             survivor.stdin.close()
             assert survivor.wait(30) == 0

@@ -175,3 +175,4 @@ async def test_the_tests_above_notice_a_database_without_the_trigger(without_tri
 async def test_the_audit_says_that_the_trigger_is_missing(without_trigger: tuple[Store, Hand]) -> None:
     store, _ = without_trigger
     assert [fault for fault in await store.faults() if "jobs_start_step" in fault] != []
+    assert any("jobs_start_step" in str(problem) for problem in (await verify(store)).problems)

@@ -218,10 +218,17 @@ async def test_interim_answers_are_passed_over(store: Store) -> None:
 # --- secrets
 
 
-async def test_without_a_secret_nothing_is_sent_and_it_is_said_what_is_missing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DETENT_WEBHOOK_SECRET", "", "there is no secret to sign with: set DETENT_WEBHOOK_SECRET"),
+        ("DETENT_WEBHOOK_ALLOW", "10.0.0.0/8", "'10.0.0.0/8' is no host to allow"),
+    ],
+)
+async def test_where_the_deployment_is_at_fault_nothing_is_sent_or_given_up_and_it_is_said_what_is_missing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
 ) -> None:
-    monkeypatch.delenv("DETENT_WEBHOOK_SECRET")
+    monkeypatch.setenv(name, value)
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
     with hook_server() as server:
         await told(store, server.url())
@@ -229,7 +236,7 @@ async def test_without_a_secret_nothing_is_sent_and_it_is_said_what_is_missing(
     assert server.connections == 0
     delivery = await kept(store)
     assert delivery.state == "pending"
-    assert "set DETENT_WEBHOOK_SECRET" in str(delivery.last_error)
+    assert says in str(delivery.last_error)
 
 
 # --- addresses
@@ -345,7 +352,12 @@ async def test_names_are_resolved_by_the_machine_and_a_resolver_that_hangs_holds
     with pytest.raises(OSError):  # noqa: PT011 - what it says differs from machine to machine
         await posting.resolve("nobody.invalid", 80)
     forever = threading.Event()
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [] if forever.wait(60) else [])
+
+    def hang(*_: object, **__: object) -> list[Any]:
+        forever.wait(60)
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", hang)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 0.05)
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
     await told(store, "https://slow.example/")

@@ -14,7 +14,7 @@ from typing import Any
 
 from detent import ids
 from detent.address import Allowed, endpoint, shown
-from detent.errors import BadInput, NoSecret, NotFound
+from detent.errors import BadInput, NotFound
 from detent.lifecycle import LIFECYCLES, Lifecycle
 from detent.moments import rfc3339
 from detent.service.entities import public_id
@@ -57,9 +57,9 @@ def secret(name: str | None) -> bytes:
     path = os.environ.get(f"{name}{_KEY_FILE}")
     found = _key_file(name, path) if path else os.environ.get(name, "").encode()
     if not found:
-        raise NoSecret(what=f"set {name} or {name}{_KEY_FILE} where workers run")
+        raise BadInput(what=f"there is no secret to sign with: set {name} or {name}{_KEY_FILE} where workers run")
     if not SHORTEST_SECRET <= len(found) <= LARGEST_SECRET:
-        raise NoSecret(what=f"the secret {name} has {len(found):,} bytes; it needs {SHORTEST_SECRET} or more")
+        raise BadInput(what=f"the secret {name} has {len(found):,} bytes; it needs {SHORTEST_SECRET} or more")
     return found
 
 
@@ -157,7 +157,7 @@ def _key_file(name: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             return file.read(LARGEST_SECRET + 1).strip()
     except OSError as error:
-        raise NoSecret(what=f"the file that {name}{_KEY_FILE} names cannot be read: {error.strerror}") from None
+        raise BadInput(what=f"the file that {name}{_KEY_FILE} names cannot be read: {error.strerror}") from None
 
 
 def _flow(flow: str, name: str | None = None) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from detent.address import addresses, endpoint
-from detent.errors import BadInput, NoSecret, StoreError
+from detent.errors import BadInput, StoreError
 from detent.service import webhooks
 from detent.service.deliveries import Answer, verdict
 from detent.signature import sign
@@ -108,12 +108,12 @@ class Courier:
 
     async def _sent(self, delivery: Delivery) -> Answer:
         try:
-            allowed = webhooks.allowed()
+            allowed, headers = webhooks.allowed(), _headers(delivery, webhooks.secret(delivery.secret_env))
+        except BadInput as misconfigured:
+            return Answer(error=str(misconfigured))  # that may be mended, or be otherwise where another courier runs
+        try:
             where = endpoint(delivery.url, allowed)
-            headers = _headers(delivery, webhooks.secret(delivery.secret_env))
             found = addresses(where, await self._resolve(where.host, where.port), allowed)
-        except NoSecret as missing:
-            return Answer(error=str(missing))
         except BadInput as refused:
             return Answer(error=str(refused), refused=True)
         except (OSError, UnicodeError) as error:
