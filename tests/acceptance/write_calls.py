@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from detent.errors import Unreachable
-from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change
+from detent.lifecycle import JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
+from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
+from detent.store.steps import NewGate
+from detent.store.templates import NewTemplate, Template
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -406,6 +409,7 @@ async def pruned(store: Store, given: tuple[int, int], count: int) -> None:
 
 
 async def an_unused_blob(store: Store) -> str:
+    await store.drop_unused_blobs(1 << 60, 100)  # those of other calls
     (job,) = await claimed_and_running(store)
     for content in (b"old", b"new"):
         await store.keep_artifact(job, "page", Blob.of(content), "text/plain")
@@ -595,6 +599,165 @@ async def approvals_withdrawn(store: Store, question: Approval, _: int) -> None:
     assert found.decision == "withdrawn"
 
 
+# --- flows
+
+
+async def a_flow(store: Store) -> int:
+    return await store.create(RUN)
+
+
+async def create_many(store: Store, flow: int, again: bool) -> list[int]:
+    return await store.create_many(RUN_STEP, [{"flow_id": flow, "name": name} for name in ("a", "b")])
+
+
+async def steps_created(store: Store, flow: int, ids: list[int]) -> None:
+    assert sorted((step["id"], step["name"]) for step in await store.steps(flow)) == list(zip(ids, "ab", strict=True))
+
+
+async def amend(store: Store, flow: int, again: bool) -> int:
+    return await store.amend(RUN, [flow], 1, held_at=5)
+
+
+async def amended(store: Store, flow: int, count: int) -> None:
+    assert count == 1
+    assert (await entity(store, RUN, flow))["held_at"] == 5
+
+
+async def lock_trees(store: Store, flow: int, again: bool) -> None:
+    await store.lock_trees([flow])
+
+
+async def not_locked(store: Store, flow: int, _: None) -> None:
+    """What has no answer holds no lock either."""
+    await store.lock_trees([flow])
+
+
+async def a_template(store: Store) -> NewTemplate:
+    return NewTemplate(1, "run", str(uuid4()), "{}")
+
+
+async def put_template(store: Store, template: NewTemplate, again: bool) -> Template:
+    return await store.put_template(template)
+
+
+async def template_put(store: Store, template: NewTemplate, kept: Template) -> None:
+    assert await store.templates(1, name=template.name, newest_only=False) == [kept]
+
+
+async def keep_blob(store: Store, _: Any, again: bool) -> None:
+    await store.keep_blob(1, Blob.of(b"kept"))
+
+
+async def blob_kept(store: Store, _: Any, __: None) -> None:
+    assert await store.blob(1, Blob.of(b"kept").hash) == b"kept"
+
+
+async def a_gate(store: Store) -> NewGate:
+    step = await store.create(RUN_STEP, flow_id=await a_flow(store), name="sign")
+    return NewGate(step, 1, "sign", "Ship?", "digest")
+
+
+async def open_gate(store: Store, gate: NewGate, again: bool) -> Approval:
+    return await store.open_gate(gate)
+
+
+async def gate_open(store: Store, gate: NewGate, opened: Approval) -> None:
+    assert [one for one in await store.approvals(1, open_only=False) if one.step_id == gate.step_id] == [opened]
+
+
+async def an_open_gate(store: Store) -> NewGate:
+    gate = await a_gate(store)
+    await store.open_gate(gate)
+    return gate
+
+
+async def close_gate(store: Store, gate: NewGate, again: bool) -> Approval | None:
+    return await store.close_gate(1, gate.step_id, "approved", "ann")
+
+
+async def gate_closed(store: Store, gate: NewGate, closed: Approval | None) -> None:
+    """Whoever asks again finds nothing open, and what was decided."""
+    found = await store.gate(1, gate.step_id)
+    assert found is not None
+    assert (found.decision, found.decided_by) == ("approved", "ann")
+    assert closed in (None, found)
+
+
+# --- outbox
+
+
+async def a_message(store: Store) -> NewDelivery:
+    return NewDelivery(1, "run", await a_flow(store), 2, "run.succeeded", "https://example.com/", "{}")
+
+
+async def put_delivery(store: Store, message: NewDelivery, again: bool) -> None:
+    await store.put_delivery(message)
+
+
+async def delivery_put(store: Store, message: NewDelivery, _: None) -> None:
+    assert len(await store.deliveries(1, flow=message.entity_id)) == 1
+
+
+async def a_due_message(store: Store) -> NewDelivery:
+    """The only one."""
+    while taken := await store.take_deliveries(100, HOUR):
+        for one in taken:
+            await store.settle_delivery(one, "given_up")
+    message = await a_message(store)
+    await store.put_delivery(message)
+    return message
+
+
+async def take_deliveries(store: Store, _: Any, again: bool) -> list[Delivery]:
+    return await store.take_deliveries(5, HOUR)
+
+
+async def deliveries_taken(store: Store, message: NewDelivery, taken: list[Delivery]) -> None:
+    """Whoever asks again is given nothing: it is the next one's, once the lease is over."""
+    (kept,) = await store.deliveries(1, flow=message.entity_id)
+    assert (kept.attempts, kept.state) == (1, "pending")
+    assert taken in ([], [kept])
+
+
+async def a_taken_message(store: Store) -> Delivery:
+    await a_due_message(store)
+    (taken,) = await store.take_deliveries(5, HOUR)
+    return taken
+
+
+async def settle_delivery(store: Store, taken: Delivery, again: bool) -> bool:
+    return await store.settle_delivery(taken, "delivered")
+
+
+async def delivery_settled(store: Store, taken: Delivery, _: bool) -> None:
+    (kept,) = await store.deliveries(1, flow=taken.entity_id)
+    assert (kept.attempts, kept.state) == (1, "delivered")
+
+
+async def retry_delivery(store: Store, taken: Delivery, again: bool) -> bool:
+    return await store.retry_delivery(1, taken.id)
+
+
+async def delivery_due(store: Store, taken: Delivery, found: bool) -> None:
+    (kept,) = await store.deliveries(1, flow=taken.entity_id)
+    assert found
+    assert (kept.attempts, kept.most_attempts, kept.next_at <= await store.now()) == (1, 15, True)
+
+
+async def a_told_message(store: Store) -> Delivery:
+    taken = await a_taken_message(store)
+    await store.settle_delivery(taken, "delivered")
+    return taken
+
+
+async def forget_deliveries(store: Store, _: Any, again: bool) -> int:
+    return await store.forget_deliveries(1 << 60)
+
+
+async def deliveries_forgotten(store: Store, told: Delivery, _: int) -> None:
+    assert await store.deliveries(1, flow=told.entity_id) == []
+
+
 async def declare_limits(store: Store, _: Any, again: bool) -> None:
     await store.declare_limits([RULE])
 
@@ -675,6 +838,18 @@ CALLS: dict[str, Call] = {
         f"create {name}": Call("create", nothing, create(name), created(name), known_to_the_caller=False)
         for name in NEEDED
     },
+    "create many": Call("create_many", a_flow, create_many, steps_created, 2, known_to_the_caller=False),
+    "amend": Call("amend", a_flow, amend, amended, 0),
+    "lock_trees": Call("lock_trees", a_flow, lock_trees, not_locked, 0),
+    "put_template": Call("put_template", a_template, put_template, template_put, 0),
+    "keep_blob": Call("keep_blob", nothing, keep_blob, blob_kept, 0),
+    "open_gate": Call("open_gate", a_gate, open_gate, gate_open, 0),
+    "close_gate": Call("close_gate", an_open_gate, close_gate, gate_closed, 0),
+    "put_delivery": Call("put_delivery", a_message, put_delivery, delivery_put, 0),
+    "take_deliveries": Call("take_deliveries", a_due_message, take_deliveries, deliveries_taken, 0),
+    "settle_delivery": Call("settle_delivery", a_taken_message, settle_delivery, delivery_settled, 0),
+    "retry_delivery": Call("retry_delivery", a_taken_message, retry_delivery, delivery_due, 0),
+    "forget_deliveries": Call("forget_deliveries", a_told_message, forget_deliveries, deliveries_forgotten, 0),
     "request_stop": Call("request_stop", one_running, request_stop, stop_requested, 0),
     "beat": Call("beat", a_worker, beat, heard_of, 0),
     "ask_to_end": Call("ask_to_end", a_worker, ask_to_end, asked_to_end, 0),

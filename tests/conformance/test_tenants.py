@@ -13,12 +13,14 @@ from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
 from detent.store.approvals import NewApproval
 from detent.store.checkpoints import Save
+from detent.store.outbox import NewDelivery
 from detent.store.postgres import PostgresStore, PostgresTransaction
 from detent.store.protocol import Reader, Writer
 from detent.store.protocol import Store as Promises
 from detent.store.records import Counter, Expiry, LimitRule
 from detent.store.schedules import Schedule
 from detent.store.signals import NewSignal
+from detent.store.templates import NewTemplate
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -94,6 +96,10 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.recall(tenant_id, "POST /jobs", "k", "h")
         await postgres_store.count([Counter(tenant_id, "seen", "{}", 1)])
         await postgres_store.enqueue_unique(NewJob("kind", tenant_id=tenant_id), "u", 1)
+        await postgres_store.put_template(NewTemplate(tenant_id, "run", "flow", "{}"))
+        await postgres_store.put_delivery(
+            NewDelivery(tenant_id, "run", tenant_id, 2, "run.failed", "https://a.b/", "{}")
+        )
         await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)

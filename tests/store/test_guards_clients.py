@@ -10,7 +10,7 @@ import pytest
 from detent.store import open_store
 from detent.store.url import database_url as parsed
 from tests.store.clients import Client, Said, psql, sqlite_program, sqlite_stdlib
-from tests.store.entities import Entity, born, insert, move
+from tests.store.entities import Entity, born, insert, move, put
 from tests.store.guard_check import misrecorded
 from tests.store.hands import Hand, PostgresHand, SqliteHand
 
@@ -138,6 +138,30 @@ def test_a_job_typed_in_is_born_with_its_event(client, hand):
     entity = Entity("job", 77)
     assert client(insert("job", entity.id)) == (0, "", "")
     assert misrecorded(hand, entity, None, "enqueue", "queued", 0) is None
+
+
+# Kind and state of a step, and the move its job's start makes of it.
+STEP_STARTS = [
+    ("run-step", "PENDING", "claim", "RUNNING"),
+    ("run-step", "RUNNING", "reclaim", "RUNNING"),
+    ("workstream-step", "S_PENDING", "dependencies_met", "S_RUNNING"),
+    ("workstream-step", "S_RETRYING", "retry_attempt", "S_RUNNING"),
+    ("workstream-step", "S_RUNNING", None, "S_RUNNING"),
+]
+
+
+def test_a_job_whose_start_is_typed_in_starts_its_step_with_one_event(client, hand):
+    for kind, state, trigger, target in STEP_STARTS:
+        step = put(hand, kind, state)
+        job = born(hand, "job", step_id=str(step.id))
+        before, log = step.row(hand), step.events(hand)
+        assert client(move(job, *CLAIM)) == (0, "", "")
+        assert (step.row(hand), step.events(hand)) == (before, log)
+        assert client(move(job, "start", "running", more=", attempts = 1")) == (0, "", "")
+        after = step.row(hand)
+        assert (after["state"], after["job_id"], after["attempts"]) == (target, job.id, 1)
+        assert [event["trigger"] for event in step.events(hand)[len(log) :]] == ([trigger] if trigger else [])
+        assert after["seq"] == len(step.events(hand))
 
 
 FOREIGN_SESSIONS = {

@@ -27,6 +27,7 @@ COMMANDS = {
     "workers": Entry("detent.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
     "approvals": Entry("detent.cli.approvals:app", "See what jobs ask people; approve or reject it."),
+    "webhooks": Entry("detent.cli.webhooks:app", "See what flows tell to the outside when they end; send it again."),
     "why": Entry("detent.cli.why:why", "Tell why a job is not moving, and when that clears."),
     "dead-letters": Entry("detent.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
     "schedules": Entry("detent.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."),

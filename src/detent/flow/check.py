@@ -159,9 +159,7 @@ def _lists(document: Document, flow: Flow) -> Iterator[Problem]:
     for place, step in enumerate(flow.steps):
         if step.for_each is not None and step.kind in ("approval", "crew"):
             line = document.line(("steps", place, "for_each"))
-            yield Problem(
-                line, f"for_each cannot be said of a step of kind {step.kind}; put it into a flow"
-            )
+            yield Problem(line, f"for_each cannot be said of a step of kind {step.kind}; put it into a flow")
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from detent.flow.phase import Phase
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
 from detent.moments import span_us
-from detent.service import elements, gates, subflows
+from detent.service import elements, gates, subflows, webhooks
 from detent.service.definitions import KINDS
 from detent.service.flow_scene import Actor, Row, Scene, flow_of
 from detent.service.step_jobs import step_job
@@ -333,4 +333,5 @@ async def _over(scene: Scene) -> None:
             if not scene.kind.step.state(step["state"]).final:
                 await _give_up_step(scene, step, "its run ended")
         await scene.write()
+    await webhooks.enqueue(scene.tx, scene.flow, scene.kind.flow, scene.flow["state"])
     await subflows.ended(scene, go_on)

@@ -13,7 +13,7 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb, decide
-from detent.service import advance, gates, launch
+from detent.service import advance, gates, launch, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
@@ -51,17 +51,18 @@ async def start(
     tenant_id: int = DEFAULT_TENANT,
     key: str | None = None,
     hold: bool = False,
-    webhook: str | None = None,
+    webhook: Mapping[str, Any] | None = None,
     library: Library | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
-    is let go. What is wrong with the inputs is refused, and nothing is stored."""
-    inputs = bound(flow, given or {})
+    is let go; with a `webhook` ({"url": …}) its end is told there. What is wrong with the inputs is refused, and
+    nothing is stored."""
+    inputs, hook = bound(flow, given or {}), None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=webhook)
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
 
     return await again_if_moved(store, work, 2 + len(flow.steps))
 
@@ -73,14 +74,15 @@ async def start_template(
     *,
     key: str | None = None,
     hold: bool = False,
-    webhook: str | None = None,
+    webhook: Mapping[str, Any] | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """The same with a definition that is kept already."""
     inputs = bound(Flow.model_validate(json.loads(template.definition)), given or {})
+    hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=webhook)
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
 
     return await again_if_moved(store, work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -19,9 +20,16 @@ from detent.store.postgres_bell import Bell
 from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
-from detent.store.postgres_server import SESSION_SETTINGS, connect, connect_seconds, explained, lost_answer
+from detent.store.postgres_server import (
+    SESSION_SETTINGS,
+    asks_again,
+    connect,
+    connect_seconds,
+    explained,
+    lost_answer,
+)
 from detent.store.postgres_verbs import PostgresVerbs
-from detent.store.protocol import Enqueues
+from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter, NewJob
 from detent.store.tally import Tally, flush
@@ -33,6 +41,7 @@ T = TypeVar("T")
 MOST_AT_HAND = 2
 MOST_CONNECTIONS = 10
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+MOST_ROUNDS = 8
 STATEMENTS_KEPT = 400
 
 
@@ -81,6 +90,17 @@ class PostgresStore(PostgresVerbs):
             if tenant_id is not None:
                 await transaction.narrow_to(tenant_id)
             yield transaction
+
+    async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
+        """Of two that wait for each other the server undoes one; that one begins again, after a while of its own."""
+        for rounds in range(1, MOST_ROUNDS):
+            try:
+                return await super().atomically(work, weight)
+            except StoreError as error:
+                if not asks_again(error):
+                    raise
+            await asyncio.sleep(SHORTEST_PAUSE * random.uniform(0, 1 << rounds))  # noqa: S311 - no secret
+        return await super().atomically(work, weight)
 
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, PostgresTransaction):
@@ -210,7 +230,7 @@ class PostgresTransaction(PostgresVerbs):
     def insist_unspoilt(self) -> None:
         """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
         if self._spoilt:
-            raise StoreError(url=self._url.shown, detail="a call in this transaction failed, so all of it was undone")
+            raise StoreError(url=self._url.shown, detail=SPOILT)
 
     async def execute(self, sql: str, *values: Any) -> int:
         insist_harmless(sql)

@@ -8,7 +8,7 @@ import re
 import asyncpg
 
 from detent.store.dialect import POSTGRES
-from detent.store.migrations import guards
+from detent.store.migrations import migrations
 
 _GUARD = re.compile(r"CREATE TRIGGER (\w+)")
 
@@ -17,7 +17,8 @@ WHERE c.relnamespace = current_schema()::regnamespace AND t.tgenabled IN ('O', '
 
 
 async def postgres_faults(connection: asyncpg.Connection) -> list[str]:
-    """The guards that are missing or switched off."""
+    """The guards that are missing or switched off, and whatever else the tables do by themselves."""
     enabled = {row[0] for row in await connection.fetch(_ENABLED_TRIGGERS)}
-    declared = [match[1] for sql in guards(POSTGRES) if (match := _GUARD.match(sql))]
+    statements = [sql for migration in migrations(POSTGRES) for sql in migration.statements]
+    declared = [match[1] for sql in statements if (match := _GUARD.match(sql))]
     return [f"the guard {name} is missing or switched off" for name in declared if name not in enabled]

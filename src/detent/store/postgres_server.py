@@ -49,6 +49,10 @@ FROM_POSTGRES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Internal
 BROKEN = (asyncpg.ConnectionDoesNotExistError, asyncpg.InternalClientError, ConnectionResetError, BrokenPipeError)
 
 
+# Of transactions that wait for each other, or cannot have come one after the other, the server undoes one.
+AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
 def connect_seconds() -> float:
     """How long to wait for a server that does not answer: DETENT_CONNECT_TIMEOUT, else ten seconds."""
     given = os.environ.get(CONNECT_TIMEOUT, "").strip()
@@ -86,6 +90,11 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
 def lost_answer(error: StoreError) -> bool:
     """Whether the connection broke while a call was under way, so that nobody knows whether it was done."""
     return isinstance(error.__cause__, BROKEN)
+
+
+def asks_again(error: StoreError) -> bool:
+    """Whether the server undid a transaction only because of others, so that it may be made again from the start."""
+    return isinstance(error.__cause__, AGAIN)
 
 
 def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from detent.errors import RequestInFlight
+from detent.lifecycle import JOB
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store import (
     postgres_blobs,
@@ -25,12 +26,14 @@ from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
-from detent.store.flow_verbs import FlowVerbs, Rows
+from detent.store.flow_verbs import Rows
+from detent.store.outbox_verbs import OutboxVerbs
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
     DEFAULT_TENANT,
     FORGOTTEN,
+    JOB_COLUMNS,
     JSON_COLUMNS,
     Birth,
     Counter,
@@ -56,7 +59,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, FlowVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages
@@ -118,6 +121,8 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
         return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
 
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
+        if job.works_for_flow:
+            return await self._enqueue_one(job)
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
         rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
@@ -125,6 +130,10 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
         made = Job(*rows[0])
         self.tally.claimed(rows if made.owner == worker else [], None)
         return made
+
+    async def _enqueue_one(self, job: NewJob) -> Job:
+        (row,) = await self.rows(JOB, await self.enqueue([job]), JOB_COLUMNS)
+        return Job(**row)
 
     async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
         return await self._surely(partial(self._enqueue_unique, job, key, window_us))
@@ -349,8 +358,8 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
             return []
         keys = await self._surely(partial(self._keys.take, len(rows), self._reserve_pages))
         statement = self._catalogue.births(lifecycle, tuple(rows[0]))
-        given = json.dumps([{**_parsed(row), "id": key} for row, key in zip(rows, sorted(keys), strict=True)])
-        values = {**birth._asdict(), "rows": given}
+        given = ",".join([_object({**row, "id": key}) for row, key in zip(rows, sorted(keys), strict=True)])
+        values = {**birth._asdict(), "rows": f"[{given}]"}
         await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
         return sorted(keys)
 
@@ -483,8 +492,8 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
         return bool(await self._fetch("take_duty", name=name, every_us=every_us))
 
 
-def _parsed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Where JSON goes in as a part of JSON, it must not be text."""
-    return {
-        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value for name, value in row.items()
-    }
+def _object(row: Mapping[str, Any]) -> str:
+    """A row as JSON. What is JSON already goes in as it was written."""
+    verbatim = (name in JSON_COLUMNS and value is not None for name, value in row.items())
+    texts = [value if raw else json.dumps(value) for raw, value in zip(verbatim, row.values(), strict=True)]
+    return f"{{{','.join(f'{json.dumps(name)}:{text}' for name, text in zip(row, texts, strict=True))}}}"

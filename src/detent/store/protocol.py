@@ -17,7 +17,10 @@ from detent.store.writer import Writer
 
 T = TypeVar("T")
 
-__all__ = ["Enqueues", "Reader", "Store", "Transaction", "Writer"]
+__all__ = ["SPOILT", "Enqueues", "Reader", "Store", "Transaction", "Writer"]
+
+SPOILT = "a call in this transaction failed, so all of it was undone"
+"""Said where such a call was let pass as if nothing had happened."""
 
 
 class Transaction(Reader, Writer, Protocol):

@@ -23,6 +23,7 @@ from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
+from detent.store.outbox import OUTBOX_COLUMNS, PENDING
 from detent.store.postgres_batches import (
     DIFFERING,
     ENQUEUE_SHAPES,
@@ -81,6 +82,8 @@ _WORDS = {
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "template_columns": ", ".join(TEMPLATE_COLUMNS),
+    "outbox_columns": ", ".join(OUTBOX_COLUMNS),
+    "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
@@ -113,7 +116,7 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        self._raw = _read("shared.sql") | _read("flows.sql") | _read(f"{dialect.name}.sql")
+        self._raw = _read("shared.sql") | _read("flows.sql") | _read("outbox.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}

@@ -10,6 +10,7 @@ from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.checkpoints import Checkpoint
 from detent.store.digest import Digest
+from detent.store.outbox import Delivery
 from detent.store.records import (
     Counter,
     Event,
@@ -258,6 +259,22 @@ class Reader(Protocol):
 
     async def gate(self, tenant_id: int, step: int) -> Approval | None:
         """The last question asked at a step of a flow."""
+        ...
+
+    async def delivery(self, tenant_id: int, entity: str, id: int, seq: int) -> Delivery | None:
+        """What is told to the outside of one move of an entity; another tenant's is none, exactly like one that does
+        not exist."""
+        ...
+
+    async def deliveries(
+        self, tenant_id: int, *, flow: int | None = None, state: str | None = None, limit: int = 100
+    ) -> list[Delivery]:
+        """What a tenant's flows tell to the outside, the newest first: of one or of all, in one state or in any."""
+        ...
+
+    async def next_delivery(self) -> int | None:
+        """How many microseconds it is until an attempt to deliver something of any tenant is due, or since one was;
+        none where nothing is to be delivered."""
         ...
 
     async def log_end(self) -> str:

@@ -40,6 +40,10 @@ class NewJob(NamedTuple):
     crew_id: int | None = None
     tree_id: int | None = None
 
+    @property
+    def works_for_flow(self) -> bool:
+        return not (self.step_id is self.crew_id is self.tree_id is None)
+
 
 class Birth(NamedTuple):
     """What is said of any new entity: whose it is, who made it and why, and what it belongs to."""

@@ -17,7 +17,7 @@ from detent.errors import BadInput, NewerDatabase, NotMigrated, StoreError
 from detent.store.dialect import SQLITE
 from detent.store.follow import following
 from detent.store.migrations import newest
-from detent.store.protocol import Enqueues
+from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
 from detent.store.schedules import Planner
@@ -89,7 +89,10 @@ class SqliteStore(SqliteVerbs):
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
         def done(session: Session) -> tuple[T, bool]:
             transaction = SqliteAtOneGo(session, self.tally)
-            return at_one_go(work(transaction)), transaction.rings
+            result = at_one_go(work(transaction))
+            if transaction.spoilt:
+                raise StoreError(url=self.url, detail=SPOILT)
+            return result, transaction.rings
 
         result, rings = await self._writer.run(done, rows=weight)
         if rings:
@@ -234,6 +237,7 @@ class SqliteAtOneGo(SqliteWithin):
     def __init__(self, session: Session, tally: Tally) -> None:
         super().__init__(tally)
         self._session = session
+        self.spoilt = False
 
     async def execute(self, sql: str, *values: Any) -> int:
         return self._session.own(sql, values)[1]
@@ -242,7 +246,11 @@ class SqliteAtOneGo(SqliteWithin):
         return self._session.own(sql, values)[0]
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
-        return work(self._session)
+        try:
+            return work(self._session)
+        except apsw.Error:
+            self.spoilt = True  # it may have done a part of its work
+            raise
 
     _read = _write
 

@@ -14,7 +14,8 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
-from detent.store.flow_verbs import FlowReads, FlowVerbs, Rows, as_json
+from detent.store.flow_verbs import Rows, as_json
+from detent.store.outbox_verbs import OutboxReads, OutboxVerbs
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -49,7 +50,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(FlowReads):
+class SqliteReads(OutboxReads):
     """The reads."""
 
     @abstractmethod
@@ -205,7 +206,7 @@ class SqliteReads(FlowReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, FlowVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs):
     """The reads and the writes."""
 
     tally: Tally
@@ -351,9 +352,7 @@ class SqliteVerbs(SqliteReads, FlowVerbs):
         rows: Sequence[Mapping[str, Any]],
         birth: Birth = Birth(),  # noqa: B008 - never changed, so safe to share
     ) -> list[int]:
-        return await self._write(
-            lambda session: [session.create(lifecycle, birth, dict(row)) for row in rows], len(rows)
-        )
+        return await self._write(lambda session: session.create_many(lifecycle, rows, birth), len(rows))
 
     async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
         return await self._write(lambda session: session.amend(lifecycle, ids, tenant_id, columns))

@@ -9,6 +9,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.checkpoints import Report, Save
+from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -35,9 +36,10 @@ class Writer(Protocol):
         ...
 
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
-        """A job that is due at once, has no key and falls under no limit is queued and, if its queue is served and the
-        worker may claim, running under that worker when it is returned: three moves and three events in one write.
-        Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is overtaken."""
+        """A job that is due at once, has no key, falls under no limit and works for no flow is queued and, if its queue
+        is served and the worker may claim, running under that worker when it is returned: three moves and three events
+        in one write. Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is
+        overtaken."""
         ...
 
     async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
@@ -191,6 +193,29 @@ class Writer(Protocol):
     ) -> Approval | None:
         """Decides what is open at a step of a flow; none if nothing is. `expired` is decided only when its time is
         over, `approved` and `rejected` only before."""
+        ...
+
+    async def put_delivery(self, delivery: NewDelivery) -> None:
+        """Keeps what is to be told to the outside of a move, due at once; the same move again changes nothing."""
+        ...
+
+    async def take_deliveries(self, limit: int, lease_us: int) -> list[Delivery]:
+        """Deliveries that are due, at most so many, each one attempt further. Nobody else is given one of them until
+        the lease is over."""
+        ...
+
+    async def settle_delivery(self, taken: Delivery, state: str, delay_us: int = 0, error: str | None = None) -> bool:
+        """What came of an attempt: it is delivered, given up, or pending and due again after a delay. Where a later
+        attempt was taken meanwhile, or it has ended, nothing changes and the answer is false."""
+        ...
+
+    async def retry_delivery(self, tenant_id: int, id: int) -> bool:
+        """Makes a delivery due at once, whatever came of it, with as many attempts before it as at first; false when
+        there is none of that key."""
+        ...
+
+    async def forget_deliveries(self, older_than: int, limit: int = 500) -> int:
+        """Drops deliveries that ended before that time, at most so many; returns how many."""
         ...
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:

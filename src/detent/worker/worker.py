@@ -30,6 +30,7 @@ from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
+from detent.worker.courier import Courier
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.flow_watch import FlowWatch
@@ -126,9 +127,10 @@ class Worker:
         self._board = journal.board
         self._pump = Pump(self._store, self._look_again, self._outage)
         self._flows = FlowWatch(self._store, self._outage)
+        self._courier = Courier(self._store, self._outage, self._chance)
         mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), self._flows.run())
         seeing = (self._beat(), self._watch(), self._bear())
-        chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
+        chores = (*mending, *seeing, self._prune(), self._schedule(), self._courier.run(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
         stop_listening = self._store.listen(self._wake)
         failure: Exception | None = None
@@ -175,6 +177,8 @@ class Worker:
     async def _work(self, until_idle: bool) -> None:
         await self._claim(until_idle)
         await self._drain()
+        if until_idle:
+            await self._courier.run_once()
 
     async def _reap(self) -> None:
         await Reaper(self._store, self._look_again, self._outage).run()
