@@ -66,6 +66,7 @@ def _output(value: int) -> int:
 
 Variable = Annotated[str, AfterValidator(variable)]
 Bytes = Annotated[int, BeforeValidator(_size)]
+ExitCode = Annotated[int, Field(ge=0, le=255)]
 Plain = Annotated[Text, AfterValidator(_plain)]
 
 
@@ -83,16 +84,16 @@ class Tool(Model):
 
     command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
     timeout: Duration = USUAL_TIMEOUT
-    expected_exit_codes: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(min_length=1)] = [0]
+    expected_exit_codes: list[ExitCode] = Field(default_factory=lambda: [0], min_length=1)
     retry_on_failure: bool = True
-    env: Annotated[list[Variable], Field(max_length=1_000)] = []
+    env: list[Variable] = Field(default_factory=list, max_length=1_000)
     cwd: Plain | None = None
     idempotent: bool = True
     review_by: Name | None = None
     memory: Bytes | None = None
     cpu: Duration | None = None
     output: Annotated[Bytes, AfterValidator(_output)] = MOST_OUTPUT
-    breaker: Breaker = Breaker()
+    breaker: Breaker = Field(default_factory=lambda: Breaker.model_validate({}))
 
     @cached_property
     def limits(self) -> Limits:
@@ -113,7 +114,7 @@ class Tool(Model):
 class Config(Model):
     """What the file says. It is the same as an empty file if there is none."""
 
-    tools: dict[Name, Tool] = {}
+    tools: dict[Name, Tool] = Field(default_factory=dict)
 
     _path: Path = PrivateAttr(default_factory=lambda: Path(FILE))
 

@@ -12,9 +12,7 @@ Path = tuple[str | int, ...]
 """Where something stands in a document: keys and positions from its root."""
 
 
-def misfits(
-    data: Any, error: ValidationError, known: Callable[[Path], Iterable[str]]
-) -> Iterator[tuple[Path, str]]:
+def misfits(data: Any, error: ValidationError, known: Callable[[Path], Iterable[str]]) -> Iterator[tuple[Path, str]]:
     """Each place with what the model refuses there. A value that could have been one of several things is said to be
     wrong once; `known` are the keys there may be in a place."""
     found: dict[Path, list[Any]] = {}

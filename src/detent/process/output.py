@@ -65,6 +65,12 @@ class Kept:
         """The same as text; what is not UTF-8 is marked."""
         return self.content.decode("utf-8", "replace")
 
+    @property
+    def first_line(self) -> str:
+        """The first line that says something, made harmless for a terminal."""
+        lines = (harmless(line).strip() for line in self._head[:LOOK_BACK].decode("utf-8", "replace").splitlines())
+        return next((line for line in lines if line), "")
+
     def last_lines(self, count: int) -> list[str]:
         """The last lines that say something, made harmless for a terminal."""
         end = bytes((self._tail if len(self._tail) > LOOK_BACK else self._head + self._tail)[-LOOK_BACK:])
@@ -85,7 +91,7 @@ def harmless(text: str) -> str:
 class Stream:
     """A pipe that somebody writes into: what comes is kept, while the event loop runs."""
 
-    def __init__(self, kept: Kept, heard: Callable[[], None]) -> None:
+    def __init__(self, kept: Kept, heard: Callable[[Kept], None]) -> None:
         self._kept = kept
         self._heard = heard
         self._loop = asyncio.get_running_loop()
@@ -104,7 +110,7 @@ class Stream:
             self._loop.remove_reader(self._reading)
             self._rest = self._loop.call_later(REST_SECONDS, self._listen)
             self._widen()
-        self._heard()
+        self._heard(self._kept)
 
     def _taken(self) -> int:
         try:

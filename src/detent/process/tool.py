@@ -46,9 +46,9 @@ class Command:
 
 
 class Output:
-    """What a program has written so far; `heard` is told whenever there is more."""
+    """What a program has written so far; `heard` is told of what there is more."""
 
-    def __init__(self, most: int = MOST_OUTPUT, heard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, most: int = MOST_OUTPUT, heard: Callable[[Kept], None] = lambda kept: None) -> None:
         self.stdout, self.stderr = Kept(most), Kept(most)
         self.heard = heard
 
