@@ -23,7 +23,7 @@ from detent.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command,
 from detent.process.tree import signal_all
 from tests.process.programs import MB
 from tests.process.stage import there, until
-from tests.process.survivors import NAME, assert_none, marked, new_mark, survivors
+from tests.process.survivors import assert_none, marked, new_mark, survivors
 from tests.process.tool_stage import (
     GRACE,
     PATH,
@@ -281,7 +281,7 @@ async def test_a_flooding_tool_leaves_the_event_loop_to_others(tools: Tools) -> 
 
 async def test_what_a_tool_leaves_running_ends_with_it(tools: Tools, mark: str) -> None:
     ending, output = await run(
-        tools, "sh", "-c", "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo done", **{NAME: mark}
+        tools, "sh", "-c", "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo done", mark=mark
     )
     assert (ending.code, output.stdout.text) == (0, "done\n")
     assert marked(mark) == []
