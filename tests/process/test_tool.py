@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -228,6 +229,19 @@ async def test_its_limits_hold_for_all_of_it(tools: Tools) -> None:
     assert (heavy.code, busy.code) == (1, -signal.SIGXCPU)
 
 
+async def test_many_at_once_keep_apart_and_leave_no_file_open(tools: Tools) -> None:
+    async def one(number: int) -> str:
+        if number % 4 == 3:
+            with pytest.raises(NotStarted):
+                await run(tools, "nosuch")
+        return (await run(tools, "sh", "-c", f"cat; echo {number}", stdin=b"in "))[1].stdout.text
+
+    await asyncio.gather(*map(one, range(8)))
+    before = len(os.listdir("/proc/self/fd"))
+    assert await asyncio.gather(*map(one, range(8))) == [f"in {number}\n" for number in range(8)]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 # --- what it writes
 
 
@@ -330,13 +344,23 @@ async def test_a_tool_that_minds_sigterm_has_its_grace(tools: Tools, tmp_path: P
     assert output.stdout.text == "bye\n"
 
 
-def _owner(program: str, mark: str, begun: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.process.tool_owner", program, mark, str(begun)]
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def _owner(program: str, mark: str, begun: Path, *quiet: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.process.tool_owner", program, mark, str(begun), *quiet]
     return subprocess.Popen(command, env=environment())
 
 
-async def test_kill_9_of_the_worker_leaves_nothing_of_a_runaway_tool(mark: str, tmp_path: Path) -> None:
-    worker = _owner(PROGRAM, mark, tmp_path / "begun")
+@pytest.mark.parametrize("quiet", [(), ("quiet",)])  # who writes learns at once that nobody reads
+async def test_kill_9_of_the_worker_leaves_nothing_of_a_runaway_tool(
+    mark: str, tmp_path: Path, quiet: tuple[str, ...]
+) -> None:
+    worker = _owner(PROGRAM, mark, tmp_path / "begun", *quiet)
     await there(tmp_path / "begun")
     worker.kill()
     worker.wait()
@@ -351,6 +375,23 @@ async def test_the_check_would_notice_what_outlives_a_killed_worker(mark: str, t
     left = survivors(mark, GRACE + 0.7)
     signal_all(left, signal.SIGKILL)
     assert len(left) >= 1
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.chaos)])
+def test_at_whatever_moment_the_worker_is_killed_nothing_is_left(mark: str, tmp_path: Path, rounds: int) -> None:
+    dice, begun, slowest = random.Random(rounds), 0, 0.0
+    for number in range(rounds):
+        worker = _owner(PROGRAM, mark, tmp_path / f"begun-{number}", *["quiet"][: number % 4 // 2])
+        if number % 2:
+            _wait_for(tmp_path / f"begun-{number}")
+        time.sleep(dice.uniform(0, 0.4))  # before the zygote is up, in between, amid the flood
+        worker.kill()
+        worker.wait()
+        killed = time.monotonic()
+        assert outlived(mark) == []
+        begun, slowest = begun + (tmp_path / f"begun-{number}").exists(), max(slowest, elapsed(killed))
+    assert begun >= rounds // 2
+    print(f"\n{rounds} workers killed, {begun} of them amid a runaway tool: all gone within {slowest:.2f} s")
 
 
 @pytest.mark.parametrize("victim", ["keeper", "zygote"])

@@ -13,13 +13,13 @@ import pytest
 
 from detent import Detent
 from detent.app import Handle
-from detent.store.approvals import Approval
 from detent.worker.tool_step import ToolSpec, run_tool
 from tests.process.stage import until
 from tests.process.survivors import NAME, assert_none, new_mark, survivors
 from tests.process.tool_stage import PATH
 from tests.support.command import environment
-from tests.worker.scene import eventually, last, reaches, row, triggers, working
+from tests.worker.scene import last, reaches, row, triggers, working
+from tests.worker.test_approvals import the_question
 
 ONCE = ["enqueue", "claim", "start"]
 ONE_STORE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -76,15 +76,6 @@ async def killed(app: Detent, folder: Path, mark: str, idempotent: bool) -> Hand
     return job
 
 
-async def question(app: Detent) -> Approval:
-    async def asked() -> bool:
-        return bool(await app.approvals())
-
-    await eventually(asked)
-    (found,) = await app.approvals()
-    return found
-
-
 def effects(folder: Path) -> int:
     return len((folder / "effects").read_text().splitlines())
 
@@ -94,7 +85,7 @@ async def test_after_kill_9_a_tool_that_must_not_run_twice_waits_for_people(
 ) -> None:
     job = await killed(app, tmp_path, mark, idempotent=False)
     async with working(app, concurrency=1):
-        asked = await question(app)
+        asked = await the_question(app)
         assert asked.question.startswith("pay was started on 20")
         assert asked.question.endswith(" and nobody knows whether it took effect. Run it again?")
         assert asked.scope == "ops"
@@ -124,7 +115,7 @@ async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Detent, tmp_p
 async def test_rejected_it_does_not_run_again_and_the_job_fails(app: Detent, tmp_path: Path, mark: str) -> None:
     job = await killed(app, tmp_path, mark, idempotent=False)
     async with working(app, concurrency=1):
-        await app.reject((await question(app)).public_id, by="ann", comment="it was paid")
+        await app.reject((await the_question(app)).public_id, by="ann", comment="it was paid")
         await reaches(app, job, "failed")
     assert (effects(tmp_path), (await last(app, job))[0]) == (1, "fail")
     assert "was rejected by ann: it was paid" in (await row(app, job))["error"]
@@ -157,7 +148,7 @@ async def test_a_failure_that_is_known_is_tried_again_and_one_that_is_not_is_ask
     job = await declare(app, str(tmp_path), mark, False, script).enqueue()
     async with working(app, concurrency=1):
         for times in (2, 3):
-            asked = await question(app)
+            asked = await the_question(app)
             assert effects(tmp_path) == times
             assert "killed by SIGKILL" in str(asked.details)
             await app.approve(asked.public_id, by="ann")
@@ -178,6 +169,6 @@ async def test_out_of_time_it_is_asked_about_too(app: Detent, tmp_path: Path, ma
 
     job = await pay_soon.enqueue()
     async with working(app, concurrency=1):
-        await question(app)
+        await the_question(app)
         assert effects(tmp_path) == 1
     assert (await triggers(app, job))[:4] == [*ONCE, "retry"]
