@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def pays(folder: str, mark: str, idempotent: bool, script: str) -> ToolSpec:
     """Leaves a line in `effects` each time it runs."""
     env = {"PATH": PATH, NAME: mark}
     command = ("sh", "-c", f"echo paid >> effects; {script}")
-    return ToolSpec(command, "pay", env, folder, idempotent=idempotent, review_by="ops", timeout_us=60_000_000)
+    return ToolSpec(command, "pay", env, folder, idempotent=idempotent, review_by="ops", tries=3)
 
 
 HANGS = "if [ ! -e go ]; then sleep 1000; fi"
@@ -158,17 +159,32 @@ async def test_a_failure_that_is_known_is_tried_again_and_one_that_is_not_is_ask
 
 
 @ONE_STORE
-async def test_out_of_time_it_is_asked_about_too(app: Detent, tmp_path: Path, mark: str) -> None:
-    spec = pays(str(tmp_path), mark, False, HANGS)
+async def test_out_of_time_in_the_last_attempt_it_does_not_fail_but_is_asked_about(
+    app: Detent, tmp_path: Path, mark: str
+) -> None:
+    spec = replace(pays(str(tmp_path), mark, False, HANGS), timeout_us=500_000)
 
-    @app.job(max_attempts=2, backoff=0)
-    async def pay_soon(ctx: Any) -> None:
-        from dataclasses import replace
-
-        await run_tool(ctx, replace(spec, timeout_us=500_000))
+    @app.job(max_attempts=1)
+    async def pay_soon(ctx: Any) -> str:
+        return str((await run_tool(ctx, spec))["stdout"])
 
     job = await pay_soon.enqueue()
     async with working(app, concurrency=1):
-        await the_question(app)
+        asked = await the_question(app)
+        assert "pay took longer than 0.5 s" in str(asked.details)
         assert effects(tmp_path) == 1
-    assert (await triggers(app, job))[:4] == [*ONCE, "retry"]
+        (tmp_path / "go").touch()
+        await app.approve(asked.public_id, by="ann")
+        assert await job.result("20s") == ""
+    assert (await triggers(app, job))[:4] == [*ONCE, "snooze"]
+    assert (effects(tmp_path), (await row(app, job))["attempts"]) == (2, 1)
+
+
+@ONE_STORE
+async def test_known_failures_are_counted_by_the_tool_however_many_attempts_the_job_has(
+    app: Detent, tmp_path: Path, mark: str
+) -> None:
+    job = await declare(app, str(tmp_path), mark, False, "exit 3").enqueue()
+    await app.work(until_idle=True, concurrency=1)
+    assert (await row(app, job))["error"] == "PermanentError: pay ended with exit code 3, not 0"
+    assert effects(tmp_path) == 3

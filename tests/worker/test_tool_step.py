@@ -286,7 +286,7 @@ def test_a_profile_gives_a_step_its_settings(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("OTHER", "x")
     config = Config.model_validate({"tools": {"ruff": PROFILE}})
     config._path = tmp_path / "detent.toml"
-    spec = spec_of(step(id="lint", tool="ruff", args=["--fix", 3, True, 1.5]), config)
+    spec = spec_of(step(id="lint", tool="ruff", args=["--fix", 3, True, 1.5], retries=2), config)
     assert spec == ToolSpec(
         argv=("ruff", "check", "--fix", "3", "true", "1.5"),
         label="lint",
@@ -296,6 +296,7 @@ def test_a_profile_gives_a_step_its_settings(monkeypatch: pytest.MonkeyPatch, tm
         expected_exit_codes=(0, 1),
         retry_on_failure=False,
         idempotent=False,
+        tries=3,
         review_by="ops",
         limits=Limits(512_000_000, 2),
         most_output=65_536,
