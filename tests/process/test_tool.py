@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from detent.errors import BadInput
 from detent.process.environment import passed_on
 from detent.process.limits import Limits
-from detent.process.output import Kept
+from detent.process.output import CHUNK, Kept, Stream
 from detent.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools
 from detent.process.tree import signal_all
 from tests.process.programs import MB
@@ -278,16 +278,23 @@ async def test_a_flood_is_cut_in_the_middle_and_fills_neither_pipe_nor_memory(to
     assert over_the_cap(output, MOST_OUTPUT // 2) == ["stdout", "stderr"]  # as it finds when more is kept than may be
 
 
-async def test_a_flooding_tool_leaves_the_event_loop_to_others(tools: Tools) -> None:
-    flood = asyncio.create_task(run(tools, "yes"))
-    await asyncio.sleep(0.3)
-    turns, began = 0, time.monotonic()
-    while elapsed(began) < 0.5:
-        await asyncio.sleep(0)
-        turns += 1
-    flood.cancel()
-    await asyncio.wait([flood])
-    assert turns > 500
+@pytest.mark.parametrize(("rest", "taken"), [(0.5, 1), (0.0, 2)])  # without a rest, it takes the next at once
+async def test_after_all_it_could_take_a_reader_rests_so_that_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch, rest: float, taken: int
+) -> None:
+    monkeypatch.setattr("detent.process.output.REST_SECONDS", rest)
+    heard: list[Kept] = []
+    stream = Stream(Kept(MOST_OUTPUT), heard.append)
+    try:
+        os.write(stream.writing, b"x" * CHUNK)
+        await until(lambda: bool(heard))
+        os.write(stream.writing, b"y")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(heard) == taken
+        await until(lambda: len(heard) == 2)
+    finally:
+        stream.close()
 
 
 # --- nothing is left

@@ -114,7 +114,7 @@ async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Detent, tmp_p
 
 @ONE_STORE
 async def test_rejected_it_does_not_run_again_and_the_job_fails(app: Detent, tmp_path: Path, mark: str) -> None:
-    job = await killed(app, tmp_path, mark, idempotent=False)
+    job = await declare(app, str(tmp_path), mark, False, "kill -KILL $$").enqueue()
     async with working(app, concurrency=1):
         await app.reject((await the_question(app)).public_id, by="ann", comment="it was paid")
         await reaches(app, job, "failed")
