@@ -41,6 +41,7 @@ COMMANDS = {
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
     "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
     "skills": Entry("detent.cli.skills:app", "See what agents are good at, and which skill a task goes to."),
+    "tools": Entry("detent.cli.tools:app", "See the tools of detent.toml, and check that they could run here."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 
