@@ -20,6 +20,7 @@ from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.approvals import APPROVAL_COLUMNS
+from detent.store.breakers import BREAKER_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -82,6 +83,7 @@ _WORDS = {
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "template_columns": ", ".join(TEMPLATE_COLUMNS),
     "step_columns": ", ".join(STEP_COLUMNS),
+    "breaker_columns": ", ".join(BREAKER_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -113,7 +115,7 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        self._raw = _read("shared.sql") | _read("flows.sql") | _read(f"{dialect.name}.sql")
+        self._raw = _read("shared.sql") | _read("flows.sql") | _read("breakers.sql") | _read(f"{dialect.name}.sql")
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from detent.lifecycle.machine import Lifecycle
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
+from detent.store.breakers import Row, Standing, Watched
 from detent.store.checkpoints import Checkpoint
 from detent.store.digest import Digest
 from detent.store.records import (
@@ -246,6 +247,27 @@ class Reader(Protocol):
 
     async def gate(self, tenant_id: int, step: int) -> Approval | None:
         """The last question asked at a step of a flow."""
+        ...
+
+    async def breaker(self, tenant_id: int, name: str) -> Row | None:
+        """A breaker by its name; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def breakers(self, tenant_id: int, name: str | None = None) -> list[Standing]:
+        """A tenant's breakers by name, all or one, with how many jobs in the queue each holds back."""
+        ...
+
+    async def breakers_that_hold(self, limit: int) -> list[Watched]:
+        """Breakers of any tenant that have opened and have not been done with since, at most so many. Each says whether
+        jobs that need it are not held back yet, whether it holds any, and whether its probe is at work."""
+        ...
+
+    async def is_claimed(self, job: int, epoch: int) -> bool:
+        """Whether the claim of a job under that epoch is alive."""
+        ...
+
+    async def holds_any(self, tenant_id: int, hold: str) -> bool:
+        """Whether a job in the queue of the tenant is held by exactly that name."""
         ...
 
     async def log_end(self) -> str:

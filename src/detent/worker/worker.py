@@ -24,11 +24,14 @@ from detent import metrics
 from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
+from detent.service import breakers
 from detent.service.orders import Order
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
+from detent.worker.breaker_gate import reports
+from detent.worker.breaker_watch import BreakerWatch
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.follow_up import FollowUp
@@ -89,6 +92,7 @@ class Worker:
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         # Others are looked after too, but not whenever the bell rings.
         self._limited = any(kind.throttle is not None for kind in kinds.values())
+        self._guarded = {kind.name: kind.breaker for kind in kinds.values() if kind.breaker is not None}
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
@@ -112,7 +116,7 @@ class Worker:
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._handlers, self._threads, self._isolation)
+        executor = self._executor = Executor(self._store, self._handlers, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
@@ -122,7 +126,8 @@ class Worker:
         ]
         self._board = journal.board
         self._pump = Pump(self._store, self._look_again, self._outage)
-        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
+        self._breaker_watch = BreakerWatch(self._store, self._look_again, self._outage)
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), self._breaker_watch.run())
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -305,7 +310,8 @@ class Worker:
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:
-        """Whether no limit has let a job go since the last claim was sent, nor does now."""
+        """Whether no limit and no breaker has let a job go since the last claim was sent, nor does now."""
+        await self._breaker_watch.look()
         await self._pump.look()
         return not self._changed.is_set()
 
@@ -405,23 +411,30 @@ class Worker:
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
-        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
+        told = reports(batch, self._guarded) if self._guarded else []
+        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
         self._maybe_due |= any(change.move.raises_epoch or change.parent_id or change.limit_key for change in changes)
 
-    async def _apply(self, changes: list[Change]) -> list[Change]:
+    async def _apply(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
         pause = SHORTEST_PAUSE
         while True:
             try:
-                late = await self._store.apply(changes)
+                late = await (self._tell_breakers(changes, told) if told else self._store.apply(changes))
                 self._outage.over("write")
                 return late
             except StoreError as error:
                 self._outage.endure("write", error)
                 pause = await self._pause(pause)
+
+    async def _tell_breakers(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
+        settled = await self._store.atomically(lambda tx: breakers.settle(tx, changes, told), weight=len(changes))
+        if settled.stirred:
+            self._breaker_watch.ring()
+        return settled.late
 
     # --- end
 
