@@ -19,11 +19,12 @@ from detent.lifecycle import BREAKER, JOB, Change, decide
 from detent.lifecycle.breaker import CLOSED, HALF_OPEN, OPEN
 from detent.moments import rfc3339
 from detent.service.entities import public_id
-from detent.store import Job, Store, Transaction
+from detent.store import Event, EventFilter, Job, Store, Transaction
 from detent.store.breakers import Row, Standing
 
 WATCH = "breaker-watch"
 LONGEST_ERROR = 500
+MOST_EVENTS = 50
 
 
 class Answer(StrEnum):
@@ -252,6 +253,13 @@ async def find(store: Store, tenant_id: int, name: str) -> Standing:
     if not found:
         raise NotFound(what="breaker", id=repr(name), listing="detent breakers list")
     return found[0]
+
+
+async def show(store: Store, tenant_id: int, name: str) -> tuple[Standing, list[Event]]:
+    """A breaker, and the last that happened to it, the oldest first."""
+    standing = await find(store, tenant_id, name)
+    wanted = EventFilter(tenant_id, BREAKER.name, standing.row["id"])
+    return standing, (await store.events(wanted, limit=MOST_EVENTS, newest_first=True))[::-1]
 
 
 async def holding(store: Store, job: Row) -> Row | None:
