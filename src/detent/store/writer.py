@@ -114,13 +114,13 @@ class Writer(Protocol):
         ...
 
     async def hold_back(self, tenant_id: int, hold: str, limit: int, besides: int | None = None) -> int:
-        """Jobs in the queue of the tenant whose hold key is that name, and that nothing holds, are held by it, at most
-        so many; returns how many. One may be left out."""
+        """Jobs in the tenant's queues whose hold key is that name, and that nothing holds, are held by it, at most so
+        many; returns how many. One may be left out."""
         ...
 
     async def let_go(self, tenant_id: int, hold: str, limit: int) -> int:
-        """Jobs in the queue of the tenant that are held by exactly that name can be claimed again, as far as their
-        limits let them, at most so many; returns how many."""
+        """Jobs in the tenant's queues that are held by that name can be claimed again, as far as their limits let them,
+        at most so many; returns how many."""
         ...
 
     async def let_one_go(self, tenant_id: int, hold: str, after: str | None = None) -> tuple[int, str] | None:
