@@ -15,7 +15,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/how-to/durable-steps.md", "docs/how-to/schedules.md", "docs/how-to/waiting.md"]
+    "page",
+    [
+        "README.md",
+        "docs/how-to/breakers.md",
+        "docs/how-to/durable-steps.md",
+        "docs/how-to/schedules.md",
+        "docs/how-to/waiting.md",
+    ],
 )
 def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
     programs = blocks(page, "python")

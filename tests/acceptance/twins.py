@@ -210,7 +210,7 @@ def _asks_without_lock() -> None:
 
     async def admit(store: Store, job: Job, breaker: Any) -> Any:
         row = await store.breaker(job.tenant_id, breaker.name)
-        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, row), job, breaker))  # type: ignore[arg-type]
+        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, row), job, breaker))
 
     breakers.admit = admit
 

@@ -161,7 +161,7 @@ async def test_a_job_that_is_running_is_not_held(store: Store) -> None:
 
 async def test_a_job_that_is_held_gives_its_place_under_a_limit_to_another(store: Store, other_tenant: int) -> None:
     await store.declare_limits([LimitRule("job", "kind", 1)])
-    alike = {"limit_key": "*:kind", "held_by": "limit"}
+    alike: dict[str, Any] = {"limit_key": "*:kind", "held_by": "limit"}
     first = (await queued(store, hold_key=HOLD, **alike))[0]
     assert await store.pump() == 1
     second = (await queued(store, tenant_id=other_tenant, **alike))[0]

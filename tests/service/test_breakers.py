@@ -148,7 +148,7 @@ async def test_an_open_breaker_holds_jobs_until_it_has_cooled_down(timed: Timed)
     await timed.advance(COOLDOWN - SECOND)
     admission = await admit(timed.store, await running(timed.store), API)
     assert (admission.answer, admission.held_by) == (Answer.HOLD, "breaker:api")
-    assert "OPEN since" in admission.says
+    assert "api is OPEN, open since" in admission.says
     assert "it is down" in admission.says
     await timed.advance(SECOND)
     assert await answer(timed.store) is Answer.PROBE

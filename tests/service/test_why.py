@@ -182,7 +182,11 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.LIMIT: (limit, "the limit *:kind holds it back: 1 of 1 are at work", "detent limits list"),
     Cause.VERSION: (version, "a version of its handler that no worker has: kind@1", "kind@1"),
     Cause.HELD: (held, "it is held back by budget:may", None),
-    Cause.BREAKER: (breaker, "last because of it ended with 137", "detent breakers reset tool:ruff --reason"),
+    Cause.BREAKER: (
+        breaker,
+        ": it ended with 137; it cools down before a job may try",
+        "detent breakers reset tool:ruff --reason",
+    ),
     Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
     Cause.SNOOZED: (snoozed, "its handler put it off", None),
     Cause.GIVEN_BACK: (given_back, "a worker gave it back: no handler here", None),

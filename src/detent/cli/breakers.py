@@ -70,7 +70,8 @@ def reset(
         return await held_jobs.reset(store, tenant_id, name, actor=operator(), reason=reason)
 
     let_go = asyncio.run(with_tenant(db, tenant, close))
-    said = f"{name} is {CLOSED.name}; {let_go:,} held jobs are let go."
+    count = "1 held job is" if let_go == 1 else f"{let_go:,} held jobs are"
+    said = f"{name} is {CLOSED.name}; {count} let go."
     screen.emit({"name": name, "state": CLOSED.name, "let_go": let_go}, lambda: said, as_json)
 
 

@@ -126,15 +126,17 @@ async def _made_probe(tx: Transaction, row: Row, job: Job) -> bool:
 
 
 def _refused(breaker: Breaker, row: Row) -> Admission:
-    says = f"the breaker {breaker.name} is {row['state']}{_since(row)}"
+    says = described(row)
     if breaker.on_open == "fail":
         return Admission(Answer.FAIL, f"{says}; the job is declared to fail then")
     return Admission(Answer.HOLD, says, breaker.hold)
 
 
-def _since(row: Row) -> str:
-    since = "" if row["opened_at"] is None else f" since {rfc3339(row['opened_at'])}"
-    return f"{since}: {row['error']}" if row["error"] else since
+def described(row: Row) -> str:
+    """How a breaker that is not closed stands: since when it is not, and what it was last told."""
+    since = "" if row["opened_at"] is None else f", open since {rfc3339(row['opened_at'])}"
+    last = f": {row['error']}" if row["error"] else ""
+    return f"the breaker {row['name']} is {row['state']}{since}{last}"
 
 
 # --- after the work

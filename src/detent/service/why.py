@@ -225,16 +225,12 @@ def _held(situation: Situation) -> Reason | None:
 
 
 def _broken(situation: Situation, breaker: Row) -> Reason:
-    name, error = breaker["name"], breaker["error"]
+    name, says = breaker["name"], breakers.described(breaker)
     if breaker["state"] == CLOSED.name:
         return Reason(Cause.BREAKER, f"the breaker {name} is closed again, and workers let go what it held")
-    since = "" if breaker["opened_at"] is None else f" since {rfc3339(breaker['opened_at'])}"
-    says = f"the breaker {name} has not been closed{since}{f', last because of {error}' if error else ''}"
     todo = f"detent breakers reset {_quoted(name)} --reason TEXT"
     if breaker["state"] == OPEN.name:
-        return Reason(
-            Cause.BREAKER, f"{says}; a job is let through to try when it has cooled down", breaker["probe_at"], todo
-        )
+        return Reason(Cause.BREAKER, f"{says}; it cools down before a job may try", breaker["probe_at"], todo)
     trying = "the next job" if breaker["probe_job"] is None else public_id(JOB.name, breaker["probe_job"])
     return Reason(Cause.BREAKER, f"{says}; {trying} tries whether it works", None, todo)
 
