@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from detent import Breaker, Detent
 from tests.acceptance.effects import Outlet
-from tests.acceptance.twins import break_store
-from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
+from tests.acceptance.limited_program import run
+from tests.acceptance.worker_program import MANY_ATTEMPTS
 
-SLOTS = 8
 DOWN, HANGS, WORKS = "down", "hangs", "works"
 
 
@@ -42,18 +40,5 @@ def mood_of_service() -> str:
     return Path(os.environ["MOOD"]).read_text()
 
 
-async def work(url: str, port: int, name: str, lease: str) -> None:
-    app = Detent(url)
-    declare(app, Outlet(port))
-    await app.work(name=name, lease=lease, concurrency=SLOTS)
-
-
-def main(url: str, port: str, name: str, lease: str, twin: str = "") -> None:
-    threading.Thread(target=die_with_the_test, daemon=True).start()
-    if twin:
-        break_store(twin)
-    asyncio.run(work(url, int(port), name, lease))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(declare, *sys.argv[1:])

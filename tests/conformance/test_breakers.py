@@ -57,7 +57,8 @@ async def test_breakers_are_listed_by_name_with_what_they_hold(store: Store, oth
 
 @keeps(
     Reader.breakers_that_hold,
-    "Breakers of any tenant that have opened and have not been done with since, at most so many",
+    "Breakers of any tenant that have opened and have not been done with since",
+    "after that key, at most so many",
     "Each says whether jobs that need it are not held back yet, whether it holds any, and whether its probe is at work",
 )
 async def test_breakers_to_look_after_say_what_there_is_to_do(store: Store, other_tenant: int) -> None:
@@ -65,6 +66,7 @@ async def test_breakers_to_look_after_say_what_there_is_to_do(store: Store, othe
     first = await tripped(store, cooldown_us=0)
     second = await tripped(store, tenant_id=other_tenant)
     assert [one.row["id"] for one in await store.breakers_that_hold(9)] == [first, second]
+    assert [one.row["id"] for one in await store.breakers_that_hold(9, first)] == [second]
     (only,) = await store.breakers_that_hold(1)
     assert tuple(only)[1:] == (False, False, False)
     (unheld,) = await queued(store, hold_key=HOLD)

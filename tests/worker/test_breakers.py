@@ -11,7 +11,7 @@ from detent.app import Handle
 from detent.outcomes import TransientError
 from detent.service.held_jobs import reset
 from detent.testing import Harness
-from detent.worker import breaker_watch
+from detent.worker import lookout
 from detent.worker.breaker_gate import verdict
 from detent.worker.context import Context
 from detent.worker.settlement import Raised, Release, Suspend
@@ -21,7 +21,7 @@ from tests.worker.scene import eventually, last, reaches, row, triggers, working
 
 @pytest.fixture(autouse=True)
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breaker_watch, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(lookout, "BEAT_SECONDS", 0.1)
 
 
 async def breaker(app: Detent, name: str = "api") -> dict[str, Any]:

@@ -31,8 +31,8 @@ class BreakerReads(ABC):
     async def breakers(self, tenant_id: int, name: str | None = None) -> list[Standing]:
         return [Standing(_row(row), row[-1]) for row in await self._ask("breakers", tenant_id=tenant_id, name=name)]
 
-    async def breakers_that_hold(self, limit: int) -> list[Watched]:
-        found = await self._ask("breakers_that_hold", limit=limit)
+    async def breakers_that_hold(self, limit: int, after: int = 0) -> list[Watched]:
+        found = await self._ask("breakers_that_hold", limit=limit, after=after)
         return [Watched(_row(row), *map(bool, row[len(BREAKER_COLUMNS) :])) for row in found]
 
     async def is_claimed(self, job: int, epoch: int) -> bool:

@@ -257,9 +257,10 @@ class Reader(Protocol):
         """A tenant's breakers by name, all or one, with how many jobs in the queue each holds back."""
         ...
 
-    async def breakers_that_hold(self, limit: int) -> list[Watched]:
-        """Breakers of any tenant that have opened and have not been done with since, at most so many. Each says whether
-        jobs that need it are not held back yet, whether it holds any, and whether its probe is at work."""
+    async def breakers_that_hold(self, limit: int, after: int = 0) -> list[Watched]:
+        """Breakers of any tenant that have opened and have not been done with since: after that key, at most so many.
+        Each says whether jobs that need it are not held back yet, whether it holds any, and whether its probe is at
+        work."""
         ...
 
     async def is_claimed(self, job: int, epoch: int) -> bool:

@@ -24,7 +24,7 @@ SELECT {breaker_columns},
         AND j.tenant_id = b.tenant_id AND j.state = {job.queued}),
     EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = b.probe_job AND j.epoch = b.probe_epoch
         AND j.state IN ({job.assigned}, {job.running}) AND j.lease_until > (SELECT {now}))
-FROM breakers AS b WHERE holds = 1 ORDER BY id LIMIT :limit;
+FROM breakers AS b WHERE holds = 1 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: is_claimed
 -- Whether a claim of a job is alive.
