@@ -24,7 +24,7 @@ from detent.service import breakers
 from detent.service.breakers import Answer
 from detent.service.entities import public_id
 from detent.store import Event, EventFilter, NewJob, open_store
-from detent.store.breakers import Standing
+from detent.store.breakers import BreakerView
 from tests.acceptance import breaker_program, probers
 from tests.acceptance.breaker_program import DOWN, HANGS, WORKS
 from tests.acceptance.effects import Delivery, Sink
@@ -120,7 +120,7 @@ async def fill(url: str, jobs: int) -> None:
         await app.enqueue_many(DeclaredJob(app, app.kinds["call"]), [{"number": number} for number in range(jobs)])
 
 
-async def standing(url: str) -> Standing | None:
+async def standing(url: str) -> BreakerView | None:
     store = await open_store(url)
     found = await store.breakers(1)
     await store.close()

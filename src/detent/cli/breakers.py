@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from detent.store import Event, Store
-    from detent.store.breakers import Standing
+    from detent.store.breakers import BreakerView
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The breaker, such as 
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """List the breakers: their states, how many jobs each holds back, and when the next one is let through to try."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[list[Standing], int]:
+    async def read(store: Store, tenant_id: int) -> tuple[list[BreakerView], int]:
         return await store.breakers(tenant_id), await store.now()
 
     found, now = asyncio.run(with_tenant(db, tenant, read))
@@ -47,7 +47,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Show everything about one breaker: why it opened, when it is tried again, and what happened to it."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[Standing, list[Event], int]:
+    async def read(store: Store, tenant_id: int) -> tuple[BreakerView, list[Event], int]:
         return *await service.show(store, tenant_id, name), await store.now()
 
     standing, events, now = asyncio.run(with_tenant(db, tenant, read))
@@ -78,7 +78,7 @@ def reset(
 # --- for people
 
 
-def _table(found: list[Standing], now: int) -> RenderableType:
+def _table(found: list[BreakerView], now: int) -> RenderableType:
     table = screen.table("name", "state", "failures", "held", "what next")
     for column in table.columns[2:4]:
         column.justify = "right"
@@ -89,7 +89,7 @@ def _table(found: list[Standing], now: int) -> RenderableType:
     return table
 
 
-def what_next(standing: Standing, now: int) -> str:
+def what_next(standing: BreakerView, now: int) -> str:
     """What will happen to it, and when."""
     row = standing.row
     if row["state"] == CLOSED.name:
@@ -103,7 +103,7 @@ def what_next(standing: Standing, now: int) -> str:
     return f"{public_id(JOB.name, row['probe_job'])} is the probe{since}"
 
 
-def _story(standing: Standing, events: list[Event], now: int) -> RenderableType:
+def _story(standing: BreakerView, events: list[Event], now: int) -> RenderableType:
     from rich.console import Group
 
     row, table = standing.row, screen.table("", "")

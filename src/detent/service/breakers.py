@@ -20,7 +20,7 @@ from detent.lifecycle.breaker import CLOSED, HALF_OPEN, OPEN
 from detent.moments import rfc3339
 from detent.service.entities import public_id
 from detent.store import Event, EventFilter, Job, Store, Transaction
-from detent.store.breakers import Row, Standing
+from detent.store.breakers import BreakerView, Row
 
 WATCH = "breaker-watch"
 LONGEST_ERROR = 500
@@ -249,7 +249,7 @@ async def _tried(tx: Transaction, row: Row, told: Report) -> None:
 # --- for operators
 
 
-async def find(store: Store, tenant_id: int, name: str) -> Standing:
+async def find(store: Store, tenant_id: int, name: str) -> BreakerView:
     """A breaker by its name, and how many jobs it holds back; one there is not is `NotFound`."""
     found = await store.breakers(tenant_id, name)
     if not found:
@@ -257,7 +257,7 @@ async def find(store: Store, tenant_id: int, name: str) -> Standing:
     return found[0]
 
 
-async def show(store: Store, tenant_id: int, name: str) -> tuple[Standing, list[Event]]:
+async def show(store: Store, tenant_id: int, name: str) -> tuple[BreakerView, list[Event]]:
     """A breaker, and the last that happened to it, the oldest first."""
     standing = await find(store, tenant_id, name)
     wanted = EventFilter(tenant_id, BREAKER.name, standing.row["id"])
@@ -270,7 +270,7 @@ async def holding(store: Store, job: Row) -> Row | None:
     return await store.breaker(job["tenant_id"], held_by.removeprefix(HOLD)) if held_by.startswith(HOLD) else None
 
 
-def as_json(standing: Standing) -> dict[str, Any]:
+def as_json(standing: BreakerView) -> dict[str, Any]:
     """A breaker as commands print it."""
     row = standing.row
     shown = ("failures", "failure_threshold", "successes", "success_threshold", "cooldown_us")

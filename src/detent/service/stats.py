@@ -13,7 +13,7 @@ from detent.service import breakers, queues
 from detent.service.readout import Readout
 from detent.service.roll_up import roll_up
 from detent.store import QueueSummary, Store
-from detent.store.breakers import Standing
+from detent.store.breakers import BreakerView
 from detent.store.tally import flush
 
 __all__ = ["KindFigures", "Stats", "as_json", "kinds", "read", "roll_up"]
@@ -31,7 +31,7 @@ class Stats(NamedTuple):
     own: Readout
     engine: Readout
     workers: dict[str, int]
-    breakers: list[Standing]
+    breakers: list[BreakerView]
 
     def total(self, metric: metrics.Metric, **wanted: str) -> int:
         """The tenant's own and the engine's together."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from detent.store.breakers import BREAKER_COLUMNS, Row, Standing, Watched
+from detent.store.breakers import BREAKER_COLUMNS, BreakerView, Row, Watched
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ class BreakerReads(ABC):
         found = await self._ask("breaker", tenant_id=tenant_id, name=name)
         return _row(found[0]) if found else None
 
-    async def breakers(self, tenant_id: int, name: str | None = None) -> list[Standing]:
-        return [Standing(_row(row), row[-1]) for row in await self._ask("breakers", tenant_id=tenant_id, name=name)]
+    async def breakers(self, tenant_id: int, name: str | None = None) -> list[BreakerView]:
+        return [BreakerView(_row(row), row[-1]) for row in await self._ask("breakers", tenant_id=tenant_id, name=name)]
 
     async def breakers_that_hold(self, limit: int, after: int = 0) -> list[Watched]:
         found = await self._ask("breakers_that_hold", limit=limit, after=after)

@@ -24,7 +24,7 @@ class Watched(NamedTuple):
     probing: bool
 
 
-class Standing(NamedTuple):
+class BreakerView(NamedTuple):
     """A breaker, and how many jobs it holds back."""
 
     row: Row

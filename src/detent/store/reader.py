@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from detent.lifecycle.machine import Lifecycle
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
-from detent.store.breakers import Row, Standing, Watched
+from detent.store.breakers import BreakerView, Row, Watched
 from detent.store.checkpoints import Checkpoint
 from detent.store.digest import Digest
 from detent.store.records import (
@@ -253,7 +253,7 @@ class Reader(Protocol):
         """A breaker by its name; another tenant's is none, exactly like one that does not exist."""
         ...
 
-    async def breakers(self, tenant_id: int, name: str | None = None) -> list[Standing]:
+    async def breakers(self, tenant_id: int, name: str | None = None) -> list[BreakerView]:
         """A tenant's breakers by name, all or one, with how many jobs in the queue each holds back."""
         ...
 
