@@ -43,7 +43,7 @@ class Breaker:
         span_us(self.cooldown)
 
     @classmethod
-    def of(cls, declared: str | Breaker | None) -> Breaker | None:
+    def of(cls, declared: str | Breaker) -> Breaker:
         """By its name alone, or with its settings."""
         return cls(declared) if isinstance(declared, str) else declared
 

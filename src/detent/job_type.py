@@ -195,7 +195,7 @@ def _breaker(name: str, declared: str | Breaker | None) -> Breaker | None:
     if declared is not None and not isinstance(declared, str | Breaker):
         raise BadInput(what=f"job {name}: breaker is {declared!r}; say its name, or Breaker(name, cooldown=…)")
     try:
-        return Breaker.of(declared)
+        return None if declared is None else Breaker.of(declared)
     except BadInput as refusal:
         raise BadInput(what=f"job {name}: {refusal}") from None
 

@@ -185,5 +185,38 @@ async def test_a_job_behind_a_limit_and_a_breaker_goes_back_behind_its_limit(app
     assert most == 1
 
 
+async def test_a_handler_asks_a_breaker_where_it_needs_it_and_can_tell_what_it_found(app: Detent) -> None:
+    """A failure is laid on the breaker that was asked last, unless the handler says something else."""
+    model = Breaker("model", failure_threshold=1, cooldown="1h")
+
+    @app.job(breaker=Breaker("api", failure_threshold=1, cooldown="1h"), max_attempts=1)
+    async def call(ctx: Context, how: str) -> str:
+        await ctx.breaker(model)
+        if how == "told":
+            ctx.tell_breaker("model", False)
+        if how == "fails":
+            raise ConnectionError("no reply")
+        return how
+
+    async def states() -> list[Any]:
+        return [(await breaker(app, name))["state"] for name in ("api", "model")]
+
+    first = await call.enqueue(how="works")
+    await app.work(until_idle=True)
+    assert (await states(), await first.result("1s")) == (["CLOSED", "CLOSED"], "works")
+    await call.enqueue(how="fails")
+    await app.work(until_idle=True)
+    assert await states() == ["CLOSED", "OPEN"]
+    held = await call.enqueue(how="works")
+    await app.work(until_idle=True)
+    found = await row(app, held)
+    assert (found["state"], found["held_by"], found["attempts"]) == ("queued", "breaker:model", 0)
+    await reset(await app.open(), 1, "model", actor="test", reason="it works")
+    await call.enqueue(how="told")
+    await app.work(until_idle=True, concurrency=1)
+    assert await states() == ["CLOSED", "OPEN"]
+    assert await held.result("1s") == "works"
+
+
 async def _nothing() -> None:
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -149,14 +149,26 @@ class Settled(NamedTuple):
     stirred: bool
 
 
-async def settle(tx: Transaction, changes: Sequence[Change], reports: Sequence[Report]) -> Settled:
+Write = Callable[[Transaction, Sequence[Change]], Awaitable[list[Change]]]
+"""How changes are written; it returns those that came too late."""
+
+
+def plainly(tx: Transaction, changes: Sequence[Change]) -> Awaitable[list[Change]]:
+    """With nothing else in the same transaction."""
+    return tx.apply(changes)
+
+
+async def settle(
+    tx: Transaction, changes: Sequence[Change], reports: Sequence[Report], write: Write = plainly
+) -> Settled:
     """Writes what became of jobs, and tells their breakers, in one transaction. Reports of changes that came too late
-    do not count. A job that goes back to be held by a breaker that is closed by now is not held."""
+    do not count. A job that goes back to be held by a breaker that is closed by now is not held. The breakers are
+    locked before anything else is."""
     rows = await _concerned(tx, reports)
     news = [report for report in reports if report.whose in rows] if rows else []
     fresh = await _unsettled(tx, news)
     freed = {one.job.id for one in news if one.held and rows[one.whose]["state"] == CLOSED.name}
-    late = {change.id for change in await tx.apply([_unheld(one) if one.id in freed else one for one in changes])}
+    late = {change.id for change in await write(tx, [_unheld(one) if one.id in freed else one for one in changes])}
     for told in news:
         if told.job.id in fresh and told.job.id not in late:
             await _told(tx, await locked(tx, *told.whose), told)

@@ -8,8 +8,8 @@ from typing import Any
 
 from detent.job_type import JobType
 from detent.outcomes import ValidationError
-from detent.store import Job, Store
-from detent.worker.breaker_gate import refusal
+from detent.store import Job
+from detent.worker.breaker_gate import Gate
 from detent.worker.context import Context
 from detent.worker.isolation import Isolation
 from detent.worker.settlement import Raised, Release
@@ -25,8 +25,8 @@ class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
     without having a handler for them."""
 
-    def __init__(self, store: Store, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
-        self._store = store
+    def __init__(self, gate: Gate, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+        self._gate = gate
         self._handlers = handlers
         self._threads = threads
         self.unknown: set[str] = set()
@@ -37,7 +37,6 @@ class Executor:
         kind = self._handlers.newest(job.kind)
         if kind is None:
             return self._not_known(job)
-        breaker = kind.breaker
         if kind.version:
             chosen = await self._of_version(kind, job, context)
             if not isinstance(chosen, JobType):
@@ -47,7 +46,7 @@ class Executor:
             arguments = _arguments(job, kind)
         except ValidationError as error:
             return Raised(error, "input")
-        if breaker is not None and (refused := await refusal(self._store, job, breaker)) is not None:
+        if kind.breaker is not None and (refused := await self._gate.refusal(job, kind.breaker)) is not None:
             return refused
         try:
             if kind.timeout_us is None:

@@ -15,6 +15,7 @@ from detent.moments import Span
 from detent.outcomes import PermanentError
 from detent.store import Job, Store
 from detent.worker.approvals import Approvals
+from detent.worker.breaker_gate import Gate
 from detent.worker.children import Child, Children, Spawnable
 from detent.worker.journal import Journal
 from detent.worker.signals import Signals
@@ -26,11 +27,13 @@ __all__ = ["Child", "Desk", "Spawnable", "Waits"]
 
 
 class Desk:
-    """One for all handlers of a worker: where they ask the store, and which kinds of jobs there are."""
+    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, and the gate where
+    breakers are asked."""
 
-    def __init__(self, journal: Journal, kinds: Mapping[str, JobType]) -> None:
+    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], gate: Gate) -> None:
         self._journal = journal
         self.kinds = kinds
+        self.gate = gate
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         return await self._journal.ask(job, question)

@@ -30,7 +30,7 @@ from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
-from detent.worker.breaker_gate import reports
+from detent.worker.breaker_gate import Gate
 from detent.worker.breaker_watch import BreakerWatch
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
@@ -92,7 +92,6 @@ class Worker:
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         # Others are looked after too, but not whenever the bell rings.
         self._limited = any(kind.throttle is not None for kind in kinds.values())
-        self._guarded = {kind.name: kind.breaker for kind in kinds.values() if kind.breaker is not None}
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
         self._in_hand = 0
@@ -116,11 +115,12 @@ class Worker:
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._store, self._handlers, self._threads, self._isolation)
+        self._gate = Gate(self._store)
+        executor = self._executor = Executor(self._gate, self._handlers, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
-        desk = Desk(journal, self._kinds)
+        desk = Desk(journal, self._kinds, self._gate)
         self._slots = [
             Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
         ]
@@ -411,7 +411,7 @@ class Worker:
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
-        told = reports(batch, self._guarded) if self._guarded else []
+        told = self._gate.reports(batch)
         late = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
