@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from detent.bounds import LARGEST_INT, check_name
+from detent.bounds import LARGEST_INT, LONGEST_NAME, check_name
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 
@@ -32,8 +32,9 @@ class Breaker:
 
     def __post_init__(self) -> None:
         check_name("breaker", self.name)
-        if len(self.hold) > 200:
-            raise BadInput(what=f"the name of a breaker has at most {200 - len(HOLD)} characters: {self.name[:40]}…")
+        if len(self.hold) > LONGEST_NAME:
+            longest = LONGEST_NAME - len(HOLD)
+            raise BadInput(what=f"the name of a breaker has at most {longest} characters: {self.name[:40]}…")
         for what in ("failure_threshold", "success_threshold"):
             value = getattr(self, what)
             if type(value) is not int or not 1 <= value <= LARGEST_INT:
