@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,9 +18,10 @@ from detent.lifecycle import BREAKER, JOB, Change, decide, insist
 from detent.service import audit, held_jobs
 from detent.service.breakers import Answer, Report, admit, report, settle
 from detent.service.held_jobs import PATIENCE_US, reset, tend
-from detent.store import Job, NewJob, Store
+from detent.store import Job, NewJob, Store, Transaction, open_store
 from detent.store.breakers import Row
 from tests.conformance.stage import LEASE, claim, entity, log, moved, queued, worker
+from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed, open_timed
 
 SECOND = 1_000_000
@@ -318,6 +321,57 @@ async def test_a_job_is_not_held_by_a_breaker_that_was_closed_before_it_was_give
     await timed.store.atomically(lambda tx: settle(tx, [back], [Report(other, API.name, None, held=True)]))
     after = await entity(timed.store, JOB, other.id)
     assert (after["state"], after["held_by"], after["attempts"]) == ("queued", None, 0)
+
+
+async def test_what_another_writes_with_the_jobs_says_which_came_too_late(store: Store) -> None:
+    await answer(store)
+    job = await running(store)
+
+    async def nothing(tx: Transaction, changes: Sequence[Change]) -> list[Change]:
+        return list(changes)
+
+    wanted = change(job)
+    settled = await store.atomically(lambda tx: settle(tx, [wanted], [Report(job, API.name, False)], nothing))
+    assert (settled.late, (await row(store))["failures"]) == ([wanted], 0)
+
+
+PATIENT = [Breaker(name, failure_threshold=10_000) for name in ("one", "two")]
+
+
+async def failures_counted(store: Store, tellers: int, times: int) -> list[int]:
+    """Of two breakers that many tell at once of failures, now of the one first, now of the other."""
+    for one in PATIENT:
+        await admit(store, await running(store), one)
+
+    async def tell(number: int) -> None:
+        for _ in range(times):
+            jobs = [await running(store) for _ in PATIENT]
+            names = [one.name for one in PATIENT][:: 1 if number % 2 else -1]
+            told = [Report(job, name, False) for job, name in zip(jobs, names, strict=True)]
+            await store.atomically(partial(settle, changes=[change(job) for job in jobs], reports=told))
+
+    ended = await asyncio.gather(*(tell(number) for number in range(tellers)), return_exceptions=True)
+    assert not any(ended), ended
+    found = [await store.breaker(1, one.name) for one in PATIENT]
+    return [one["failures"] for one in found if one is not None]
+
+
+async def test_many_who_tell_two_breakers_at_once_neither_lose_a_count_nor_lock_each_other_out(
+    database_url: str,
+) -> None:
+    store = await open_store(database_url)
+    assert await failures_counted(store, 6, 8) == [48, 48]
+    await store.close()
+
+
+async def test_tellers_that_do_not_lock_are_caught_by_the_same_check(
+    monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    leave_out(monkeypatch, "lock_breaker", r"\{for_change\}")
+    store = await open_store(postgres_url)
+    with pytest.raises(AssertionError):
+        assert await failures_counted(store, 6, 8) == [48, 48]
+    await store.close()
 
 
 # --- what it holds back
