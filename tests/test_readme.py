@@ -18,6 +18,7 @@ def blocks(page: str, language: str) -> list[str]:
     "page",
     [
         "README.md",
+        "docs/how-to/breakers.md",
         "docs/how-to/durable-steps.md",
         "docs/how-to/schedules.md",
         "docs/how-to/waiting.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from detent.breaker import Breaker
 from detent.errors import (
     ApprovalExpired,
     ApprovalRejected,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApprovalExpired",
     "ApprovalRejected",
+    "Breaker",
     "Cancel",
     "Detent",
     "DetentError",

@@ -174,7 +174,10 @@ class Detent:
         newest; a job whose steps were begun under an older one runs to its end under that.
 
         In the whole fleet at most `limit` run at once, and `rate` ("100/min") start: of all, or `per` "tenant" or
-        argument. `unique` is a window in which the same arguments make no second job."""
+        argument. `unique` is a window in which the same arguments make no second job.
+
+        With `breaker`, a name or a `Breaker(…)`, failures in a row hold all jobs back that name it, until one that is
+        let through to try succeeds."""
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from detent.bounds import LARGEST_INT, LARGEST_PAYLOAD, check_attempts, check_name, check_priority
+from detent.breaker import Breaker
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 from detent.process.limits import Limits
@@ -45,6 +46,7 @@ class JobType:
     version: int = 0
     throttle: Throttle | None = None
     unique_us: int | None = None
+    breaker: Breaker | None = None
 
     @classmethod
     def of(
@@ -68,6 +70,7 @@ class JobType:
         rate: str | None = None,
         per: str = ALL,
         unique: Span | None = None,
+        breaker: str | Breaker | None = None,
     ) -> JobType:
         """A kind of job made from a function whose first parameter is the context."""
         signature = _without_context(function)
@@ -90,6 +93,7 @@ class JobType:
             _version(name or function.__name__, version),
             _throttle(name or function.__name__, limit, rate, per, signature),
             None if unique is None else span_us(unique),
+            _breaker(name or function.__name__, breaker),
         )
         kind._check()
         return kind
@@ -106,6 +110,11 @@ class JobType:
             raise BadInput(what=f"job {self.name}: on_exhausted is {self.on_exhausted!r}; say 'dead_letter' or 'fail'")
         if not self.lease_us:
             raise BadInput(what=f"job {self.name}: a lease of no time at all cannot be kept; 30s to 120s is usual")
+
+    @property
+    def hold_key(self) -> str | None:
+        """What its jobs are held back by, when it opens."""
+        return None if self.breaker is None else self.breaker.hold_key
 
     def payload(self, arguments: Mapping[str, Any]) -> str:
         """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""
@@ -174,6 +183,15 @@ def _throttle(
     if per not in (ALL, TENANT, *signature.parameters):
         raise BadInput(what=f"job {name}: per is {per!r}; say 'tenant', or the name of one of its arguments")
     return throttle
+
+
+def _breaker(name: str, declared: str | Breaker | None) -> Breaker | None:
+    if declared is not None and not isinstance(declared, str | Breaker):
+        raise BadInput(what=f"job {name}: breaker is {declared!r}; say its name, or Breaker(name, cooldown=…)")
+    try:
+        return None if declared is None else Breaker.of(declared)
+    except BadInput as refusal:
+        raise BadInput(what=f"job {name}: {refusal}") from None
 
 
 def _without_context(function: Handler) -> inspect.Signature:

@@ -81,6 +81,12 @@ JOB_MOVES = {
 }
 """What is counted of each kind of job, by trigger. `start` is not: it follows the claim; see also `DEAD_LETTERS`."""
 
+BREAKER_MOVES = {
+    "trip": Metric("detent_breaker_trips_total", "Times breakers opened.", ("breaker",)),
+    "probe": Metric("detent_breaker_probes_total", "Jobs let through to try an open breaker.", ("breaker",)),
+}
+"""What is counted of each breaker, by trigger."""
+
 # --- from the processes
 
 REFUSED = Metric(
@@ -121,9 +127,16 @@ JOBS = Metric("detent_jobs", "Jobs by queue and state.", ("queue", "state"), "ga
 
 WORKERS = Metric("detent_workers", "Workers by state.", ("state",), "gauge", "now")
 
+BREAKERS = Metric("detent_breaker_state", "1 for the state that a breaker is in.", ("breaker", "state"), "gauge", "now")
+
+HELD_JOBS = Metric("detent_breaker_held_jobs", "Jobs that a breaker holds back.", ("breaker",), "gauge", "now")
+
 METRICS: tuple[Metric, ...] = (
     JOBS,
     WORKERS,
+    BREAKERS,
+    HELD_JOBS,
+    *BREAKER_MOVES.values(),
     *JOB_MOVES.values(),
     DEAD_LETTERS,
     RUN_TIME,

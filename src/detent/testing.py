@@ -48,7 +48,8 @@ MEMORY = "sqlite:///:memory:"
 PAGE = 1_000
 _NEXT = """SELECT min(at) AS at FROM (
     SELECT coalesce(lease_until, run_at) AS at FROM jobs WHERE completed_at IS NULL AND held_by IS NULL
-    UNION ALL SELECT next_at FROM schedules WHERE paused_at IS NULL) WHERE at > ?"""
+    UNION ALL SELECT next_at FROM schedules WHERE paused_at IS NULL
+    UNION ALL SELECT probe_at FROM breakers WHERE holds = 1) WHERE at > ?"""
 
 
 class Enqueued(NamedTuple):

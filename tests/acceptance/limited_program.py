@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from detent import Detent
@@ -17,6 +18,8 @@ from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
 
 MOST = 3
 SLOTS = 8
+
+Declare = Callable[[Detent, Outlet | None], None]
 
 
 def declare(app: Detent, outlet: Outlet | None) -> None:
@@ -31,18 +34,15 @@ def declare(app: Detent, outlet: Outlet | None) -> None:
         outlet.deliver(ctx.idempotency_key("end"), number, "end", token)
 
 
-async def work(url: str, port: int, name: str, lease: str) -> None:
-    app = Detent(url)
-    declare(app, Outlet(port))
-    await app.work(name=name, lease=lease, concurrency=SLOTS)
-
-
-def main(url: str, port: str, name: str, lease: str, twin: str = "") -> None:
+def run(declare: Declare, url: str, port: str, name: str, lease: str, twin: str = "") -> None:
+    """A worker of the jobs that are declared, until the test ends."""
     threading.Thread(target=die_with_the_test, daemon=True).start()
     if twin:
         break_store(twin)
-    asyncio.run(work(url, int(port), name, lease))
+    app = Detent(url)
+    declare(app, Outlet(int(port)))
+    asyncio.run(app.work(name=name, lease=lease, concurrency=SLOTS))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(declare, *sys.argv[1:])

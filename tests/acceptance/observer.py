@@ -93,6 +93,13 @@ async def drop_claim_guards(url: str) -> None:
         await type_in(url, "DROP INDEX events_of_entity")
 
 
+async def drop_breaker_guards(url: str) -> None:
+    """The database itself refuses a second probe, for the same reasons."""
+    await type_in(url, f"DROP TRIGGER detent_breaker_moves {'' if _is_sqlite(url) else 'ON breakers'}")
+    if not _is_sqlite(url):
+        await type_in(url, "DROP INDEX events_of_entity")
+
+
 def _is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
 

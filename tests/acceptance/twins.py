@@ -12,6 +12,7 @@ from typing import Any
 
 from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
+from detent.service import breakers
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
@@ -48,6 +49,8 @@ def break_store(twin: str) -> None:
         "forgets-steps": _steps_are_forgotten,
         "keeps-later": _steps_are_kept_later,
         "fires-blindly": _fires_what_it_read_before,
+        "two-probes": _asks_without_lock,
+        "immortal-probe": _probes_never_end,
     }[twin]()
 
 
@@ -189,6 +192,34 @@ def _moves_without_fence() -> None:
     from tests.support.broken_sql import ignore_columns
 
     ignore_columns(MonkeyPatch(), "seq", "epoch", "state", "owner", "lease_until")
+
+
+def _asks_without_lock() -> None:
+    """Askers that decide on a breaker as they read it before, and write without comparing."""
+    _moves_without_fence()
+
+    class Stale:
+        def __init__(self, tx: Any, row: Any) -> None:
+            self._tx, self._row = tx, row
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tx, name)
+
+        async def lock_breaker(self, tenant_id: int, name: str) -> Any:
+            return self._row
+
+    async def admit(store: Store, job: Job, breaker: Any) -> Any:
+        row = await store.breaker(job.tenant_id, breaker.name)
+        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, row), job, breaker))
+
+    breakers.admit = admit
+
+
+def _probes_never_end() -> None:
+    """Breakers that take a claim for alive for ever."""
+    _patch("is_claimed", "AND lease_until > {now}", "", POSTGRES)
+    _patch("is_claimed", "AND lease_until > {now}", "", SQLITE)
+    _nobody_reaps()
 
 
 def _writes_out_of_turn() -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from detent.errors import Unreachable
-from detent.lifecycle import JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
+from detent.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
@@ -505,6 +505,54 @@ async def holds_lifted(store: Store, ids: list[int], count: int) -> None:
     assert [row["held_by"] for row in await store.rows(JOB, ids, ("held_by",))] == [None, None]
 
 
+# --- breakers
+
+
+async def a_breaker(store: Store) -> int:
+    return await store.create(BREAKER, name="api")
+
+
+async def lock_breaker(store: Store, _: Any, again: bool) -> Any:
+    return await store.lock_breaker(1, "api")
+
+
+async def breaker_locked(store: Store, id: int, row: dict[str, Any]) -> None:
+    assert row["id"] == id
+
+
+async def to_hold(store: Store) -> list[int]:
+    return await queued(store, 2, hold_key="breaker:api")
+
+
+async def hold_back(store: Store, _: Any, again: bool) -> int:
+    return await store.hold_back(1, "breaker:api", 9)
+
+
+async def held_by_breaker(store: Store, ids: list[int], count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert count in (0, 2)
+    assert {row["held_by"] for row in await store.rows(JOB, ids, ("held_by",))} == {"breaker:api"}
+
+
+async def held_by_a_breaker(store: Store) -> list[int]:
+    return await queued(store, 2, held_by="breaker:api")
+
+
+async def let_go(store: Store, _: Any, again: bool) -> int:
+    return await store.let_go(1, "breaker:api", 9)
+
+
+async def let_one_go(store: Store, _: Any, again: bool) -> tuple[int, str] | None:
+    return await store.let_one_go(1, "breaker:api")
+
+
+async def one_let_go(store: Store, ids: list[int], gone: tuple[int, str]) -> None:
+    """Whoever asks again is given another: which one it is, is kept in the transaction that lets it go."""
+    assert gone in [(id, "default") for id in ids]
+    free = [row["id"] for row in await store.rows(JOB, ids, ("id", "held_by")) if row["held_by"] is None]
+    assert gone[0] in free
+
+
 async def add_tenant(store: Store, _: Any, again: bool) -> int:
     return await store.add_tenant("ann")
 
@@ -880,6 +928,10 @@ CALLS: dict[str, Call] = {
     "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
     "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
     "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
+    "lock_breaker": Call("lock_breaker", a_breaker, lock_breaker, breaker_locked, 0),
+    "hold_back": Call("hold_back", to_hold, hold_back, held_by_breaker, 0),
+    "let_go": Call("let_go", held_by_a_breaker, let_go, holds_lifted, 0),
+    "let_one_go": Call("let_one_go", held_by_a_breaker, let_one_go, one_let_go, 0),
     "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
     "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
     "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),

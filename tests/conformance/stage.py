@@ -25,7 +25,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "run-step": {"name": "first"},
     "workstream": {"max_retries": 3},
     "workstream-step": {"name": "first", "max_retries": 3},
-    "breaker": {"name": "tool", "failure_threshold": 0, "success_threshold": 0},
+    "breaker": {"name": "tool", "failure_threshold": 0, "success_threshold": 0, "cooldown_us": 0},
     "agent": {"description": "say hello"},
 }
 AGREEABLE = {

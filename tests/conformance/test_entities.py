@@ -22,8 +22,8 @@ ALL_COLUMNS: dict[str, dict[str, Any]] = {
     "run": {"key": "k"},
     "run-step": {"flow_id": 5, "name": "n", "position": 3, "max_retries": 2},
     "workstream": {"max_retries": 2},
-    "workstream-step": {"flow_id": 5, "name": "n", "position": 3, "max_retries": 2},
-    "breaker": {"name": "n", "failure_threshold": 2, "success_threshold": 3},
+    "workstream-step": {"flow_id": 6, "name": "n", "position": 3, "max_retries": 2},
+    "breaker": {"name": "n", "failure_threshold": 2, "success_threshold": 3, "cooldown_us": 9},
     "agent": {"description": "say hello", "max_retries": 0},
 }
 

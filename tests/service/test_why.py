@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import JOB, WORKER
+from detent.lifecycle import BREAKER, JOB, WORKER
 from detent.service.entities import public_id
 from detent.service.limits import declare
 from detent.service.why import Cause, why
@@ -105,7 +105,15 @@ async def version(store: Store) -> int:
 
 
 async def held(store: Store) -> int:
-    return (await queued(store, held_by="breaker:ruff"))[0]
+    return (await queued(store, held_by="budget:may"))[0]
+
+
+async def breaker(store: Store) -> int:
+    id = await store.create(BREAKER, name="tool:ruff", failure_threshold=1)
+    values = {"failures": 1, "error": "it ended with 137"}
+    await store.amend(BREAKER, [id], 1, failures=1)
+    await moved(store, BREAKER, id, "trip", values=values)
+    return (await queued(store, held_by="breaker:tool:ruff"))[0]
 
 
 async def backoff(store: Store) -> int:
@@ -173,7 +181,12 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.APPROVAL: (approval, "it waits for somebody (ops) to approve: Ship it?", "detent approvals approve apr_"),
     Cause.LIMIT: (limit, "the limit *:kind holds it back: 1 of 1 are at work", "detent limits list"),
     Cause.VERSION: (version, "a version of its handler that no worker has: kind@1", "kind@1"),
-    Cause.HELD: (held, "it is held back by breaker:ruff", None),
+    Cause.HELD: (held, "it is held back by budget:may", None),
+    Cause.BREAKER: (
+        breaker,
+        ": it ended with 137; it cools down before a job may try",
+        "detent breakers reset tool:ruff --reason",
+    ),
     Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
     Cause.SNOOZED: (snoozed, "its handler put it off", None),
     Cause.GIVEN_BACK: (given_back, "a worker gave it back: no handler here", None),
@@ -190,7 +203,7 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.IN_LINE: (in_line, "3 jobs of its queue are due before it", None),
     Cause.DUE: (due, "nothing is in its way", None),
 }
-CLEARS = {Cause.ORPHANED, Cause.ASLEEP, Cause.BACKOFF, Cause.SNOOZED, Cause.GIVEN_BACK, Cause.DELAYED}
+CLEARS = {Cause.ORPHANED, Cause.BREAKER, Cause.ASLEEP, Cause.BACKOFF, Cause.SNOOZED, Cause.GIVEN_BACK, Cause.DELAYED}
 
 
 def test_every_cause_there_is_has_its_scene() -> None:

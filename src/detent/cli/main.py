@@ -33,6 +33,7 @@ COMMANDS = {
     "schedules": Entry("detent.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."),
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause, resume and limit them."),
     "limits": Entry("detent.cli.limits:app", "See the limits of jobs and queues, and what waits behind them."),
+    "breakers": Entry("detent.cli.breakers:app", "See what is held back because something fails; reset it."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),

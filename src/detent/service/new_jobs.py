@@ -20,6 +20,7 @@ def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJ
         kind.priority,
         max_attempts=kind.max_attempts,
         on_exhausted=kind.on_exhausted,
+        hold_key=kind.hold_key,
         limit_key=None if kind.throttle is None else kind.throttle.key(kind.name, arguments),
         held_by=None if kind.throttle is None else HELD_BY_LIMIT,
     )
@@ -37,6 +38,7 @@ def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -
         kind.priority,
         max_attempts=kind.max_attempts,
         on_exhausted=kind.on_exhausted,
+        hold_key=kind.hold_key,
     )
     made, name, rest, payload = NewJob._make, alike.kind, alike[2:], kind.payload
     return [made((name, payload(arguments), *rest)) for arguments in many]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from detent import metrics
 from detent.histogram import BEYOND, Histogram
+from detent.lifecycle import BREAKER
 from detent.metrics import METRICS, Metric
 from detent.service.readout import Readout
 from detent.service.stats import Stats
@@ -34,6 +35,15 @@ def _family(metric: Metric, stats: Stats) -> Iterator[str]:
     if metric is metrics.WORKERS:
         for state, count in stats.workers.items():
             yield _sample(metric.name, (("tenant", stats.tenant), ("state", state)), str(count))
+    for standing in stats.breakers:
+        whose = (("tenant", stats.tenant), ("breaker", standing.row["name"]))
+        if metric is metrics.BREAKERS:
+            yield from (
+                _sample(metric.name, (*whose, ("state", state.name)), str(int(state.name == standing.row["state"])))
+                for state in BREAKER.states
+            )
+        if metric is metrics.HELD_JOBS:
+            yield _sample(metric.name, whose, str(standing.held))
     yield from _samples(metric, stats.own, (("tenant", stats.tenant),))
     yield from _samples(metric, stats.engine, ())
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from detent import metrics
-from detent.lifecycle import JOB, LIFECYCLES
+from detent.lifecycle import BREAKER, JOB, LIFECYCLES
 from detent.lifecycle.guards import DEAD_LETTER_REASONS
 from detent.lifecycle.job import RUNNING
 from detent.metrics import BUCKET, SUM, Metric
@@ -58,6 +58,8 @@ def counters(moves: list[MoveCount]) -> Iterator[Counter]:
             yield from _of_any(move)
             if move.entity == JOB.name:
                 yield from _of_job(move, move.kind or UNKNOWN)
+            elif move.entity == BREAKER.name and (metric := metrics.BREAKER_MOVES.get(move.trigger)):
+                yield Counter(move.tenant_id, metric.name, metric.key(move.kind or UNKNOWN), move.times)
 
 
 def _of_any(move: MoveCount) -> Iterator[Counter]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from detent.errors import FlowBusy
 from detent.lifecycle import Change, Verb
-from detent.service import advance
+from detent.service import advance, breakers
 from detent.service.flow_scene import Moved
 from detent.store import Store
 from detent.store.blobs import RESULT_BLOB
@@ -26,6 +26,13 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
     return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
 
 
+async def applied_and_told(
+    store: Store | Transaction, changes: Sequence[Change], reports: Sequence[breakers.Report]
+) -> breakers.Settled:
+    """The same, and in the same transaction the breakers that the jobs had asked are told what came of them."""
+    return await again_if_moved(store, lambda tx: breakers.settle(tx, changes, reports, _applied), 2 * len(changes))
+
+
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
     """Does work in one transaction; from the start again when a worker started a job of the flow in between. As a part
     of a greater transaction it is done once: what was written of it cannot be taken back alone."""
@@ -42,7 +49,8 @@ async def _applied(tx: Transaction, changes: Sequence[Change]) -> list[Change]:
     late = await tx.apply([_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
-    await advance.settled(tx, [change for change in in_time if change.step_id is not None])
+    if working := [change for change in in_time if change.step_id is not None]:
+        await advance.settled(tx, working)
     return [change for change in changes if (change.id, change.seq) in too_late]
 
 

@@ -9,10 +9,11 @@ from detent.histogram import Histogram
 from detent.lifecycle import JOB, WORKER
 from detent.metrics import ENGINE
 from detent.moments import rfc3339
-from detent.service import queues
+from detent.service import breakers, queues
 from detent.service.readout import Readout
 from detent.service.roll_up import roll_up
 from detent.store import QueueSummary, Store
+from detent.store.breakers import BreakerView
 from detent.store.tally import flush
 
 __all__ = ["KindFigures", "Stats", "as_json", "kinds", "read", "roll_up"]
@@ -30,6 +31,7 @@ class Stats(NamedTuple):
     own: Readout
     engine: Readout
     workers: dict[str, int]
+    breakers: list[BreakerView]
 
     def total(self, metric: metrics.Metric, **wanted: str) -> int:
         """The tenant's own and the engine's together."""
@@ -55,6 +57,7 @@ async def read(store: Store, tenant: str) -> Stats:
             Readout.of(await moment.counters(tenant_id)),
             Readout.of(await moment.counters(ENGINE)),
             await moment.worker_states(tenant_id),
+            await moment.breakers(tenant_id),
         )
 
 
@@ -110,6 +113,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
         "at": rfc3339(stats.now),
         "queues": [queues.as_json(queue) for queue in stats.queues],
         "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
+        "breakers": [breakers.as_json(standing) for standing in stats.breakers],
         "last_minute": stats.lately,
         "kinds": [_kind_json(kind) for kind in kinds(stats)],
         "dead_letters": _counted(stats, metrics.DEAD_LETTERS),

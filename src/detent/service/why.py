@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.lifecycle import JOB, WORKER
+from detent.lifecycle.breaker import CLOSED, OPEN
 from detent.lifecycle.job import QUEUED
 from detent.lifecycle.worker import PAUSED
 from detent.moments import LONGEST_US, rfc3339
-from detent.service import jobs, limits, workers
+from detent.service import breakers, jobs, limits, workers
 from detent.service.entities import public_id
 from detent.service.limits import Limit
 from detent.store import JobFilter, Store
@@ -44,6 +45,7 @@ class Cause(StrEnum):
     EVENT = "event"
     APPROVAL = "approval"
     LIMIT = "limit"
+    BREAKER = "breaker"
     VERSION = "version"
     HELD = "held"
     BACKOFF = "backoff"
@@ -81,6 +83,7 @@ class Situation(NamedTuple):
     limit: Limit | None = None
     queue_limit: Limit | None = None
     later: tuple[int, ...] = ()
+    breaker: Row | None = None
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
@@ -103,6 +106,7 @@ async def _situation(store: Store, job: Row) -> Situation:
         await limits.holding(store, job),
         await limits.of_queue(store, tenant_id, job["queue"]),
         tuple(row["id"] for row in later),
+        await breakers.holding(store, job),
     )
 
 
@@ -215,7 +219,20 @@ def _held(situation: Situation) -> Reason | None:
         return Reason(
             Cause.LIMIT, f"the limit {_filled(situation.limit)}", situation.limit.next_at, "detent limits list"
         )
+    if situation.breaker is not None:
+        return _broken(situation, situation.breaker)
     return Reason(Cause.HELD, f"it is held back by {job['held_by']}")
+
+
+def _broken(situation: Situation, breaker: Row) -> Reason:
+    name, says = breaker["name"], breakers.described(breaker)
+    if breaker["state"] == CLOSED.name:
+        return Reason(Cause.BREAKER, f"the breaker {name} is closed again, and workers let go what it held")
+    todo = f"detent breakers reset {_quoted(name)} --reason TEXT"
+    if breaker["state"] == OPEN.name:
+        return Reason(Cause.BREAKER, f"{says}; it cools down before a job may try", breaker["probe_at"], todo)
+    trying = "the next job" if breaker["probe_job"] is None else public_id(JOB.name, breaker["probe_job"])
+    return Reason(Cause.BREAKER, f"{says}; {trying} tries whether it works", None, todo)
 
 
 def _filled(limit: Limit) -> str:

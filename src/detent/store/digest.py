@@ -12,8 +12,8 @@ from detent.store.event_log import position_of
 class MoveCount(NamedTuple):
     """Moves that are alike, and how long their entities had been in the state they left: a bucket, and all together.
 
-    `kind` is a job's, empty for other entities, and none where the job is no longer there. What a claim ended is also
-    known as a wait: from when the job was due.
+    `kind` is a job's, or the name of a breaker; empty for other entities, and none where the job is no longer there.
+    What a claim ended is also known as a wait: from when the job was due.
     """
 
     tenant_id: int

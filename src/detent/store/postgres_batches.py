@@ -46,6 +46,9 @@ TYPES = {
     "output": "json",
     "cost_micros": "bigint",
     "wake_at": "bigint",
+    "failures": "int",
+    "probe_job": "bigint",
+    "probe_epoch": "int",
     "payload": "json",
 }
 

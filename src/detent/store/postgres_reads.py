@@ -20,6 +20,7 @@ from detent.store import (
 )
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
+from detent.store.breaker_verbs import BreakerReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.dialect import POSTGRES
 from detent.store.flow_verbs import Rows
@@ -50,7 +51,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(OutboxReads):
+class PostgresReads(OutboxReads, BreakerReads):
     """The reads."""
 
     _catalogue: Catalogue

@@ -23,6 +23,7 @@ from detent.store import (
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.breaker_verbs import BreakerVerbs
 from detent.store.checkpoints import Report, Save
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
@@ -59,7 +60,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages
@@ -76,6 +77,9 @@ class PostgresVerbs(PostgresReads, OutboxVerbs):
     async def _new_key(self) -> int:
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         return id
+
+    async def _announce(self) -> None:
+        await self._fetch("ring", ring="")
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
         async with self._transaction() as transaction:

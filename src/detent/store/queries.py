@@ -20,6 +20,7 @@ from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.approvals import APPROVAL_COLUMNS
+from detent.store.breakers import BREAKER_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -85,6 +86,7 @@ _WORDS = {
     "outbox_columns": ", ".join(OUTBOX_COLUMNS),
     "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
+    "breaker_columns": ", ".join(BREAKER_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -116,7 +118,8 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        self._raw = _read("shared.sql") | _read("flows.sql") | _read("outbox.sql") | _read(f"{dialect.name}.sql")
+        shared = [_read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", dialect.name)]
+        self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from detent.lifecycle.machine import Lifecycle
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
+from detent.store.breakers import BreakerView, Row, Watched
 from detent.store.checkpoints import Checkpoint
 from detent.store.digest import Digest
 from detent.store.outbox import Delivery
@@ -275,6 +276,28 @@ class Reader(Protocol):
     async def next_delivery(self) -> int | None:
         """How many microseconds it is until an attempt to deliver something of any tenant is due, or since one was;
         none where nothing is to be delivered."""
+        ...
+
+    async def breaker(self, tenant_id: int, name: str) -> Row | None:
+        """A breaker by its name; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def breakers(self, tenant_id: int, name: str | None = None) -> list[BreakerView]:
+        """A tenant's breakers by name, all or one, with how many jobs in the queue each holds back."""
+        ...
+
+    async def breakers_that_hold(self, limit: int, after: int = 0) -> list[Watched]:
+        """Breakers of any tenant that have opened and have not been done with since: after that key, at most so many.
+        Each says whether jobs that need it are not held back yet, whether it holds any, and whether its probe is at
+        work."""
+        ...
+
+    async def is_claimed(self, job: int, epoch: int) -> bool:
+        """Whether the claim of a job under that epoch is alive."""
+        ...
+
+    async def holds_any(self, tenant_id: int, hold: str) -> bool:
+        """Whether a job in the queue of the tenant is held by exactly that name."""
         ...
 
     async def log_end(self) -> str:

@@ -119,7 +119,7 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "run-step": _OF_STEPS,
     "workstream": _OF_FLOWS | {"max_retries", "forked_from"},
     "workstream-step": _OF_STEPS,
-    "breaker": frozenset({"name", "failure_threshold", "success_threshold"}),
+    "breaker": frozenset({"name", "failure_threshold", "success_threshold", "cooldown_us"}),
     "agent": frozenset({"description", "max_retries"}),
 }
 
@@ -132,6 +132,12 @@ AMENDABLE: dict[str, frozenset[str]] = {
     "workstream": frozenset({"held_at", "wake_at", "max_retries"}),
     "run-step": frozenset({"max_retries"}),
     "workstream-step": frozenset({"max_retries"}),
+    "breaker": frozenset(
+        {
+            *("failure_threshold", "success_threshold", "cooldown_us", "failures", "successes", "error"),
+            *("probe_job", "probe_epoch", "candidate", "candidate_queue", "candidate_at", "holds"),
+        }
+    ),
 }
 """What is known of entities beside their moves, and may be set without one."""
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
+from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.digest import Digest
 from detent.store.flow_verbs import Rows, as_json
@@ -50,7 +51,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads):
+class SqliteReads(OutboxReads, BreakerReads):
     """The reads."""
 
     @abstractmethod
@@ -206,7 +207,7 @@ class SqliteReads(OutboxReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs):
     """The reads and the writes."""
 
     tally: Tally
@@ -221,6 +222,9 @@ class SqliteVerbs(SqliteReads, OutboxVerbs):
 
     async def _new_key(self) -> int:
         return await self._write(lambda session: session.new_key())
+
+    async def _announce(self) -> None:
+        self._ring()
 
     @abstractmethod
     def _ring(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
+from detent.store.breakers import Row
 from detent.store.checkpoints import Report, Save
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import (
@@ -107,6 +108,26 @@ class Writer(Protocol):
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
         """Jobs in the queue that are held by exactly one of these names can be claimed again; returns how many."""
+        ...
+
+    async def lock_breaker(self, tenant_id: int, name: str) -> Row | None:
+        """In a transaction: the breaker of that name, which nobody else changes until it is over; none if there is
+        none."""
+        ...
+
+    async def hold_back(self, tenant_id: int, hold: str, limit: int, besides: int | None = None) -> int:
+        """Jobs in the tenant's queues whose hold key is that name, and that nothing holds, are held by it, at most so
+        many; returns how many. One may be left out."""
+        ...
+
+    async def let_go(self, tenant_id: int, hold: str, limit: int) -> int:
+        """Jobs in the tenant's queues that are held by that name can be claimed again, as far as their limits let them,
+        at most so many; returns how many."""
+        ...
+
+    async def let_one_go(self, tenant_id: int, hold: str, after: str | None = None) -> tuple[int, str] | None:
+        """The same for one that is due: of the queue that comes after that one by name, or of the first again, the
+        highest priority, then the oldest; returns it and its queue. None if there is none."""
         ...
 
     async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:

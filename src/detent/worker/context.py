@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from detent import ids
+from detent.breaker import Breaker
 from detent.lifecycle import JOB
 from detent.moments import Span
 from detent.outcomes import PermanentError
 from detent.process.tool import Tools
 from detent.schedule import tick_of
 from detent.store import Artifact, Job
+from detent.worker.breaker_gate import Gate
 from detent.worker.shelf import Content, Keeps
 from detent.worker.steps import Steps
 from detent.worker.waits import Child, Desk, Spawnable, Waits
@@ -73,6 +75,24 @@ class Context:
     def cancel_requested(self) -> bool:
         """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
         return self._stopping
+
+    def breaker(self, breaker: str | Breaker) -> Any:
+        """Asks a breaker whether the handler may go on with what needs it. If not, the handler ends here: its job waits
+        in the queue, held and without having spent an attempt, or fails, as the breaker is declared. What becomes of
+        the handler is told to it. `await` it in an async function."""
+        return self._steps.waiting(self._gate().through(self._job, Breaker.of(breaker)))
+
+    def tell_breaker(self, name: str, ok: bool) -> None:
+        """Whether what a breaker stands for works, for a breaker that was asked before, where what becomes of the
+        handler does not say it."""
+        self._gate().found(self._job, name, ok)
+
+    def _gate(self) -> Gate:
+        if self._desk is None:
+            raise PermanentError(
+                "in a process of its own a handler asks no breaker; declare it: @app.job(breaker=…, isolation=…)"
+            )
+        return self._desk.gate
 
     def idempotency_key(self, step: str) -> str:
         """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""

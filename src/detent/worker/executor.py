@@ -9,6 +9,7 @@ from typing import Any
 from detent.job_type import JobType
 from detent.outcomes import ValidationError
 from detent.store import Job
+from detent.worker.breaker_gate import Gate
 from detent.worker.context import Context
 from detent.worker.isolation import Isolation
 from detent.worker.settlement import Raised, Release
@@ -24,7 +25,8 @@ class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
     without having a handler for them."""
 
-    def __init__(self, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+    def __init__(self, gate: Gate, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+        self._gate = gate
         self._handlers = handlers
         self._threads = threads
         self.unknown: set[str] = set()
@@ -44,6 +46,8 @@ class Executor:
             arguments = _arguments(job, kind)
         except ValidationError as error:
             return Raised(error, "input")
+        if kind.breaker is not None and (refused := await self._gate.refusal(job, kind.breaker)) is not None:
+            return refused
         try:
             if kind.timeout_us is None:
                 return await self._call(kind, job, context, arguments)

@@ -16,6 +16,7 @@ from detent.outcomes import PermanentError
 from detent.process.tool import Tools
 from detent.store import Job, Store
 from detent.worker.approvals import Approvals
+from detent.worker.breaker_gate import Gate
 from detent.worker.children import Child, Children, Spawnable
 from detent.worker.journal import Journal
 from detent.worker.signals import Signals
@@ -27,13 +28,14 @@ __all__ = ["Child", "Desk", "Spawnable", "Waits"]
 
 
 class Desk:
-    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, and where programs
-    run."""
+    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, where programs run,
+    and the gate where breakers are asked."""
 
-    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools) -> None:
+    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools, gate: Gate) -> None:
         self._journal = journal
         self.kinds = kinds
         self.tools = tools
+        self.gate = gate
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         return await self._journal.ask(job, question)

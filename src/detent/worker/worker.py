@@ -25,12 +25,15 @@ from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.process.tool import Tools
+from detent.service import breakers
 from detent.service.orders import Order
-from detent.service.settle import applied
+from detent.service.settle import applied, applied_and_told
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
+from detent.worker.breaker_gate import Gate
+from detent.worker.breaker_watch import BreakerWatch
 from detent.worker.courier import Courier
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
@@ -118,11 +121,12 @@ class Worker:
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
         self._keeper.start()
-        executor = self._executor = Executor(self._handlers, self._threads, self._isolation)
+        self._gate = Gate(self._store)
+        executor = self._executor = Executor(self._gate, self._handlers, self._threads, self._isolation)
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
-        desk = Desk(journal, self._kinds, self._tools)
+        desk = Desk(journal, self._kinds, self._tools, self._gate)
         self._slots = [
             Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
         ]
@@ -130,7 +134,9 @@ class Worker:
         self._pump = Pump(self._store, self._look_again, self._outage)
         self._flows = FlowWatch(self._store, self._outage)
         self._courier = Courier(self._store, self._outage, self._chance)
-        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), self._flows.run())
+        self._breaker_watch = BreakerWatch(self._store, self._look_again, self._outage)
+        watching = (self._flows.run(), self._breaker_watch.run())
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), *watching)
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), self._courier.run(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -320,7 +326,8 @@ class Worker:
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:
-        """Whether no limit has let a job go since the last claim was sent, nor does now."""
+        """Whether no limit and no breaker has let a job go since the last claim was sent, nor does now."""
+        await self._breaker_watch.look()
         await self._pump.look()
         return not self._changed.is_set()
 
@@ -421,23 +428,30 @@ class Worker:
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
-        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
+        told = self._gate.reports(batch)
+        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
         self._maybe_due |= any(_makes_due(change) for change in changes)
 
-    async def _apply(self, changes: list[Change]) -> list[Change]:
+    async def _apply(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
         pause = SHORTEST_PAUSE
         while True:
             try:
-                late = await applied(self._store, changes)
+                late = await (self._tell_breakers(changes, told) if told else applied(self._store, changes))
                 self._outage.over("write")
                 return late
             except StoreError as error:
                 self._outage.endure("write", error)
                 pause = await self._pause(pause)
+
+    async def _tell_breakers(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
+        settled = await applied_and_told(self._store, changes, told)
+        if settled.stirred:
+            self._breaker_watch.ring()
+        return settled.late
 
     # --- end
 

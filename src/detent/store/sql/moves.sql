@@ -121,6 +121,35 @@ UPDATE steps SET {moves}, retry_count = steps.retry_count + 1 {applies};
 -- An operator gives it all its retries back.
 UPDATE steps SET {moves}, retry_count = 0, error = NULL {applies};
 
+-- name: breaker.trip
+-- It stays open for its cooldown; from now on somebody has to look after what it holds back.
+UPDATE breakers SET {moves}, failures = coalesce(:failures, breakers.failures), error = :error, successes = 0,
+    opened_at = {now}, probe_at = {now} + breakers.cooldown_us, probe_job = NULL, probe_epoch = NULL, candidate = NULL,
+    holds = 1
+{applies};
+
+-- name: breaker.probe
+-- The claim that tries it.
+UPDATE breakers SET {moves}, probe_job = :probe_job, probe_epoch = :probe_epoch, candidate = NULL, holds = 1 {applies};
+
+-- name: breaker.reopen
+-- After a failure it cools down again; where its probe was lost, the next may go at once.
+UPDATE breakers SET {moves}, error = coalesce(:error, breakers.error), successes = 0,
+    probe_at = {now} + coalesce(:delay_us, 0), probe_job = NULL, probe_epoch = NULL, candidate = NULL
+{applies};
+
+-- name: breaker.close
+-- It counts anew. What it holds back is let go after this.
+UPDATE breakers SET {moves}, failures = 0, successes = 0, opened_at = NULL, probe_job = NULL, probe_epoch = NULL,
+    candidate = NULL
+{applies};
+
+-- name: breaker.reset
+-- The same, because somebody says so.
+UPDATE breakers SET {moves}, failures = 0, successes = 0, opened_at = NULL, probe_job = NULL, probe_epoch = NULL,
+    candidate = NULL
+{applies};
+
 -- name: agent.retry
 -- Not reset between states.
 UPDATE agent_jobs SET {moves}, retry_count = agent_jobs.retry_count + 1 {applies};

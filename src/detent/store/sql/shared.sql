@@ -183,7 +183,8 @@ looked_up AS MATERIALIZED (
     SELECT p.*,
         (SELECT b.ts FROM events AS b WHERE b.entity_id = p.entity_id AND b.seq < p.seq AND b.entity = p.entity
             AND b.trigger NOT IN ({notes}) ORDER BY b.seq DESC LIMIT 1) AS since,
-        CASE p.entity WHEN 'job' THEN (SELECT j.kind FROM jobs AS j WHERE j.id = p.entity_id) ELSE '' END AS kind,
+        CASE p.entity WHEN 'job' THEN (SELECT j.kind FROM jobs AS j WHERE j.id = p.entity_id)
+            WHEN 'breaker' THEN (SELECT b.name FROM breakers AS b WHERE b.id = p.entity_id) ELSE '' END AS kind,
         CASE WHEN p.entity = 'job' AND p.trigger = {job.claim}
             THEN (SELECT j.run_at FROM jobs AS j WHERE j.id = p.entity_id AND j.epoch = p.epoch) END AS due
     FROM page AS p),
