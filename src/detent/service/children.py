@@ -6,6 +6,7 @@ from typing import Any
 
 from detent.lifecycle import JOB, Change, decide
 from detent.lifecycle.job import RUNNING
+from detent.service import crew_moves
 from detent.service.entities import public_id
 from detent.store import Store
 from detent.store.spawned import keys_of
@@ -63,5 +64,5 @@ async def _cancel_some(
             await store.request_stop(row["id"], row["tenant_id"])
     decisions = [decide(JOB, row, "cancel", reason=reason, cause=cause) for row in ending]
     changes = [change for change in decisions if isinstance(change, Change)]  # the others have ended meanwhile
-    late = {change.id for change in await store.apply(changes)}
+    late = {change.id for change in await crew_moves.apply(store, changes)}
     return [change.id for change in changes if change.id not in late]

@@ -13,7 +13,7 @@ from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfin
 from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
-from detent.service import children, limits
+from detent.service import children, crew_moves, limits
 from detent.service.blobs import whole
 from detent.service.decisions import decided
 from detent.service.endings import Endings
@@ -149,7 +149,7 @@ async def cancel(
         if row["state"] == RUNNING.name and not hard:
             if await store.request_stop(row["id"], tenant_id):
                 return "asked to stop"
-        elif not await store.apply([decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
+        elif not await crew_moves.apply(store, [decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
             await children.cancel(store, tenant_id, row["id"], hard=hard)
             await store.withdraw_approvals()
             return "cancelled"

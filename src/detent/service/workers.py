@@ -19,6 +19,7 @@ from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.lifecycle.job import ASSIGNED, RUNNING
 from detent.lifecycle.worker import TERMINATED
 from detent.moments import rfc3339
+from detent.service import crew_moves
 from detent.service.decisions import decided
 from detent.service.entities import actor_name, public_id
 from detent.service.orders import Order
@@ -260,7 +261,8 @@ async def _cancel_jobs_of(within: Transaction, worker: int, wish: Wish) -> None:
     """What ended by itself meanwhile stays as it is."""
     held = await within.jobs(JobFilter(owner=worker, states=_HELD), limit=MOST_AT_ONCE)
     reason = wish.reason or "its worker was terminated"
-    await within.apply([insist(decide(JOB, row, "cancel", actor=wish.actor, reason=reason)) for row in held])
+    changes = [insist(decide(JOB, row, "cancel", actor=wish.actor, reason=reason)) for row in held]
+    await crew_moves.apply(within, changes)
 
 
 def _last_seen(row: Row) -> str:

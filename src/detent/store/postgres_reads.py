@@ -21,8 +21,9 @@ from detent.store import (
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.checkpoints import Checkpoint
+from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
-from detent.store.flow_verbs import FlowReads, Rows
+from detent.store.flow_verbs import Rows
 from detent.store.guards import both, mine
 from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
@@ -49,7 +50,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(FlowReads):
+class PostgresReads(CrewReads):
     """The reads."""
 
     _catalogue: Catalogue

@@ -23,9 +23,10 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Report, Save
+from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
-from detent.store.flow_verbs import FlowVerbs, Rows
+from detent.store.flow_verbs import Rows
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
@@ -56,7 +57,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, FlowVerbs):
+class PostgresVerbs(PostgresReads, CrewVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages
@@ -73,6 +74,9 @@ class PostgresVerbs(PostgresReads, FlowVerbs):
     async def _new_key(self) -> int:
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         return id
+
+    async def _wake_workers(self) -> None:
+        await self._fetch("ring", ring="")
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
         async with self._transaction() as transaction:

@@ -13,8 +13,9 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.checkpoints import Checkpoint, Report, Save
+from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
-from detent.store.flow_verbs import FlowReads, FlowVerbs, Rows, as_json
+from detent.store.flow_verbs import Rows, as_json
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -49,7 +50,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(FlowReads):
+class SqliteReads(CrewReads):
     """The reads."""
 
     @abstractmethod
@@ -205,7 +206,7 @@ class SqliteReads(FlowReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, FlowVerbs):
+class SqliteVerbs(SqliteReads, CrewVerbs):
     """The reads and the writes."""
 
     tally: Tally
@@ -224,6 +225,9 @@ class SqliteVerbs(SqliteReads, FlowVerbs):
     @abstractmethod
     def _ring(self) -> None:
         """Tells those who wait for work, once it is committed."""
+
+    async def _wake_workers(self) -> None:
+        self._ring()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))

@@ -16,6 +16,7 @@ from detent.errors import DetentError
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.process.bonds import flush
 from detent.process.tree import descendants, signal_all
+from detent.service import crew_moves
 from detent.service.orders import Order
 from detent.store import Job, Store
 
@@ -29,7 +30,7 @@ async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: st
     """Whatever the database says meanwhile: what it does not take is left to the leases."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await store.apply([cut_short(job, order, actor) for job in jobs])
+            await crew_moves.apply(store, [cut_short(job, order, actor) for job in jobs])
     except Exception as trouble:
         log.warning("its jobs are left to their leases: %s", trouble)
     log.error("%s", error)

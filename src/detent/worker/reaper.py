@@ -9,6 +9,7 @@ from typing import Any
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB, Change, decide, insist
+from detent.service import crew_moves
 from detent.store import Job, Store
 from detent.worker.outage import Outage
 
@@ -40,7 +41,8 @@ class Reaper:
         jobs = await self._store.overdue(MOST_AT_ONCE)
         if jobs:
             now = await self._store.now()
-            await self._store.apply(sorted((reaped(job, now) for job in jobs), key=lambda change: change.move.trigger))
+            changes = sorted((reaped(job, now) for job in jobs), key=lambda change: change.move.trigger)
+            await crew_moves.apply(self._store, changes)
             self._found()
         return len(jobs)
 

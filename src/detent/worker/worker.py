@@ -24,11 +24,13 @@ from detent import metrics
 from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
+from detent.service import crew_moves
 from detent.service.orders import Order
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
+from detent.worker.crew_watch import CrewWatch
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.follow_up import FollowUp
@@ -122,7 +124,7 @@ class Worker:
         ]
         self._board = journal.board
         self._pump = Pump(self._store, self._look_again, self._outage)
-        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
+        mending = (self._reap(), self._follow_up(), self._watch_crews(), self._lift(), self._pump.run())
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -177,6 +179,9 @@ class Worker:
 
     async def _follow_up(self) -> None:
         await FollowUp(self._store, self._outage).run()
+
+    async def _watch_crews(self) -> None:
+        await CrewWatch(self._store, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
@@ -409,14 +414,16 @@ class Worker:
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
-        self._maybe_due |= any(change.move.raises_epoch or change.parent_id or change.limit_key for change in changes)
+        self._maybe_due |= any(
+            change.move.raises_epoch or change.parent_id or change.limit_key or change.crew_id for change in changes
+        )
 
     async def _apply(self, changes: list[Change]) -> list[Change]:
         """As often as it takes: the same change a second time counts as written."""
         pause = SHORTEST_PAUSE
         while True:
             try:
-                late = await self._store.apply(changes)
+                late = await crew_moves.apply(self._store, changes)
                 self._outage.over("write")
                 return late
             except StoreError as error:
