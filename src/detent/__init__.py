@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from detent.errors import (
     ApprovalExpired,
     ApprovalRejected,
+    CrewFailed,
     DetentError,
     InvalidTransition,
     JobFailed,
@@ -24,6 +25,7 @@ __all__ = [
     "ApprovalExpired",
     "ApprovalRejected",
     "Cancel",
+    "CrewFailed",
     "Detent",
     "DetentError",
     "InvalidTransition",

@@ -6,6 +6,7 @@ touches rows: so nobody waits in a circle, and what is counted against a quota s
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -49,6 +50,9 @@ async def apply(where: Where, changes: Sequence[Change]) -> list[Change]:
         await settled(tx, [change for change in changes if change not in late] if late else changes)
         return late
 
+    for _ in range(TRIES):
+        with contextlib.suppress(LeaseLost):  # a crew was moved by hand, past every lock: it is looked at again
+            return await where.atomically(write, len(changes))
     return await where.atomically(write, len(changes))
 
 
