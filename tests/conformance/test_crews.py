@@ -90,8 +90,8 @@ async def test_what_belongs_to_a_crew(store: Store) -> None:
 
 @keeps(
     Reader.quotas,
-    "Of each depth, how many workers a tenant's crews may have and how many they have",
-    "one without either is left out",
+    "Of each depth, how many workers a tenant's crews may have, how many they have, and whether anyone is in line",
+    "one without any of it is left out",
     "A share has one until it ends, except while it is held by its quota",
 )
 @keeps(Writer.set_quotas, "From now on a tenant's crews of these depths may have so many workers at once")
@@ -109,6 +109,15 @@ async def test_shares_count_against_the_quota_of_their_depth(store: Store) -> No
     assert (await store.quotas(OURS))[0] == Quota(0, 6, 1)
     await waits(store, second, inner)
     assert (await store.quotas(OURS))[0] == Quota(0, 6, 0)
+    await store.wake_for_crews([second.id], [inner])
+    await crew(store, "PENDING", depth=2)
+    await crew(store, "PENDING", depth=4)
+    assert await store.quotas(OURS) == [
+        Quota(0, 6, 0, True),
+        Quota(1, 4, 0),
+        Quota(2, None, 1, True),
+        Quota(4, None, 0, True),
+    ]
 
 
 @keeps(

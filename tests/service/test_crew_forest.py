@@ -101,13 +101,16 @@ def overtaking(free: int, shares: Any, crews: Any) -> LetGo:
 
 
 def freed_twice() -> Callable[..., Any]:
-    sound = crew_moves.quotas
+    sound = crew_moves.allocate
 
-    async def broken(where: Any, tenant_id: int) -> Any:
+    async def broken(tx: Any, tenant_id: int) -> Any:
         """As if the workers of every crew that ended were given back once more."""
-        ended = await where.crews(tenant_id, states=("COMPLETED", "FAILED"), inside=True)
-        extra = {depth: sum(row["worker_count"] for row in ended if row["depth"] == depth) for depth in range(6)}
-        return [(depth, most, used - extra[depth]) for depth, most, used in await sound(where, tenant_id)]
+        ended = await tx.crews(tenant_id, states=("COMPLETED", "FAILED"), inside=True)
+        for quota in await tx.quotas(tenant_id):
+            extra = sum(row["worker_count"] for row in ended if row["depth"] == quota.depth)
+            if quota.in_line and extra:
+                await crew_moves._let_go(tx, tenant_id, quota.depth, extra)
+        return await sound(tx, tenant_id)
 
     return broken
 
@@ -118,7 +121,12 @@ async def no_cancelling(*_: Any) -> None:
 
 TWINS: dict[str, tuple[str, Any, Forest, str]] = {
     "a waiting share keeps its worker": ("detent.worker.crews.HELD_BY_QUOTA", None, CROWD, "a crew waits although"),
-    "workers are given back twice": ("detent.service.crew_moves.quotas", freed_twice(), CROWD, "shares have a worker"),
+    "workers are given back twice": (
+        "detent.service.crew_moves.allocate",
+        freed_twice(),
+        CROWD,
+        "shares have a worker",
+    ),
     "shares outlive a failed crew": ("detent.service.crew_moves._cancel_shares", no_cancelling, ROTTEN, "outlive"),
     "small crews overtake": (
         "detent.flow.crew_plan.let_go",

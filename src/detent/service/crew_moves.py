@@ -20,7 +20,7 @@ from detent.lifecycle.crew import RUNNING
 from detent.service.blobs import whole
 from detent.service.entities import public_id, resolve
 from detent.store import Blob, NewJob, Store, Transaction
-from detent.store.crews import A_CREW
+from detent.store.crews import A_CREW, Quota
 from detent.store.records import HELD_BY_LIMIT
 
 LARGEST_RESULT = 16 << 20
@@ -47,7 +47,7 @@ async def apply(where: Where, changes: Sequence[Change]) -> list[Change]:
     async def write(tx: Transaction) -> list[Change]:
         await lock(tx, changes)
         late = await tx.apply(changes)
-        await settled(tx, [change for change in changes if change not in late] if late else changes)
+        await _settled(tx, [change for change in changes if change not in late] if late else changes)
         return late
 
     for _ in range(TRIES):
@@ -81,11 +81,18 @@ def lock_of(tenant_id: int) -> int:
 async def settled(tx: Transaction, changes: Sequence[Change]) -> list[Row]:
     """What follows for crews from changes of jobs that were just written: crews whose shares ended move, jobs that wait
     for them wake, and the workers that are free go to the next. Returns the crews that have ended, as they were."""
+    if not concerned(changes):
+        return []
+    await lock(tx, changes)
+    return await _settled(tx, changes)
+
+
+async def _settled(tx: Transaction, changes: Sequence[Change]) -> list[Row]:
+    """Changes that leave a share its worker, such as a retry, mean nothing to its crew."""
     ended = {change.crew_id for change in changes if change.crew_id is not None and change.move.target.final}
     waiting = [change for change in changes if _crew_waited_for(change) is not None]
     if not ended and not waiting:
         return []
-    await lock(tx, changes)
     await _wake_at_once(tx, waiting)
     over = await look_at(tx, ended)
     for tenant_id in sorted({change.tenant_id for change in changes if concerns(change)}):
@@ -234,19 +241,25 @@ async def _moved(tx: Transaction, row: Row, trigger: str, **how: Any) -> None:
 
 async def allocate(tx: Transaction, tenant_id: int) -> int:
     """Gives the workers that are free to those who wait for them; returns to how many."""
-    return sum([await _let_go(tx, tenant_id, depth, free) for depth, free in await _free(tx, tenant_id)])
+    return sum([await _let_go(tx, tenant_id, depth, free) for depth, free in _free(await tx.quotas(tenant_id))])
 
 
-async def _free(where: Where, tenant_id: int) -> list[tuple[int, int]]:
-    """The depths that have workers to give, and how many each has."""
-    return [(depth, most - used) for depth, most, used in await quotas(where, tenant_id) if most > used]
+def _free(found: Sequence[Quota]) -> list[tuple[int, int]]:
+    """The depths that have workers to give to somebody who is in line for them, and how many each has."""
+    in_line = {quota.depth for quota in found if quota.in_line}
+    return [(depth, most - used) for depth, most, used in counted(found) if most > used and depth in in_line]
 
 
 async def quotas(where: Where, tenant_id: int) -> list[tuple[int, int, int]]:
     """Of each depth, how many workers its crews may have at once, and how many they have."""
-    found = {quota.depth: quota for quota in await where.quotas(tenant_id)}
-    limits = crew_plan.limits({depth: quota.most for depth, quota in found.items()})
-    return [(depth, most, found[depth].used if depth in found else 0) for depth, most in limits.items()]
+    return counted(await where.quotas(tenant_id))
+
+
+def counted(found: Sequence[Quota]) -> list[tuple[int, int, int]]:
+    """The same from what the store knows of some depths."""
+    used = {quota.depth: quota.used for quota in found}
+    limits = crew_plan.limits({quota.depth: quota.most for quota in found})
+    return [(depth, most, used.get(depth, 0)) for depth, most in limits.items()]
 
 
 async def _let_go(tx: Transaction, tenant_id: int, depth: int, free: int) -> int:
@@ -263,7 +276,7 @@ async def _let_go(tx: Transaction, tenant_id: int, depth: int, free: int) -> int
 
 async def anyone_to_let_go(where: Where, tenant_id: int) -> bool:
     """Whether somebody waits for workers that are free; usually none does, and then nobody is kept waiting."""
-    for depth, free in await _free(where, tenant_id):
+    for depth, free in _free(await where.quotas(tenant_id)):
         if any(crew_plan.let_go(free, *await where.in_line(tenant_id, depth, free))):
             return True
     return False

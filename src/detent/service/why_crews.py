@@ -71,7 +71,11 @@ def reasons(situation: Situation) -> list[Reason]:
         return [Reason(Cause.ENDED, f"it has ended as {crew['state']}{f' ({why})' if why else ''}")]
     found = _for_workers(situation) if crew["state"] != RUNNING.name else _for_shares(situation)
     if crew["deadline_at"] is not None:
-        found.append(Reason(Cause.DEADLINE, "it has a timeout, and is cancelled if it has not ended by then", crew["deadline_at"]))
+        found.append(
+            Reason(
+                Cause.DEADLINE, "it has a timeout, and is cancelled if it has not ended by then", crew["deadline_at"]
+            )
+        )
     return found
 
 

@@ -41,7 +41,8 @@ class CrewReads(FlowReads):
         return await self._in_order(CREW, found)
 
     async def quotas(self, tenant_id: int) -> list[Quota]:
-        return [Quota(*row) for row in await self._ask("quotas", tenant_id=tenant_id)]
+        found = await self._ask("quotas", tenant_id=tenant_id)
+        return [Quota(depth, most, used, bool(in_line)) for depth, most, used, in_line in found]
 
     async def in_line(self, tenant_id: int, depth: int, limit: int) -> InLine:
         which = {"tenant_id": tenant_id, "depth": depth, "limit": limit}

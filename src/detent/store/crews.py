@@ -15,11 +15,13 @@ A_CREW = "crew "
 
 
 class Quota(NamedTuple):
-    """A depth: how many workers its crews may have at once (none: as the program says), and how many they have."""
+    """A depth: how many workers its crews may have at once (none: as the program says), how many they have, and whether
+    somebody is in line for one."""
 
     depth: int
     most: int | None
     used: int
+    in_line: bool = False
 
 
 class InLine(NamedTuple):

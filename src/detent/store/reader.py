@@ -275,8 +275,8 @@ class Reader(Protocol):
         ...
 
     async def quotas(self, tenant_id: int) -> list[Quota]:
-        """Of each depth, how many workers a tenant's crews may have and how many they have; one without either is left
-        out. A share has one until it ends, except while it is held by its quota."""
+        """Of each depth, how many workers a tenant's crews may have, how many they have, and whether anyone is in line;
+        one without any of it is left out. A share has one until it ends, except while it is held by its quota."""
         ...
 
     async def in_line(self, tenant_id: int, depth: int, limit: int) -> InLine:

@@ -21,13 +21,25 @@ SELECT id FROM crews
 WHERE parent_id IN {ids} AND (CAST(:unfinished AS {int}) = 0 OR completed_at IS NULL) ORDER BY id;
 
 -- name: quotas
--- Of each depth that has either: its quota, if one was set, and how many shares hold a worker of it.
-SELECT depth, max(most), CAST(sum(used) AS {int}) FROM (
-    SELECT depth, most, 0 AS used FROM crew_quotas WHERE tenant_id = :tenant_id
+-- Of each depth that has any of it: its quota, if one was set, how many shares hold a worker of it, and whether somebody
+-- is in line for one. Crews in line are asked for depth by depth: there may be many of them.
+WITH RECURSIVE depths(depth) AS (
+    SELECT min(depth) FROM crews WHERE tenant_id = :tenant_id AND state = {crew.PENDING}
     UNION ALL
-    SELECT c.depth, NULL, 1 FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
+    SELECT (SELECT min(c.depth) FROM crews AS c
+        WHERE c.tenant_id = :tenant_id AND c.state = {crew.PENDING} AND c.depth > depths.depth)
+    FROM depths WHERE depths.depth IS NOT NULL)
+SELECT depth, max(most), CAST(sum(used) AS {int}), max(in_line) FROM (
+    SELECT depth, most, 0 AS used, 0 AS in_line FROM crew_quotas WHERE tenant_id = :tenant_id
+    UNION ALL
+    SELECT c.depth, NULL, 1, 0 FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
     WHERE j.tenant_id = :tenant_id AND j.crew_id IS NOT NULL AND j.completed_at IS NULL
-        AND coalesce(j.held_by, '') <> 'quota') AS counted
+        AND coalesce(j.held_by, '') <> 'quota'
+    UNION ALL
+    SELECT c.depth, NULL, 0, 1 FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
+    WHERE j.tenant_id = :tenant_id AND j.held_by = 'quota' AND j.completed_at IS NULL AND j.waits_for IS NULL
+    UNION ALL
+    SELECT depth, NULL, 0, 1 FROM depths WHERE depth IS NOT NULL) AS counted
 GROUP BY depth ORDER BY depth;
 
 -- name: set_quota
