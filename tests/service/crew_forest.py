@@ -16,7 +16,7 @@ from detent.flow import crew_plan
 from detent.job_type import JobType
 from detent.lifecycle import CREW, JOB
 from detent.outcomes import PermanentError
-from detent.service import crew_moves, crews
+from detent.service import crew_mend, crew_moves, crews
 from detent.service.entities import public_id
 from detent.store import EventFilter, Job, Store
 from detent.worker.context import Context
@@ -178,7 +178,7 @@ class Fleet:
             ("moment", lambda: self.let_time_pass(20_000), 2),
             ("lease", lambda: self.let_time_pass(LEASE + 1), 1),
             ("cancel", self.call_one_off, 1 if self.forest.seed % 3 == 0 else 0),
-            ("mend", lambda: crews.mend(self.store), 1),
+            ("mend", lambda: crew_mend.mend(self.store), 1),
         ]
         weights = [weight for _, _, weight in deeds]
         for name, deed, _ in self._random.choices(deeds, weights, k=steps):

@@ -12,7 +12,7 @@ from detent.errors import BadInput, CrewFailed, CrewUnfinished, InvalidTransitio
 from detent.job_type import JobType
 from detent.lifecycle import CREW, JOB
 from detent.lifecycle.guards import MAX_DEPTH
-from detent.service import crew_moves, crews, jobs, whys, workers
+from detent.service import crew_mend, crew_moves, crews, jobs, whys, workers
 from detent.service.crews import Inside, NewCrew
 from detent.service.entities import public_id
 from detent.store import Job, Store
@@ -368,7 +368,7 @@ async def test_another_tenants_crew_is_not_found(store: Store) -> None:
     crew = await submitted(store, tenant=await store.add_tenant("other"))
     for call in (crews.cancel, crews.tree, crews.find, crews.result):
         with pytest.raises(NotFound):
-            await call(store, 1, id_of(crew))  # type: ignore[operator]
+            await call(store, 1, id_of(crew))
     with pytest.raises(NotFound):
         await crews.find(store, 1, "crew_nonsense")
 
@@ -393,9 +393,9 @@ async def test_a_worker_that_is_terminated_with_its_jobs_fails_their_crew(store:
 
 async def test_time_cancels_a_crew_whose_time_is_over(store: Store, hand: Hand) -> None:
     crew, patient = await submitted(store, 1, timeout="1h"), await submitted(store, 1)
-    assert await crews.mend(store) == 0
+    assert await crew_mend.mend(store) == 0
     await hand.run(f"UPDATE crews SET deadline_at = 1 WHERE id = {crew}")
-    assert await crews.mend(store) == 1
+    assert await crew_mend.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", "timeout")
     assert (await state(store, patient), await store.shares([crew], unfinished_only=True)) == ("RUNNING", [])
@@ -408,12 +408,12 @@ async def test_shares_that_ended_behind_the_services_back_are_seen(store: Store)
         change = settle(job, DIG, said, lambda: 0.0, f"w:{job.owner}")
         await store.apply([change])
     assert await states(store, done, failed) == ["RUNNING", "RUNNING"]
-    assert await crews.mend(store) == 1
+    assert await crew_mend.mend(store) == 1
     for job in await taken(store):
         await store.apply([settle(job, DIG, Raised(ValueError("no")), lambda: 0.0, f"w:{job.owner}")])
-    assert await crews.mend(store) == 1
+    assert await crew_mend.mend(store) == 1
     assert await states(store, done, failed) == ["COMPLETED", "FAILED"]
-    assert await crews.mend(store) == 0
+    assert await crew_mend.mend(store) == 0
 
 
 async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_them(store: Store, hand: Hand) -> None:
@@ -421,7 +421,7 @@ async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_the
     first, second = await submitted(store, 1), await submitted(store, 1)
     assert await states(store, first, second) == ["RUNNING", "PENDING"]
     await hand.run("UPDATE crew_quotas SET most = 2")
-    assert await crews.mend(store) == 1
+    assert await crew_mend.mend(store) == 1
     assert await state(store, second) == "RUNNING"
 
 
@@ -430,7 +430,7 @@ async def test_a_share_that_nobody_woke_is_woken(store: Store, hand: Hand) -> No
     await crews.cancel(store, 1, id_of(inner))
     await hand.run(f"UPDATE jobs SET held_by = 'quota', waits_for = '{waits_for_crew(inner)}' WHERE id = {asker.id}")
     assert await taken(store) == []
-    assert await crews.mend(store) > 0
+    assert await crew_mend.mend(store) > 0
     assert [job.id for job in await taken(store)] == [asker.id]
     assert await state(store, outer) == "RUNNING"
 
@@ -441,7 +441,7 @@ async def test_the_crew_of_a_cancelled_job_goes_with_it(store: Store) -> None:
     crew = await submitted(store, 1, Inside(asker_id=asker.id))
     await wait_for(store, asker, crew)
     await jobs.cancel(store, 1, asker.public_id)
-    assert await crews.mend(store) == 1
+    assert await crew_mend.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", f"{asker.public_id}, which waited for it, was cancelled")
 

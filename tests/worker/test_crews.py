@@ -21,7 +21,7 @@ from tests.worker.scene import eventually, working
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.worker.crew_watch.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("detent.worker.follow_up.BEAT_SECONDS", 0.1)
 
 
 async def state(app: Detent, crew: CrewHandle) -> str:
@@ -214,7 +214,7 @@ async def test_a_running_tree_of_depth_three_is_cancelled_with_everything_in_it(
     assert not any(used for _, _, used in await crew_moves.quotas(store, 1))
 
 
-async def test_a_crew_whose_time_is_over_is_cancelled_by_the_watch(app: Detent) -> None:
+async def test_a_crew_whose_time_is_over_is_cancelled_by_the_follow_up(app: Detent) -> None:
     @app.job()
     async def slow(ctx: Context, share: int, shares: int, task: str) -> None:
         await asyncio.sleep(60)

@@ -18,7 +18,7 @@ from detent.lifecycle.crew import COMPLETED
 from detent.lifecycle.guards import MAX_DEPTH, MAX_WORKERS
 from detent.moments import Span, rfc3339, span_us
 from detent.service.blobs import whole
-from detent.service.crew_moves import ACTOR, allocate, anyone_to_let_go, call_off, lock_of, look_at, quotas
+from detent.service.crew_moves import allocate, call_off, lock_of, quotas
 from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
@@ -27,7 +27,6 @@ from detent.store import Store, Transaction
 
 LONGEST_TASK = 10_000
 OWN = ("share", "shares", "task")
-MOST_AT_ONCE = 100
 
 Row = dict[str, Any]
 
@@ -114,7 +113,7 @@ async def submit(store: Store, crew: NewCrew, inside: Inside = Inside()) -> int:
 async def submit_in(tx: Transaction, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - as above
     """The same as a part of a transaction."""
     parent = None if inside.parent_id is None else await tx.get(CREW, inside.parent_id, crew.tenant_id)
-    tree = inside.tree_id if parent is None else _tree(parent)
+    tree = inside.tree_id if parent is None else tree_of(parent)
     await tx.lock_trees([*([] if tree is None else [tree]), lock_of(crew.tenant_id)])
     if crew.key is not None and (earlier := await tx.crew_by_key(crew.tenant_id, crew.key)) is not None:
         return earlier
@@ -239,7 +238,7 @@ async def cancel(
     row = await find(store, tenant_id, id)
 
     async def end(tx: Transaction) -> list[int]:
-        await tx.lock_trees([_tree(row), lock_of(tenant_id)])
+        await tx.lock_trees([tree_of(row), lock_of(tenant_id)])
         now = await find(tx, tenant_id, id)
         decided(store, CREW, now, "cancel")  # refused, and counted, before anything is touched
         over = await call_off(tx, now, reason, actor)
@@ -298,65 +297,6 @@ async def set_quotas(store: Store, tenant_id: int, most: Mapping[int, int]) -> N
     await store.atomically(change)
 
 
-# --- what was left behind
-
-
-async def mend(store: Store) -> int:
-    """Moves crews that should have moved, and gives workers that are free to those who wait: after a crash, a change
-    made by hand, or when time is over. Returns how many it found. Where there are no crews it asks one question."""
-    tenants = await store.crew_tenants()
-    found = 0
-    if tenants:
-        for tenant_id, key in await store.crews_amiss(MOST_AT_ONCE):
-            await store.atomically(lambda tx, tenant_id=tenant_id, key=key: _mend(tx, tenant_id, key))  # type: ignore[misc]
-            found += 1
-    for tenant_id in tenants:
-        found += await _wake_forgotten(store, tenant_id)
-        if await anyone_to_let_go(store, tenant_id):
-            found += await store.atomically(lambda tx, tenant_id=tenant_id: _allocate(tx, tenant_id))  # type: ignore[misc]
-    return found
-
-
-async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
-    row = await tx.get(CREW, key, tenant_id)
-    if row is None:
-        return
-    await tx.lock_trees([_tree(row), lock_of(tenant_id)])
-    row = await tx.get(CREW, key, tenant_id)
-    if row is None or row["completed_at"] is not None:
-        return
-    if because := await _lost_cause(tx, row):
-        await call_off(tx, row, because, ACTOR)
-    elif not row["started_at"] and row["state"] == CREW.initial.name:
-        await validate(tx, key)
-    else:
-        await look_at(tx, [key])
-    await allocate(tx, tenant_id)
-
-
-async def _lost_cause(tx: Transaction, row: Row) -> str | None:
-    if row["deadline_at"] is not None and row["deadline_at"] <= await tx.now():
-        return "timeout"
-    parent = None if row["parent_id"] is None else await tx.get(CREW, row["parent_id"], row["tenant_id"])
-    if parent is not None and parent["completed_at"] is not None:
-        return f"crew {public_id(CREW.name, parent['id'])}, which it is inside of, has ended"
-    asker = None if row["asker_id"] is None else await tx.get(JOB, row["asker_id"], row["tenant_id"])
-    if asker is not None and asker["state"] == JOB.move("cancel").target.name:
-        return f"{public_id(JOB.name, asker['id'])}, which waited for it, was cancelled"
-    return None
-
-
-async def _wake_forgotten(store: Store, tenant_id: int) -> int:
-    forgotten = await store.forgotten_askers(tenant_id, MOST_AT_ONCE)
-    crews = [key_of(waits_for.partition(" ")[2]) for _, waits_for in forgotten]
-    return await store.wake_for_crews([job for job, _ in forgotten], crews) if forgotten else 0
-
-
-async def _allocate(tx: Transaction, tenant_id: int) -> int:
-    await tx.lock_trees([lock_of(tenant_id)])
-    return await allocate(tx, tenant_id)
-
-
 # --- showing
 
 
@@ -397,7 +337,7 @@ def tree_as_json(tree: Tree) -> Row:
     }
 
 
-def _tree(row: Row) -> int:
+def tree_of(row: Row) -> int:
     """The outermost flow a crew belongs to."""
     tree: int = row["tree_id"] or row["id"]
     return tree

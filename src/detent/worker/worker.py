@@ -30,7 +30,6 @@ from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
-from detent.worker.crew_watch import CrewWatch
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
 from detent.worker.follow_up import FollowUp
@@ -124,7 +123,7 @@ class Worker:
         ]
         self._board = journal.board
         self._pump = Pump(self._store, self._look_again, self._outage)
-        mending = (self._reap(), self._follow_up(), self._watch_crews(), self._lift(), self._pump.run())
+        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run())
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), flushing(self._store))
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
@@ -179,9 +178,6 @@ class Worker:
 
     async def _follow_up(self) -> None:
         await FollowUp(self._store, self._outage).run()
-
-    async def _watch_crews(self) -> None:
-        await CrewWatch(self._store, self._outage).run()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
