@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from detent.errors import LeaseLost
+from detent import ids
+from detent.errors import InvalidTransition, LeaseLost
 from detent.lifecycle import CREW, JOB
 from detent.service import crews
 from detent.service.crew_moves import ACTOR, allocate, anyone_to_let_go, call_off, lock_of, look_at
 from detent.service.entities import public_id
 from detent.store import Store, Transaction
+from detent.store.crews import A_CREW
 
 MOST_AT_ONCE = 100
 
@@ -28,7 +30,7 @@ async def mend(store: Store) -> int:
     found = 0
     if tenants:
         for tenant_id, key in await store.crews_amiss(MOST_AT_ONCE):
-            with contextlib.suppress(LeaseLost):  # somebody moves it at this moment
+            with contextlib.suppress(LeaseLost, InvalidTransition):  # somebody moves it at this moment, or has by hand
                 await store.atomically(lambda tx, tenant_id=tenant_id, key=key: _mend(tx, tenant_id, key))  # type: ignore[misc]
                 found += 1
     for tenant_id in tenants:
@@ -69,8 +71,8 @@ async def _lost_cause(tx: Transaction, row: Row) -> str | None:
 
 async def _wake_forgotten(store: Store, tenant_id: int) -> int:
     forgotten = await store.forgotten_askers(tenant_id, MOST_AT_ONCE)
-    crews = [crews.key_of(waits_for.partition(" ")[2]) for _, waits_for in forgotten]
-    return await store.wake_for_crews([job for job, _ in forgotten], crews) if forgotten else 0
+    ended = [found[1] for _, waits_for in forgotten if (found := ids.key_of(waits_for.removeprefix(A_CREW)))]
+    return await store.wake_for_crews([job for job, _ in forgotten], ended) if ended else 0
 
 
 async def _allocate(tx: Transaction, tenant_id: int) -> int:

@@ -165,7 +165,7 @@ async def _wrong(tx: Transaction, row: Row, parent: Row | None) -> str | None:
         return f"it would be at depth {row['depth']}; crews go down to depth {MAX_DEPTH}"
     if row["work"] is None:
         return "it does not say what its shares do"
-    most = {depth: most for depth, most, _ in await quotas(tx, row["tenant_id"])}[row["depth"]]
+    most = {depth: most for depth, most, _ in await quotas(tx, row["tenant_id"])}.get(row["depth"], 0)
     if row["worker_count"] > most:
         return f"its {row['worker_count']} workers are more than the quota of depth {row['depth']}, which is {most}"
     return None
