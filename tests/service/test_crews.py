@@ -483,6 +483,21 @@ async def test_it_can_be_told_who_has_the_workers_and_who_comes_first(store: Sto
     assert (await why(store, id_of(second)))[0][1] == "it needs 2 workers, and the quota of depth 0 is only 1"
 
 
+async def test_it_can_be_told_that_crews_inside_are_not_done_or_that_somebody_should_have_seen_the_end(
+    store: Store,
+) -> None:
+    outer = await submitted(store, 1)
+    (job,) = await taken(store)
+    inner = await submitted(store, 1, Inside(outer))
+    await say(store, job, None)
+    assert await why(store, id_of(outer)) == [
+        ("inside", f"its shares are done, and it waits for crews inside it: {id_of(inner)}")
+    ]
+    (job,) = await taken(store)
+    await store.apply([settle(job, DIG, None, lambda: 0.0, f"w:{job.owner}")])
+    assert await why(store, id_of(inner)) == [("shares", "its shares have ended; a worker that runs sees to it")]
+
+
 async def test_it_can_be_told_what_a_running_crew_waits_for(store: Store) -> None:
     outer, asker, inner = await nested(store)
     says = f"0 of 1 shares are done; {asker.public_id} waits for crew {id_of(inner)}, and has no worker meanwhile"

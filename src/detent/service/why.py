@@ -33,7 +33,7 @@ MOST_AHEAD = 1_000
 
 
 class Cause(StrEnum):
-    """What can keep a job, or something else, where it is."""
+    """What can keep a job where it is."""
 
     ENDED = "ended"
     RUNNING = "running"
@@ -43,9 +43,7 @@ class Cause(StrEnum):
     ASLEEP = "asleep"
     CHILDREN = "children"
     CREW = "crew"
-    SHARES = "shares"
     QUOTA = "quota"
-    DEADLINE = "deadline"
     EVENT = "event"
     APPROVAL = "approval"
     LIMIT = "limit"
@@ -67,7 +65,7 @@ class Cause(StrEnum):
 class Reason(NamedTuple):
     """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it."""
 
-    cause: Cause
+    cause: StrEnum
     says: str
     clears_at: int | None = None
     todo: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from detent.lifecycle import CREW, JOB
@@ -10,7 +11,7 @@ from detent.lifecycle.job import QUEUED
 from detent.service import crews
 from detent.service.crew_moves import quotas
 from detent.service.entities import public_id
-from detent.service.why import Cause, Reason
+from detent.service.why import Reason
 from detent.store import Store
 from detent.store.crews import A_CREW, HELD_BY_QUOTA
 
@@ -18,6 +19,17 @@ MOST_HOLDERS = 1_000
 MOST_NAMED = 5
 
 Row = dict[str, Any]
+
+
+class Cause(StrEnum):
+    """What can keep a crew where it is."""
+
+    ENDED = "ended"
+    QUOTA = "quota"
+    IN_LINE = "in_line"
+    SHARES = "shares"
+    INSIDE = "inside"
+    DEADLINE = "deadline"
 
 
 class Situation(NamedTuple):
@@ -100,7 +112,7 @@ def _for_shares(situation: Situation) -> list[Reason]:
     done = len(situation.shares) - len(left)
     if not left and situation.inside:
         named = ", ".join(public_id(CREW.name, row["id"]) for row in situation.inside[:MOST_NAMED])
-        return [Reason(Cause.CREW, f"its shares are done, and it waits for crews inside it: {named}")]
+        return [Reason(Cause.INSIDE, f"its shares are done, and it waits for crews inside it: {named}")]
     if not left:
         return [
             Reason(Cause.SHARES, "its shares have ended; a worker that runs sees to it", None, "detent work MODULE:APP")
