@@ -47,6 +47,11 @@ class Node(NamedTuple):
         return "fails" not in self.fates and all(node.sound for nodes in self.inside for node in nodes)
 
     @property
+    def size(self) -> int:
+        """How many crews it is, with those inside."""
+        return 1 + sum(node.size for nodes in self.inside for node in nodes)
+
+    @property
     def result(self) -> list[Any]:
         return [[share, [node.result for node in nodes]] for share, nodes in enumerate(self.inside)]
 
@@ -137,7 +142,8 @@ class Fleet:
             start=True,
         )
 
-    async def run_one(self) -> None:
+    async def run_one(self, dies: bool = False) -> None:
+        """Runs a handler and writes what it said, unless its worker dies before."""
         if self._in_hand:
             job = self._in_hand.pop(self._random.randrange(len(self._in_hand)))
             kind = self._kinds[job.kind]
@@ -146,7 +152,8 @@ class Fleet:
                 said: Any = await kind.function(context, **json.loads(job.payload))
             except BaseException as error:
                 said = said_by(error)
-            await crew_moves.apply(self.store, [settle(job, kind, said, lambda: 1.0, f"w:{self._worker}")])
+            if not dies:
+                await crew_moves.apply(self.store, [settle(job, kind, said, lambda: 1.0, f"w:{self._worker}")])
 
     async def crash_one(self) -> None:
         """Nothing more is heard of it."""
@@ -175,6 +182,7 @@ class Fleet:
             ("claim", lambda: self.claim(self._random.randint(1, 3)), 5),
             ("run", self.run_one, 10),
             ("crash", self.crash_one, 1),
+            ("die", lambda: self.run_one(dies=True), 2),
             ("moment", lambda: self.let_time_pass(20_000), 2),
             ("lease", lambda: self.let_time_pass(LEASE + 1), 1),
             ("cancel", self.call_one_off, 1 if self.forest.seed % 3 == 0 else 0),
@@ -258,6 +266,9 @@ class Fleet:
                 assert row["state"] == ("COMPLETED" if node.sound else "FAILED"), row["error"]
             if row["state"] == "COMPLETED":
                 assert json.loads(row["result"]) == node.result
+            if node.sound and not self._called_off:
+                made = [one for one in await self._crews() if key in (one["id"], one["tree_id"])]
+                assert len(made) == node.size, f"{len(made)} crews were made where {node.size} were asked for"
         assert not any(used for _, _, used in await crew_moves.quotas(self.store, self.tenant))
         for row in await self._crews():
             moves = [event.trigger for event in await self.store.events(crew_events(row["id"]), newest_first=True)]

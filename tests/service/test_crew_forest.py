@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from detent.flow import crew_plan
 from detent.flow.crew_plan import LetGo
 from detent.service import audit, crew_moves
 from detent.store import open_store
+from detent.worker.crews import Crews
 from tests.conformance.by_hand import hand_on
 from tests.conformance.times import START, PostgresClock
 from tests.service.crew_forest import Forest, Node, forests, grown
@@ -72,6 +74,7 @@ def test_random_trees_of_crews_on_postgres(postgres_url: str) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(1800)
 def test_many_random_trees_of_crews() -> None:
     seen: list[Forest] = []
 
@@ -119,6 +122,16 @@ async def no_cancelling(*_: Any) -> None:
     """Shares of a crew that failed go on."""
 
 
+def forgetful() -> Callable[..., Any]:
+    sound, names = Crews._submitted, count()
+
+    async def broken(self: Crews, name: str, *what: Any) -> int:
+        """Each run of a handler makes its crews anew."""
+        return await sound(self, f"{name} {next(names)}", *what)
+
+    return broken
+
+
 TWINS: dict[str, tuple[str, Any, Forest, str]] = {
     "a waiting share keeps its worker": ("detent.worker.crews.HELD_BY_QUOTA", None, CROWD, "a crew waits although"),
     "workers are given back twice": (
@@ -128,6 +141,12 @@ TWINS: dict[str, tuple[str, Any, Forest, str]] = {
         "shares have a worker",
     ),
     "shares outlive a failed crew": ("detent.service.crew_moves._cancel_shares", no_cancelling, ROTTEN, "outlive"),
+    "crews are made by every run": (
+        "detent.worker.crews.Crews._submitted",
+        forgetful(),
+        CROWD,
+        "crews were made where|never end",
+    ),
     "small crews overtake": (
         "detent.flow.crew_plan.let_go",
         overtaking,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -170,6 +171,11 @@ async def test_the_same_key_makes_no_second_crew(store: Store) -> None:
     tenant = await store.add_tenant("other")
     assert await submitted(store, tenant=tenant, key="order-17") != first
     assert (await store.counts(CREW))[0] == 2
+
+
+async def test_many_who_submit_under_one_key_at_the_same_time_make_one_crew(store: Store) -> None:
+    made = await asyncio.gather(*(submitted(store, key="order-17") for _ in range(16)))
+    assert (len(set(made)), (await store.counts(CREW))[0], await used(store)) == (1, 1, {0: 2})
 
 
 # --- workers

@@ -243,3 +243,6 @@ async def test_crews_under_a_clock_of_the_tests() -> None:
         harness.crash_at("before", "before")
         await harness.drain(within="3h")
         assert await crew.result("1s") == [[0, 1]]
+        late = await app.crew(top, task="rest", _timeout="1h")
+        await harness.drain(within="2h")
+        assert await state(app, late) == "CANCELED"
