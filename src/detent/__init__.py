@@ -8,6 +8,7 @@ from detent.breaker import Breaker
 from detent.errors import (
     ApprovalExpired,
     ApprovalRejected,
+    CrewFailed,
     DetentError,
     InvalidTransition,
     JobFailed,
@@ -26,6 +27,7 @@ __all__ = [
     "ApprovalRejected",
     "Breaker",
     "Cancel",
+    "CrewFailed",
     "Detent",
     "DetentError",
     "InvalidTransition",

@@ -15,9 +15,9 @@ from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
-from detent.lifecycle import JOB
+from detent.lifecycle import CREW, JOB
 from detent.moments import Span, span_us
-from detent.service import approvals, artifacts, limits, results, signals
+from detent.service import approvals, artifacts, crews, limits, results, signals
 from detent.service.endings import Endings
 from detent.service.new_jobs import new_job, new_jobs
 from detent.service.retention import Retention
@@ -67,6 +67,30 @@ class Handle:
     async def artifact(self, name: str) -> bytes:
         """What is in one of its artifacts."""
         return await self._app.artifact(self.id, name)
+
+
+class CrewHandle:
+    """A submitted crew."""
+
+    __slots__ = ("_app", "key")
+
+    def __init__(self, key: int, app: Detent) -> None:
+        self.key = key
+        self._app = app
+
+    @property
+    def id(self) -> str:
+        """Its public id."""
+        return ids.public(CREW.prefix, self.key)
+
+    async def result(self, timeout: Span | None = None) -> list[Any]:  # noqa: ASYNC109 - as Handle.result has it
+        """What its shares returned, in their order, once it has ended. One that ended without success raises
+        `CrewFailed`, one that has not ended in time `CrewUnfinished`."""
+        return await crews.result(await self._app.open(), self._app.tenant_id, self.id, timeout)
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """Ends it, with the crews inside it and all their jobs."""
+        await crews.cancel(await self._app.open(), self._app.tenant_id, self.id, reason=reason)
 
 
 class DeclaredJob:
@@ -308,6 +332,29 @@ class Detent:
         queue = await self.queue(_tx)
         kind = self.kinds.get(job.kind.name, job.kind)
         return [Handle(key, self) for key in await queue.enqueue(new_jobs(kind, many, self.tenant_id))]
+
+    async def crew(
+        self,
+        job: DeclaredJob,
+        /,
+        *,
+        task: str,
+        workers: int = 1,
+        _key: str | None = None,
+        _timeout: Span | None = None,
+        **arguments: Any,
+    ) -> CrewHandle:
+        """Gives a task to a crew of one to ten workers: each gets a share, a job of this kind, called with these
+        arguments and with `share` (from 0), `shares` and `task`. It starts when the quota of its depth has room for all
+        of them. When `_timeout` is over it is cancelled; the same `_key` a second time makes no second one.
+
+        >>> # crew = await app.crew(review, task="review the release", workers=3, files=files)
+        """
+        await self.open()
+        await self.declare_limit(job.kind)
+        kind = self.kinds.get(job.kind.name, job.kind)
+        new = crews.new_crew(kind, arguments, self.tenant_id, task=task, workers=workers, key=_key, timeout=_timeout)
+        return CrewHandle(await crews.submit(await self.open(), new), self)
 
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""

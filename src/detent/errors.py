@@ -160,6 +160,19 @@ class ChildFailed(JobFailed, PermanentError):
     """The child {id} ended {state}: {why}; see: detent jobs show {id}"""
 
 
+class CrewFailed(DetentError, PermanentError):
+    """crew {id} ended {state}: {why}; see: detent crews show {id}"""
+
+    status = 409
+
+
+class CrewUnfinished(DetentError):
+    """{id} is still {state} after {waited}; wait longer, or see: detent why {id}"""
+
+    status = 504
+    exit_code = 124  # as timeout(1) has it
+
+
 class NoEvent(DetentError, TimeoutError, PermanentError):
     """No event {name!r} came within {waited}"""
 

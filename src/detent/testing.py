@@ -28,7 +28,7 @@ from detent.lifecycle import JOB
 from detent.lifecycle.job import RUNNING
 from detent.moments import Span, moment_us, rfc3339, span_us
 from detent.process.limits import Limits
-from detent.service import schedules
+from detent.service import crew_mend, schedules
 from detent.service.blobs import whole
 from detent.store import Event, EventFilter, Job, JobFilter, Store
 from detent.worker.outage import Outage
@@ -48,6 +48,7 @@ MEMORY = "sqlite:///:memory:"
 PAGE = 1_000
 _NEXT = """SELECT min(at) AS at FROM (
     SELECT coalesce(lease_until, run_at) AS at FROM jobs WHERE completed_at IS NULL AND held_by IS NULL
+    UNION ALL SELECT deadline_at FROM crews WHERE completed_at IS NULL
     UNION ALL SELECT next_at FROM schedules WHERE paused_at IS NULL
     UNION ALL SELECT probe_at FROM breakers WHERE holds = 1) WHERE at > ?"""
 
@@ -132,8 +133,9 @@ class Harness:
         """Runs what is due, and what becomes due by that, until nothing is; returns what each run came to, in order.
 
         With `within` the clock moves on, from one time at which something is due to the next: delayed jobs, backoffs,
-        sleeps, ends of leases and ticks of schedules. It ends that far from where it stood. Backoffs are as long as
-        they can be, so that a test is the same each time. Jobs run one after the other, or `concurrency` at a time.
+        sleeps, ends of leases, timeouts of crews and ticks of schedules. It ends that far from where it stood. Backoffs
+        are as long as they can be, so that a test is the same each time. Jobs run one after the other, or `concurrency`
+        at a time.
         """
         store = await self.app.open()
         await self.app.keep_schedules()
@@ -207,6 +209,7 @@ class Harness:
         while await schedules.fire(store):
             continue
         await Reaper(store, lambda: None, Outage()).run_once()
+        await crew_mend.mend(store)
         kinds = {name: self._under_test(kind) for name, kind in self.app.kinds.items()}
         served: set[str] = set()
         while served < (

@@ -13,6 +13,7 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
+from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
@@ -553,6 +554,39 @@ async def one_let_go(store: Store, ids: list[int], gone: tuple[int, str]) -> Non
     assert gone[0] in free
 
 
+async def set_quotas(store: Store, _: Any, again: bool) -> None:
+    await store.set_quotas(1, {0: 7})
+
+
+async def quotas_set(store: Store, _: Any, nothing: None) -> None:
+    assert await store.quotas(1) == [Quota(0, 7, 0)]
+
+
+async def held_by_quota(store: Store) -> list[int]:
+    return await queued(store, 2, held_by=HELD_BY_QUOTA)
+
+
+async def go_on(store: Store, ids: list[int], again: bool) -> int:
+    return await store.go_on(ids)
+
+
+async def for_a_crew(store: Store) -> list[int]:
+    (id,) = await running(store, await worker(store))
+    waiting = {"delay_us": HOUR, "waits_for": waits_for_crew(7)}
+    await store.apply([await decided(store, JOB, id, "snooze", by="holder", values=waiting)])
+    return [id]
+
+
+async def wake_for_crews(store: Store, ids: list[int], again: bool) -> int:
+    return await store.wake_for_crews(ids, [7])
+
+
+async def woken_for_crews(store: Store, ids: list[int], count: int) -> None:
+    """Whoever asks again finds nobody who still waits."""
+    assert count in (0, 1)
+    assert [row["waits_for"] for row in await store.rows(JOB, ids, ("waits_for",))] == [None]
+
+
 async def add_tenant(store: Store, _: Any, again: bool) -> int:
     return await store.add_tenant("ann")
 
@@ -932,6 +966,9 @@ CALLS: dict[str, Call] = {
     "hold_back": Call("hold_back", to_hold, hold_back, held_by_breaker, 0),
     "let_go": Call("let_go", held_by_a_breaker, let_go, holds_lifted, 0),
     "let_one_go": Call("let_one_go", held_by_a_breaker, let_one_go, one_let_go, 0),
+    "set_quotas": Call("set_quotas", nothing, set_quotas, quotas_set, 0),
+    "go_on": Call("go_on", held_by_quota, go_on, holds_lifted, 0),
+    "wake_for_crews": Call("wake_for_crews", for_a_crew, wake_for_crews, woken_for_crews, 0),
     "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
     "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
     "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),

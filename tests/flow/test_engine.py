@@ -45,7 +45,7 @@ async def app(database_url: str) -> AsyncIterator[Detent]:
 
 
 def step(id: str, *after: str, **more: Any) -> dict[str, Any]:
-    call = {} if {"approval", "flow", "call"} & more.keys() else {"call": f"{__name__}:note"}
+    call = {} if {"approval", "flow", "call", "crew"} & more.keys() else {"call": f"{__name__}:note"}
     said = more.pop("given", {})
     with_ = {"with": {"name": id, **said}} if "call" in call else {}
     return {"id": id, **call, **with_, **({"depends_on": list(after)} if after else {}), **more}
@@ -272,3 +272,33 @@ async def test_a_failed_flow_inside_fails_the_one_around_it(app: Detent) -> None
     await app.work(until_idle=True)
     state, steps = await states(store, ref)
     assert (state, steps) == ("S_FAILED", {"sub": "S_FAILED", "b": "S_PENDING"})
+
+
+def dig(share: int, shares: int, task: str) -> str:
+    ORDER.append(f"{task} {share}/{shares}")
+    return f"hole {share}"
+
+
+async def test_a_crew_works_on_a_step_and_its_shares_are_what_came_of_it(app: Detent) -> None:
+    crew = {"task": "dig ${a.name}", "workers": 3, "call": f"{__name__}:dig"}
+    definition = flow(
+        step("a"), step("crew", "a", crew=crew), step("c", "crew", given={"second": "${crew.shares[1].value}"})
+    )
+    ref, store = await carried_out(app, definition)
+    state, steps = await states(store, ref)
+    assert state == "S_SUCCESS", await store.steps(ref.id)
+    assert sorted(ORDER[1:4]) == ["dig a 0/3", "dig a 1/3", "dig a 2/3"]
+    (output,) = await store.outputs(ref.id, ["c"])
+    assert json.loads(output.output or "")["second"] == "hole 1"
+    assert steps["crew"] == "S_SUCCESS"
+
+
+async def test_a_failed_crew_fails_its_step_and_a_cancelled_flow_calls_its_crew_off(app: Detent) -> None:
+    bad = flow(step("crew", crew={"task": "dig", "workers": 2, "call": f"{__name__}:nowhere"}))
+    ref, store = await carried_out(app, bad)
+    assert (await states(store, ref))[0] == "S_FAILED"
+    later = await flows.start(store, flow(step("crew", crew={"task": "dig", "workers": 2})))
+    (row,) = await store.steps(later.id)
+    await flows.cancel(store, later, Actor("ann"))
+    (crew,) = await store.crews_of_step(row["id"])
+    assert (crew["state"], await store.unfinished_jobs(later.id)) == ("CANCELED", [])

@@ -13,6 +13,7 @@ from detent.service.limits import declare
 from detent.service.why import Cause, why
 from detent.store import NewJob, Store
 from detent.store.approvals import NewApproval
+from detent.store.crews import HELD_BY_QUOTA, waits_for_crew
 from detent.store.records import LimitRule
 from tests.conformance.stage import LEASE, claim, moved, queued, worker
 
@@ -169,6 +170,15 @@ async def due(store: Store) -> int:
 
 Scene = Callable[[Store], Awaitable[int]]
 
+
+async def for_a_crew(store: Store) -> int:
+    return await waiting(store, waits_for_crew(1))
+
+
+async def for_a_worker(store: Store) -> int:
+    return (await queued(store, crew_id=1, held_by=HELD_BY_QUOTA))[0]
+
+
 SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.ENDED: (ended, "it has ended as failed (no such page)", "detent jobs retry job_"),
     Cause.RUNNING: (running, "is at it, in attempt 1 of 4", None),
@@ -190,6 +200,8 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
     Cause.SNOOZED: (snoozed, "its handler put it off", None),
     Cause.GIVEN_BACK: (given_back, "a worker gave it back: no handler here", None),
+    Cause.CREW: (for_a_crew, "it waits for the crew crew_", "detent why crew_"),
+    Cause.QUOTA: (for_a_worker, "it is a share that could go on", "detent crews show crew_"),
     Cause.DELAYED: (delayed, "it was enqueued for later", None),
     Cause.QUEUE_PAUSED: (queue_paused, "its queue 'default' has been paused since", "detent queues resume default"),
     Cause.QUEUE_LIMIT: (queue_limit, "the limit queue:default holds it back: 1 of 1 are at work", "detent limits list"),

@@ -121,6 +121,7 @@ class Crew(Model):
 
     task: Text
     workers: int = Field(1, ge=1, le=10)
+    call: Target | None = Field(None, description="A function of share, shares and task; else a model is asked.")
 
 
 class Step(Model):

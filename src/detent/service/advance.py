@@ -14,7 +14,7 @@ from detent.flow.phase import Phase
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
 from detent.moments import span_us
-from detent.service import elements, gates, subflows, webhooks
+from detent.service import elements, gates, step_crews, subflows, webhooks
 from detent.service.definitions import KINDS
 from detent.service.flow_scene import Actor, Row, Scene, flow_of
 from detent.service.step_jobs import step_job
@@ -33,6 +33,11 @@ async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
             by_flow.setdefault(row["flow_id"], []).append((row, change))
     for flow_id in sorted(by_flow):
         await _settled_in(tx, by_flow[flow_id])
+
+
+async def crews_ended(tx: Transaction, crews: Iterable[Row]) -> None:
+    """What follows for steps from the end of crews, which was just written in this transaction."""
+    await step_crews.ended(tx, crews, go_on)
 
 
 async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]]) -> None:
@@ -219,8 +224,9 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
                 fail_step(scene, row, error)
                 await fail(scene, row)
         case Begin.CREW:
-            scene.move(row, Verb.START)
-            await subflows.muster(scene, row)
+            if error := await step_crews.muster(scene, row):
+                fail_step(scene, row, error)
+                await fail(scene, row)
         case Begin.EXPAND:
             return await elements.expand(scene, row, how.items)
         case Begin.FAIL:
@@ -309,7 +315,7 @@ async def _give_up_step(scene: Scene, step: Row, reason: str) -> None:
         elif kind == "flow":
             await subflows.give_up(scene, step, reason)
         elif kind == "crew":
-            await subflows.dismiss(scene, step, reason)
+            await step_crews.dismiss(scene, step, reason)
     scene.move(step, Verb.CANCEL, reason)
 
 

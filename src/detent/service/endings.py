@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
-from detent.lifecycle import JOB, Change
+from detent.lifecycle import JOB, Change, Lifecycle
 from detent.store import Reader
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
@@ -16,10 +16,11 @@ WorksOn = Callable[[int, int], bool]
 
 
 class Endings:
-    """Those who wait for jobs of one database."""
+    """Those who wait for jobs of one database, or for entities of another kind."""
 
-    def __init__(self, store: Reader) -> None:
+    def __init__(self, store: Reader, lifecycle: Lifecycle = JOB) -> None:
         self._store = store
+        self._lifecycle = lifecycle
         self._waiting: dict[int, list[asyncio.Future[Change | None]]] = {}
         self._joined = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
@@ -89,8 +90,8 @@ class Endings:
 
     async def _ended(self, keys: list[int]) -> set[int]:
         """Asks for the state only: the rows may hold megabytes."""
-        rows = await self._store.rows(JOB, keys, ("id", "state"))
-        return set(keys) - {row["id"] for row in rows if not JOB.state(row["state"]).final}
+        rows = await self._store.rows(self._lifecycle, keys, ("id", "state"))
+        return set(keys) - {row["id"] for row in rows if not self._lifecycle.state(row["state"]).final}
 
     def _tell(self, keys: Iterable[int], change: Change | None = None, error: Exception | None = None) -> None:
         for told in [told for key in keys for told in self._waiting.get(key, ())]:

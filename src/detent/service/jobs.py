@@ -241,6 +241,8 @@ def _outside(name: str, value: Any) -> Any:
         return None
     if name in ("id", "redriven_from", "parent_id"):
         return public_id(JOB.name, value)
+    if name == "crew_id":
+        return public_id("crew", value)
     if name == "owner":
         return public_id("worker", value)
     if name == "actor":

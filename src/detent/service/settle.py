@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from detent.errors import FlowBusy
+from detent.errors import FlowBusy, LeaseLost
 from detent.lifecycle import Change, Verb
-from detent.service import advance, breakers
+from detent.service import advance, breakers, crew_moves
 from detent.service.flow_scene import Moved
 from detent.store import Store
 from detent.store.blobs import RESULT_BLOB
@@ -21,7 +21,7 @@ T = TypeVar("T")
 async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list[Change]:
     """Writes moves of jobs, and in the same transaction those of the steps they carry out and of their flows. Those
     that came too late are returned, and have changed nothing."""
-    if not any(change.tree_id for change in changes):
+    if not any(change.tree_id for change in changes) and not crew_moves.concerned(changes):
         return await store.apply(changes)
     return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
 
@@ -39,18 +39,20 @@ async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction
     for _ in range(TRIES if hasattr(store, "transaction") else 1):
         try:
             return await store.atomically(work, weight)
-        except Moved:
+        except (Moved, LeaseLost):  # the latter of a crew that was moved by hand, past every lock
             continue
     raise FlowBusy(tries=TRIES)
 
 
 async def _applied(tx: Transaction, changes: Sequence[Change]) -> list[Change]:
-    await tx.lock_trees([change.tree_id for change in changes if change.tree_id is not None])
+    await tx.lock_trees([*(change.tree_id for change in changes if change.tree_id), *crew_moves.locks(changes)])
     late = await tx.apply([_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
     if working := [change for change in in_time if change.step_id is not None]:
         await advance.settled(tx, working)
+    if crew_moves.concerned(in_time):
+        await advance.crews_ended(tx, await crew_moves.settled(tx, in_time))
     return [change for change in changes if (change.id, change.seq) in too_late]
 
 

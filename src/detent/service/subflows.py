@@ -90,13 +90,3 @@ async def give_up(scene: Scene, step: Row, reason: str) -> None:
             if not inner.over:
                 await advance.give_up(inner, reason)
                 await inner.write()
-
-
-async def muster(scene: Scene, row: Row) -> None:
-    """Submits the crew that a step consists of."""
-    raise NotImplementedError
-
-
-async def dismiss(scene: Scene, step: Row, reason: str) -> None:
-    """Cancels the crew that a step consists of."""
-    raise NotImplementedError

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from detent import ids
-from detent.lifecycle import JOB, WORKER
+from detent.lifecycle import CREW, JOB, WORKER
 from detent.lifecycle.breaker import CLOSED, OPEN
 from detent.lifecycle.job import QUEUED
 from detent.lifecycle.worker import PAUSED
@@ -21,6 +21,7 @@ from detent.service.entities import public_id
 from detent.service.limits import Limit
 from detent.store import JobFilter, Store
 from detent.store.approvals import Approval
+from detent.store.crews import A_CREW, HELD_BY_QUOTA
 from detent.store.records import HELD_BY_LIMIT, Place
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
@@ -42,6 +43,8 @@ class Cause(StrEnum):
     LEASE_OVER = "lease_over"
     ASLEEP = "asleep"
     CHILDREN = "children"
+    CREW = "crew"
+    QUOTA = "quota"
     EVENT = "event"
     APPROVAL = "approval"
     LIMIT = "limit"
@@ -64,7 +67,7 @@ class Cause(StrEnum):
 class Reason(NamedTuple):
     """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it."""
 
-    cause: Cause
+    cause: StrEnum
     says: str
     clears_at: int | None = None
     todo: str | None = None
@@ -170,11 +173,15 @@ def _lost(situation: Situation) -> bool:
 
 def _waiting(situation: Situation) -> Reason | None:
     job = situation.job
-    if job["state"] != QUEUED.name or not job["waits_for"] or job["run_at"] <= situation.now:
+    if job["state"] != QUEUED.name or not job["waits_for"]:
         return None
     waits_for = job["waits_for"]
+    if job["run_at"] <= situation.now and not job["held_by"]:
+        return None
     if waits_for in (ALL_CHILDREN, ANY_CHILD):
         return _for_children(situation)
+    if waits_for.startswith(A_CREW):
+        return _for_crew(waits_for.removeprefix(A_CREW))
     if waits_for.startswith(EVENT):
         return _for_event(situation, waits_for.removeprefix(EVENT))
     if waits_for.startswith(APPROVAL):
@@ -185,6 +192,10 @@ def _waiting(situation: Situation) -> Reason | None:
 def _for_children(situation: Situation) -> Reason:
     some = f"{situation.place.children} of the jobs it spawned" if situation.place.children else "the jobs it spawned"
     return Reason(Cause.CHILDREN, f"it waits for {some} to end", None, f"detent jobs show {_id(situation)}")
+
+
+def _for_crew(id: str) -> Reason:
+    return Reason(Cause.CREW, f"it waits for the crew {id}", None, f"detent why {id}")
 
 
 def _for_event(situation: Situation, name: str) -> Reason:
@@ -212,6 +223,8 @@ def _held(situation: Situation) -> Reason | None:
     if job["state"] != QUEUED.name or not job["held_by"]:
         return None
     what, _, name = job["held_by"].partition(":")
+    if what == HELD_BY_QUOTA:
+        return _for_quota(job)
     if what == "version":
         says = f"it began under a version of its handler that no worker has: {name}"
         return Reason(Cause.VERSION, says, None, f"start a worker whose application still declares {name}")
@@ -233,6 +246,14 @@ def _broken(situation: Situation, breaker: Row) -> Reason:
         return Reason(Cause.BREAKER, f"{says}; it cools down before a job may try", breaker["probe_at"], todo)
     trying = "the next job" if breaker["probe_job"] is None else public_id(JOB.name, breaker["probe_job"])
     return Reason(Cause.BREAKER, f"{says}; {trying} tries whether it works", None, todo)
+
+
+def _for_quota(job: Row) -> Reason | None:
+    """A share has no worker while it waits for a crew inside its own, which is all there is to say of that."""
+    if job["waits_for"]:
+        return None
+    says = "it is a share that could go on, and waits until its crew's depth has a worker free"
+    return Reason(Cause.QUOTA, says, None, f"detent crews show {public_id(CREW.name, job['crew_id'])}")
 
 
 def _filled(limit: Limit) -> str:

@@ -22,6 +22,7 @@ from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breaker_verbs import BreakerReads
 from detent.store.checkpoints import Checkpoint
+from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
 from detent.store.flow_verbs import Rows
 from detent.store.guards import both, mine
@@ -51,7 +52,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(OutboxReads, BreakerReads):
+class PostgresReads(OutboxReads, BreakerReads, CrewReads):
     """The reads."""
 
     _catalogue: Catalogue

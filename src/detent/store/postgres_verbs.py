@@ -25,6 +25,7 @@ from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.breaker_verbs import BreakerVerbs
 from detent.store.checkpoints import Report, Save
+from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.flow_verbs import Rows
@@ -60,7 +61,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages

@@ -10,6 +10,7 @@ from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breakers import BreakerView, Row, Watched
 from detent.store.checkpoints import Checkpoint
+from detent.store.crews import InLine, Quota
 from detent.store.digest import Digest
 from detent.store.outbox import Delivery
 from detent.store.records import (
@@ -298,6 +299,60 @@ class Reader(Protocol):
 
     async def holds_any(self, tenant_id: int, hold: str) -> bool:
         """Whether a job in the queue of the tenant is held by exactly that name."""
+        ...
+
+    async def crew_by_key(self, tenant_id: int, key: str) -> int | None:
+        """The crew of a tenant that was made under that key; none if none was."""
+        ...
+
+    async def crews(
+        self,
+        tenant_id: int,
+        *,
+        states: Sequence[str] | None = None,
+        inside: bool = False,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """A tenant's crews, the newest first: those inside others only if asked for; after that key, at most so
+        many."""
+        ...
+
+    async def shares(self, crews: Sequence[int], *, unfinished_only: bool = False) -> list[Job]:
+        """The jobs of crews, crew by crew in the order they were made: all, or those that have not ended."""
+        ...
+
+    async def subcrews(self, crews: Sequence[int], *, unfinished_only: bool = False) -> list[dict[str, Any]]:
+        """The crews directly inside others: all, or those that have not ended."""
+        ...
+
+    async def crews_of_step(self, step: int) -> list[dict[str, Any]]:
+        """The crews that a step of a flow consists of, the newest first."""
+        ...
+
+    async def quotas(self, tenant_id: int) -> list[Quota]:
+        """Of each depth, how many workers a tenant's crews may have, how many they have, and whether anyone is in line;
+        one without any of it is left out. A share has one until it ends, except while it is held by its quota."""
+        ...
+
+    async def in_line(self, tenant_id: int, depth: int, limit: int) -> InLine:
+        """Who wants workers of a depth: shares held by their quota that wait for nothing else, and crews that are
+        PENDING; of each at most so many."""
+        ...
+
+    async def crew_tenants(self) -> list[int]:
+        """The tenants that have crews which have not ended."""
+        ...
+
+    async def crews_amiss(self, limit: int) -> list[tuple[int, int]]:
+        """Crews that should have moved, as (tenant, crew), at most so many: their time is over, they were not
+        validated, what they belong to has ended, a share of theirs has failed, or nothing is left of them to be
+        done."""
+        ...
+
+    async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
+        """Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so
+        many."""
         ...
 
     async def log_end(self) -> str:

@@ -114,7 +114,10 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "worker": frozenset(
         {"name", "incarnation", "workspace_id", "host", "pid", "metadata", "seen_at", "serves", "supervisor"}
     ),
-    "crew": frozenset({"parent_id", "depth", "worker_count", "task_description"}),
+    "crew": frozenset(
+        {"parent_id", "depth", "worker_count", "task_description"}
+        | {"tree_id", "asker_id", "step_id", "deadline_at", "key", "kind", "work"}
+    ),
     "run": _OF_FLOWS,
     "run-step": _OF_STEPS,
     "workstream": _OF_FLOWS | {"max_retries", "forked_from"},
@@ -124,7 +127,7 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
 }
 
 
-JSON_COLUMNS = frozenset({"item", "inputs", "webhook", "metadata", "serves"})
+JSON_COLUMNS = frozenset({"work", "item", "inputs", "webhook", "metadata", "serves"})
 """Columns of entities that hold JSON, given as text."""
 
 AMENDABLE: dict[str, frozenset[str]] = {

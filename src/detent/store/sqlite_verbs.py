@@ -14,6 +14,7 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
+from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
 from detent.store.flow_verbs import Rows, as_json
 from detent.store.outbox_verbs import OutboxReads, OutboxVerbs
@@ -51,7 +52,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, BreakerReads):
+class SqliteReads(OutboxReads, BreakerReads, CrewReads):
     """The reads."""
 
     @abstractmethod
@@ -207,7 +208,7 @@ class SqliteReads(OutboxReads, BreakerReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
     """The reads and the writes."""
 
     tally: Tally

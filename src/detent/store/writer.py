@@ -239,6 +239,19 @@ class Writer(Protocol):
         """Drops deliveries that ended before that time, at most so many; returns how many."""
         ...
 
+    async def set_quotas(self, tenant_id: int, most: Mapping[int, int]) -> None:
+        """From now on a tenant's crews of these depths may have so many workers at once."""
+        ...
+
+    async def go_on(self, shares: Sequence[int]) -> int:
+        """Those of these shares that are held by their quota are so no longer, and can be claimed; returns how many."""
+        ...
+
+    async def wake_for_crews(self, jobs: Sequence[int], crews: Sequence[int]) -> int:
+        """Those of these jobs that wait for one of these crews are due; returns how many. What holds one back still
+        does."""
+        ...
+
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         """Asks a running job to come to an end by itself; false when it is not running."""
         ...

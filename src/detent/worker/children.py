@@ -79,19 +79,11 @@ class Children:
         found = await self._steps.recall(name)
         if found is not None:
             return keys_of(found.result)
-        save, jobs = self._steps.save(name, ""), self._new_jobs(self._kind(job), many)
+        save, jobs = self._steps.save(name, ""), self._new_jobs(kind_named(self._kinds, job), many)
         keys: list[int] | None = await self._ask(self._job, lambda store: store.spawn(save, jobs))
         if keys is None:
             raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger="spawn")
         return keys
-
-    def _kind(self, job: Spawnable | str) -> JobType:
-        if not isinstance(job, str):
-            return job.kind
-        if job not in self._kinds:
-            known = ", ".join(sorted(self._kinds))
-            raise PermanentError(f"there is no job called {job!r} to spawn; this application has: {known}")
-        return self._kinds[job]
 
     def _new_jobs(self, kind: JobType, many: Sequence[Mapping[str, Any]]) -> list[NewJob]:
         """What they belong to is what their parent belongs to."""
@@ -150,6 +142,16 @@ class Children:
         if row["state"] != SUCCEEDED.name:
             return {"id": id, **{name: row[name] for name in ("state", "reason", "error")}}
         return {"id": id, "result": None if row["result"] is None else json.loads(row["result"])}
+
+
+def kind_named(kinds: Mapping[str, JobType], job: Spawnable | str) -> JobType:
+    """The kind of job a handler names, as a declared job or by its name."""
+    if not isinstance(job, str):
+        return job.kind
+    if job not in kinds:
+        known = ", ".join(sorted(kinds))
+        raise PermanentError(f"there is no job called {job!r} to spawn; this application has: {known}")
+    return kinds[job]
 
 
 def _value(outcome: dict[str, Any]) -> Any:

@@ -153,6 +153,18 @@ class Context:
         """
         return self._waiting.join(children, return_exceptions)
 
+    def crew(
+        self, job: Spawnable | str, /, *, task: str, workers: int = 1, _timeout: Span | None = None, **arguments: Any
+    ) -> Any:
+        """Gives a task to a crew of one to ten workers and goes on with what they returned, a list in the order of
+        their shares. Each is a job of that kind, called with these arguments and with `share` (from 0), `shares` and
+        `task`. Until all have ended the job holds nothing; made once, whatever happens. In a share of a crew, the new
+        one is inside that, at most five deep. One that ended without success raises `CrewFailed`.
+
+        >>> # parts = await ctx.crew(review, task="review the release", workers=3, files=files)
+        """
+        return self._waiting.crew(job, task, workers, _timeout, arguments)
+
     def wait_for_event(self, name: str, timeout: Span | None = None) -> Any:
         """The payload of the next event of that name which this job has not had, sent by `app.send_event` to this job
         or to everyone, before or after it began to wait. Until then the job holds nothing. When the time is over it

@@ -41,11 +41,13 @@ class Release:
 class Suspend:
     """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
     waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
-    what it waits for the handler has looked at: what came later is found when the wait is written."""
+    what it waits for the handler has looked at: what came later is found when the wait is written. Held by a name, it
+    is not even due then, until that hold is lifted."""
 
     waits_for: str
     until: int | None = None
     seen: int = 0
+    held_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _wait(said: Suspend) -> dict[str, Any]:
-    return {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
+    values = {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
+    return values if said.held_by is None else {**values, "held_by": said.held_by}
 
 
 def _result(text: str) -> dict[str, Any]:

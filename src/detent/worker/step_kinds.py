@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from detent.moments import span_us
 from detent.outcomes import PermanentError, ValidationError
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
+from detent.service.step_crews import SHARE
 from detent.service.step_jobs import EXECUTED, PREFIX
 from detent.store import Store
 from detent.target import Target, load, unwrapped
@@ -52,7 +53,17 @@ class StepKinds:
     def job_types(self) -> dict[str, JobType]:
         """By name, as the worker looks them up."""
         names = [f"{PREFIX}{kind}" for kind in EXECUTED if kind in self._ways]
-        return {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
+        kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
+        return {**kinds, SHARE: JobType.of(self._share, name=SHARE, on_exhausted="fail")}
+
+    async def _share(
+        self, ctx: Context, share: int, shares: int, task: str, call: str | None = None, tier: str | None = None
+    ) -> Any:
+        """A share of a crew that is a step: a function does it, or a model is asked."""
+        if call is not None:
+            return _output(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
+        prompt = f"{task}\n\nYou do share {share + 1} of {shares}."
+        return await ctx.step("reply", partial(_replied, self._model, prompt, tier or "haiku"))
 
     async def _carry_out(self, ctx: Context, flow: str, template: int, step: str, item: Any = None) -> Any:
         try:
@@ -100,12 +111,17 @@ async def _replied(model: Model, prompt: str, tier: str) -> dict[str, Any]:
 
 
 async def call(ctx: Context, task: Task) -> Any:
-    """A Python function with the arguments of `with`. One whose first parameter is called ctx gets the context, and can
-    keep checkpoints of its own; one that is not async runs in a thread."""
-    function = _function(task.step.call or "")
+    """A Python function with the arguments of `with`."""
+    return await called(ctx, task.step.call or "", task.step.with_)
+
+
+async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
+    """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
+    async runs in a thread."""
+    function = _function(named)
     first = next(iter(inspect.signature(function).parameters), None)
     arguments = [ctx] if first == "ctx" else []
-    bound = partial(function, *arguments, **task.step.with_)
+    bound = partial(function, *arguments, **given)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)

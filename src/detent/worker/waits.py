@@ -1,4 +1,4 @@
-"""What a handler can wait for besides time: its children, events, people. Waiting holds nothing.
+"""What a handler can wait for besides time: its children, crews, events, people. Waiting holds nothing.
 
 Each is called by its place among those of its kind in the handler, so that a later run finds it again: what has come is
 kept like the result of a step. What has not come yet suspends the job, and when that is written it is looked once more
@@ -18,6 +18,7 @@ from detent.store import Job, Store
 from detent.worker.approvals import Approvals
 from detent.worker.breaker_gate import Gate
 from detent.worker.children import Child, Children, Spawnable
+from detent.worker.crews import Crews
 from detent.worker.journal import Journal
 from detent.worker.signals import Signals
 from detent.worker.steps import Steps
@@ -47,11 +48,12 @@ class Waits:
     def __init__(self, job: Job, steps: Steps, desk: Desk | None) -> None:
         if desk is None:
             raise PermanentError(
-                "in a process of its own a handler cannot spawn, join or wait for events and approvals; leave out "
-                "isolation='process', or do that in the job that enqueues it"
+                "in a process of its own a handler cannot spawn, join or wait for crews, events and approvals; leave "
+                "out isolation='process', or do that in the job that enqueues it"
             )
         self._steps = steps
         self._children = Children(job, steps, desk.ask, desk.kinds)
+        self._crews = Crews(job, steps, desk.ask, desk.kinds)
         self._signals = Signals(job, steps, desk.ask)
         self._approvals = Approvals(job, steps, desk.ask)
 
@@ -63,6 +65,12 @@ class Waits:
 
     def join(self, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
         return self._steps.waiting(self._children.join(self._steps.own_name("join", None), children, return_exceptions))
+
+    def crew(
+        self, job: Spawnable | str, task: str, workers: int, timeout: Span | None, arguments: Mapping[str, Any]
+    ) -> Any:
+        name = self._steps.own_name("crew", None)
+        return self._steps.waiting(self._crews.crew(name, job, task, workers, timeout, arguments))
 
     def wait_for_event(self, event: str, timeout: Span | None) -> Any:
         name = self._steps.own_name(f"event {event}", None)

@@ -35,10 +35,11 @@ UPDATE jobs SET {moves}, run_at = {now} + coalesce(:delay_us, 0), owner = NULL, 
 {applies};
 
 -- name: job.snooze
--- Back into the queue as the handler asked, until a time or for a while; the attempt is given back.
+-- Back into the queue as the handler asked, until a time or for a while; the attempt is given back. What it is held by,
+-- if anything, is said with it.
 UPDATE jobs SET {moves}, run_at = coalesce(:run_at, {now} + coalesce(:delay_us, 0)), owner = NULL, claim_id = NULL,
     lease_until = NULL, waits_for = :waits_for, attempts = jobs.attempts - 1,
-    held_by = {held_back}
+    held_by = coalesce(:held_by, {held_back})
 {applies};
 
 -- name: job.cancel
@@ -48,6 +49,18 @@ UPDATE jobs SET {moves}, lease_until = NULL {applies};
 -- name: job.dead_letter
 -- The last error stays with the job.
 UPDATE jobs SET {moves}, error = :error, lease_until = NULL {applies};
+
+-- name: crew.reject
+-- What is wrong with it stays with it.
+UPDATE crews SET {moves}, error = :error {applies};
+
+-- name: crew.success
+-- What came of its shares is kept, in the row or by its hash.
+UPDATE crews SET {moves}, result = :result, result_hash = :result_hash {applies};
+
+-- name: crew.error
+-- Why stays with it.
+UPDATE crews SET {moves}, error = :error {applies};
 
 -- name: run.succeed
 -- Time has nothing to do with it any longer.

@@ -2,10 +2,12 @@
 
 -- name: job_may_go
 -- It ended long enough ago for its state; with an idempotency key it stays longer. What runs another job again stays
--- while that one does: without it, that one would seem never to have been run again.
+-- while that one does: without it, that one would seem never to have been run again. A share stays while its crew is at
+-- work: its result is part of what that comes to.
 completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_before AS {time}))
     AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from);
+    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from)
+    AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own WHERE own.id = jobs.crew_id AND own.completed_at IS NULL));
 
 -- name: stale
 -- An open question whose job has ended, or is gone.

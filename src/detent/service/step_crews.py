@@ -1,0 +1,88 @@
+"""Steps that are crews: submitting one, calling it off, and what its end means to the step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from detent.flow import expression
+from detent.flow.definition import Crew
+from detent.flow.expression import Wrong
+from detent.flow.phase import Phase
+from detent.lifecycle import CREW, Verb
+from detent.lifecycle.crew import COMPLETED
+from detent.service import crew_moves, crews
+from detent.service.blobs import whole
+from detent.service.entities import public_id
+from detent.service.flow_scene import Row, Scene, flow_of
+from detent.service.step_jobs import PREFIX, retries_of
+from detent.store.protocol import Transaction
+
+SHARE = f"{PREFIX}share"
+"""The kind of the jobs that are shares of a step's crew."""
+
+GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
+
+
+async def muster(scene: Scene, row: Row) -> str | None:
+    """Submits the crew that a step consists of; returns why it cannot be, and then nothing was changed."""
+    step = scene.shape.steps[row["name"]]
+    said = step.crew or Crew.model_validate({"task": row["name"]})
+    try:
+        task = expression.as_text(expression.filled(said.task, await scene.values(step.references)))
+    except Wrong as error:
+        return str(error)
+    if not task.strip():
+        return "its task is empty"
+    attempts = retries_of(scene.kind.name, step) + 1
+    rules = {"kind": SHARE, "queue": step.queue or "default", "priority": 0, "max_attempts": attempts}
+    asked = {"call": said.call, "tier": step.tier}
+    work = json.dumps({**rules, "on_exhausted": "fail", "arguments": asked, "limit_keys": None})
+    scene.move(row, Verb.START)
+    await scene.write()
+    whose = {"actor": scene.actor.name, "trace_id": scene.flow["trace_id"]}
+    correlation = scene.flow["correlation_id"] or scene.public_id
+    crew = crews.NewCrew(scene.tenant_id, task, said.workers, SHARE, work, correlation_id=correlation, **whose)
+    await crews.submit_in(scene.tx, crew, crews.Inside(tree_id=scene.tree, step_id=row["id"]))
+    return None
+
+
+async def dismiss(scene: Scene, step: Row, reason: str) -> None:
+    """The crew that a step consists of goes with it."""
+    unfinished = [crew for crew in await scene.tx.crews_of_step(step["id"]) if crew["completed_at"] is None]
+    if unfinished:
+        await scene.tx.lock_trees([crew_moves.lock_of(scene.tenant_id)])
+    for crew in unfinished:
+        await crew_moves.call_off(scene.tx, crew, reason, scene.actor.name)
+    if unfinished:
+        await crew_moves.allocate(scene.tx, scene.tenant_id)
+
+
+async def ended(tx: Transaction, over: Iterable[Row], go_on: GoOn) -> None:
+    """Tells the steps that are crews that these have ended."""
+    for crew in [crew for crew in over if crew["step_id"] is not None]:
+        rows = await tx.steps_by_key([crew["step_id"]])
+        if rows:
+            await _ended(tx, crew, rows[0], go_on)
+
+
+async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn) -> None:
+    kind, flow = await flow_of(tx, row)
+    scene = await Scene.of(tx, kind, flow)
+    scene.steps[row["name"]] = row
+    if scene.over or scene.phase(row) is not Phase.ACTIVE:
+        return
+    (crew,) = await tx.rows(CREW, [crew["id"]])
+    if crew["state"] == COMPLETED.name:
+        output = {"id": public_id(CREW.name, crew["id"]), "shares": await _results(tx, crew)}
+        scene.move(row, Verb.SUCCEED, **await scene.kept(json.dumps(output, separators=(",", ":"))))
+    else:
+        error = f"{public_id(CREW.name, crew['id'])} is {crew['state']}: {crew['error'] or crew['reason'] or '–'}"
+        scene.move(row, Verb.FAIL, error, error=error)
+    await go_on(scene, [row])
+
+
+async def _results(tx: Transaction, crew: Row) -> Any:
+    text = (await whole(tx, crew))["result"]
+    return [] if text is None else json.loads(text)
