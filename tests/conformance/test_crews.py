@@ -132,6 +132,7 @@ async def test_shares_count_against_the_quota_of_their_depth(store: Store) -> No
     "Who wants workers of a depth",
     "shares held by their quota that wait for nothing else, and crews that are PENDING",
     "of each at most so many",
+    "A crew that needs more than `most` is passed over",
 )
 @keeps(
     Writer.wake_for_crews,
@@ -152,12 +153,13 @@ async def test_shares_wait_for_crews_and_then_in_line(store: Store) -> None:
     pending = [await crew(store, "PENDING", worker_count=number) for number in (3, 1)]
     await crew(store, "PENDING", depth=1)
     await crew(store, "PENDING", tenant_id=await other_tenant(store))
-    assert await store.in_line(OURS, 0, 5) == InLine([], [(pending[0], 3), (pending[1], 1)])
+    assert await store.in_line(OURS, 0, 3, 5) == InLine([], [(pending[0], 3), (pending[1], 1)])
+    assert await store.in_line(OURS, 0, 2, 5) == InLine([], [(pending[1], 1)])
     assert await store.wake_for_crews([first.id, second.id, third.id], [outer]) == 0
     assert await store.wake_for_crews([second.id], [outer, inner]) == 1
     assert await store.wake_for_crews([first.id, second.id], [inner]) == 1
-    assert (await store.in_line(OURS, 0, 5)).shares == [second.id, first.id]
-    assert await store.in_line(OURS, 0, 1) == InLine([second.id], [(pending[0], 3)])
+    assert (await store.in_line(OURS, 0, 3, 5)).shares == [second.id, first.id]
+    assert await store.in_line(OURS, 0, 3, 1) == InLine([second.id], [(pending[0], 3)])
     assert await claim(store, await worker(store)) == []
     assert await store.go_on([first.id, third.id]) == 1
     assert await store.go_on([first.id]) == 0

@@ -112,7 +112,7 @@ def freed_twice() -> Callable[..., Any]:
         for quota in await tx.quotas(tenant_id):
             extra = sum(row["worker_count"] for row in ended if row["depth"] == quota.depth)
             if quota.in_line and extra:
-                await crew_moves._let_go(tx, tenant_id, quota.depth, extra)
+                await crew_moves._let_go(tx, tenant_id, quota.depth, 10, extra)
         return await sound(tx, tenant_id)
 
     return broken

@@ -213,6 +213,15 @@ async def test_quotas_are_per_tenant_and_hold_from_when_they_are_set(store: Stor
             await crews.set_quotas(store, 1, bad)
 
 
+async def test_a_crew_that_a_lowered_quota_can_no_longer_hold_keeps_nobody_behind_it(store: Store) -> None:
+    await crews.set_quotas(store, 1, {0: 4})
+    first, large, small = [await submitted(store, workers) for workers in (2, 4, 1)]
+    await crews.set_quotas(store, 1, {0: 3})
+    assert await states(store, first, large, small) == ["RUNNING", "PENDING", "RUNNING"]
+    await crews.set_quotas(store, 1, {0: 7})
+    assert await state(store, large) == "RUNNING"
+
+
 async def test_a_share_that_waits_for_a_crew_gives_its_worker_back_and_has_one_before_it_goes_on(store: Store) -> None:
     await crews.set_quotas(store, 1, {0: 1})
     outer, asker, inner = await nested(store)

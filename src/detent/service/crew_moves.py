@@ -214,13 +214,13 @@ async def _moved(tx: Transaction, row: Row, trigger: str, **how: Any) -> None:
 
 async def allocate(tx: Transaction, tenant_id: int) -> int:
     """Gives the workers that are free to those who wait for them; returns to how many."""
-    return sum([await _let_go(tx, tenant_id, depth, free) for depth, free in _free(await tx.quotas(tenant_id))])
+    return sum([await _let_go(tx, tenant_id, *free) for free in _free(await tx.quotas(tenant_id))])
 
 
-def _free(found: Sequence[Quota]) -> list[tuple[int, int]]:
-    """The depths that have workers to give to somebody who is in line for them, and how many each has."""
+def _free(found: Sequence[Quota]) -> list[tuple[int, int, int]]:
+    """The depths that have workers to give to somebody who is in line for them: how many there are, how many free."""
     in_line = {quota.depth for quota in found if quota.in_line}
-    return [(depth, most - used) for depth, most, used in counted(found) if most > used and depth in in_line]
+    return [(depth, most, most - used) for depth, most, used in counted(found) if most > used and depth in in_line]
 
 
 async def quotas(where: Where, tenant_id: int) -> list[tuple[int, int, int]]:
@@ -235,8 +235,8 @@ def counted(found: Sequence[Quota]) -> list[tuple[int, int, int]]:
     return [(depth, most, used.get(depth, 0)) for depth, most in limits.items()]
 
 
-async def _let_go(tx: Transaction, tenant_id: int, depth: int, free: int) -> int:
-    going = crew_plan.let_go(free, *await tx.in_line(tenant_id, depth, free))
+async def _let_go(tx: Transaction, tenant_id: int, depth: int, most: int, free: int) -> int:
+    going = crew_plan.let_go(free, *await tx.in_line(tenant_id, depth, most, free))
     if going.shares:
         await tx.go_on(going.shares)
     if going.crews:
@@ -249,8 +249,8 @@ async def _let_go(tx: Transaction, tenant_id: int, depth: int, free: int) -> int
 
 async def anyone_to_let_go(where: Where, tenant_id: int) -> bool:
     """Whether somebody waits for workers that are free; usually none does, and then nobody is kept waiting."""
-    for depth, free in _free(await where.quotas(tenant_id)):
-        if any(crew_plan.let_go(free, *await where.in_line(tenant_id, depth, free))):
+    for depth, most, free in _free(await where.quotas(tenant_id)):
+        if any(crew_plan.let_go(free, *await where.in_line(tenant_id, depth, most, free))):
             return True
     return False
 

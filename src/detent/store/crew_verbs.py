@@ -47,9 +47,10 @@ class CrewReads(FlowReads):
         found = await self._ask("quotas", tenant_id=tenant_id)
         return [Quota(depth, most, used, bool(in_line)) for depth, most, used, in_line in found]
 
-    async def in_line(self, tenant_id: int, depth: int, limit: int) -> InLine:
+    async def in_line(self, tenant_id: int, depth: int, most: int, limit: int) -> InLine:
         which = {"tenant_id": tenant_id, "depth": depth, "limit": limit}
-        shares, crews = await self._ask("shares_in_line", **which), await self._ask("crews_in_line", **which)
+        shares = await self._ask("shares_in_line", **which)
+        crews = await self._ask("crews_in_line", **which, most=most)
         return InLine([row[0] for row in shares], [(row[0], row[1]) for row in crews])
 
     async def crew_tenants(self) -> list[int]:

@@ -335,9 +335,9 @@ class Reader(Protocol):
         one without any of it is left out. A share has one until it ends, except while it is held by its quota."""
         ...
 
-    async def in_line(self, tenant_id: int, depth: int, limit: int) -> InLine:
+    async def in_line(self, tenant_id: int, depth: int, most: int, limit: int) -> InLine:
         """Who wants workers of a depth: shares held by their quota that wait for nothing else, and crews that are
-        PENDING; of each at most so many."""
+        PENDING; of each at most so many. A crew that needs more than `most` is passed over."""
         ...
 
     async def crew_tenants(self) -> list[int]:

@@ -54,10 +54,11 @@ WHERE j.tenant_id = :tenant_id AND j.held_by = 'quota' AND j.completed_at IS NUL
     AND c.depth = :depth ORDER BY j.run_at, j.id LIMIT :limit;
 
 -- name: crews_in_line
--- Crews of one depth that wait for workers, in the order they were submitted; one that says nothing to do is passed over.
+-- Crews of one depth that wait for workers, in the order they were submitted. One that needs more than there are at all, or
+-- does not say what to do, is passed over: nobody waits behind it.
 SELECT id, worker_count FROM crews
 WHERE tenant_id = :tenant_id AND depth = :depth AND state = {crew.PENDING} AND work IS NOT NULL
-ORDER BY id LIMIT :limit;
+    AND worker_count <= :most ORDER BY id LIMIT :limit;
 
 -- name: go_on
 -- These shares hold a worker again, and can be claimed as far as a limit of their own lets them.
