@@ -150,7 +150,8 @@ class Fleet:
         if self._in_hand:
             job = self._in_hand.pop(self._random.randrange(len(self._in_hand)))
             kind = self._kinds[job.kind]
-            context = Context(job, self._shelf, Steps(job, self._journal), Desk(self._journal, self._kinds, Tools(), Gate(self.store)))
+            desk = Desk(self._journal, self._kinds, Tools(), Gate(self.store))
+            context = Context(job, self._shelf, Steps(job, self._journal), desk)
             try:
                 said: Any = await kind.function(context, **json.loads(job.payload))
             except BaseException as error:
