@@ -28,7 +28,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
     return NewJob(
         f"{PREFIX}{step.kind}",
         json.dumps(said, separators=(",", ":")),
-        step.queue or "default",
+        step.queue or scene.flow["queue"] or "default",
         scene.tenant_id,
         max_attempts=step.retries + 1,
         on_exhausted="fail",
