@@ -92,6 +92,18 @@ class BadFlow(DetentError):
         return cls(source=source, problems=problems)
 
 
+class BadConfig(DetentError):
+    """{problems}"""
+
+    status = 422
+    exit_code = 2
+
+    @classmethod
+    def of(cls, source: object, problems: Sequence[str]) -> BadConfig:
+        """What is wrong with a configuration file, each problem with its key."""
+        return cls(problems="\n".join(f"{source}: {what}" for what in problems))
+
+
 class NotRunAgain(DetentError):
     """{id} is {state}; only what has ended without success ({ends}) can be run again"""
 

@@ -12,13 +12,12 @@ from detent.bounds import LARGEST_INT, LARGEST_PAYLOAD, check_attempts, check_na
 from detent.errors import BadInput
 from detent.moments import Span, span_us
 from detent.process.limits import Limits
-from detent.sizes import Size, size_bytes
+from detent.sizes import Size
 from detent.target import Target, target_of
 from detent.throttle import ALL, TENANT, Throttle
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
-LEAST_MEMORY = 32 << 20
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -150,19 +149,14 @@ def _isolated(function: Handler, isolation: str | None) -> Target | None:
 
 
 def _limits(name: str, isolation: str | None, memory: Size | None, cpu: Span | None) -> Limits:
-    """CPU time is counted in whole seconds, as the kernel does."""
     if isolation is None and (memory is not None or cpu is not None):
         raise BadInput(
             what=f"job {name}: memory and cpu are limits of a process of its own; say isolation='process' too"
         )
-    size, time_us = None if memory is None else size_bytes(memory), None if cpu is None else span_us(cpu)
-    if size is not None and size < LEAST_MEMORY:
-        raise BadInput(
-            what=f"job {name}: Python does not start in {size:,} bytes of memory; 64MB is little, 512MB usual"
-        )
-    if time_us is not None and time_us < 1_000_000:
-        raise BadInput(what=f"job {name}: cpu is {cpu!r}; CPU time is limited to whole seconds, at least 1s")
-    return Limits(size, None if time_us is None else -(-time_us // 1_000_000))
+    try:
+        return Limits.of(memory, cpu)
+    except BadInput as refusal:
+        raise BadInput(what=f"job {name}: {refusal}") from None
 
 
 def _throttle(

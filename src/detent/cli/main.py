@@ -39,6 +39,7 @@ COMMANDS = {
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
     "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
+    "tools": Entry("detent.cli.tools:app", "See the tools of detent.toml, and check that they could run here."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError
 
 from detent.errors import BadFlow
 from detent.flow import graph
 from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step
-from detent.flow.document import Document, Path, Problem, read
+from detent.flow.document import Document, Problem, read
 from detent.flow.expression import Reference, Wrong
+from detent.misfits import Path, misfits, shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -39,72 +39,14 @@ def load(text: str, source: str) -> Flow:
 
 
 def _misfits(document: Document, error: ValidationError) -> Iterator[Problem]:
-    """What the model refuses, in our words. A value that could have been one of several things is said to be wrong
-    once."""
-    found: dict[Path, list[Any]] = {}
-    for one in error.errors(include_url=False):
-        missing = one["loc"][-1:] if one["type"] == "missing" else ()
-        found.setdefault((*_inside(document, one["loc"]), *missing), []).append(one)
-    for path, several in found.items():
-        yield Problem(document.line(path), _said(path, several))
+    for path, what in misfits(document.data, error, _known):
+        yield Problem(document.line(path), what)
 
 
-def _inside(document: Document, loc: tuple[str | int, ...]) -> Path:
-    """The place in the document. Parts that are not in it are the model's names for alternatives."""
-    data: Any = document.data
-    path: list[str | int] = []
-    for part in loc:
-        if isinstance(data, dict) and part in data:
-            data = data[str(part)]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        else:
-            continue
-        path.append(part)
-    return tuple(path)
-
-
-def _said(path: Path, several: list[Any]) -> str:
-    where, one = _named(path), several[0]
-    if one["type"] == "extra_forbidden":
-        return f"{where} is no key that is known here{_meant(path)}"
-    if one["type"] == "missing":
-        return f"{where} is missing"
-    if one["type"] == "value_error":
-        return f"{where}: {one['ctx']['error']}"
-    expected = " or ".join(dict.fromkeys(_expected(each["msg"]) for each in several))
-    return f"{where}: it should be {expected}; it is {_shown(one['input'])}"
-
-
-def _expected(message: str) -> str:
-    """From the model's words to what was expected alone."""
-    text = message.removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
-    text = {"dictionary": "mapping"}.get(text, text)
-    article = "an" if text[:1] in "aeiou" else "a"
-    return f"{article} {text}" if text.isalpha() else text
-
-
-def _named(path: Path) -> str:
-    """Where, as people read it: steps[2].timeout."""
-    text = ""
-    for part in path:
-        text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
-    return text
-
-
-def _meant(path: Path) -> str:
-    """A known key that looks like this one."""
-    from difflib import get_close_matches
-
+def _known(path: Path) -> Iterable[str]:
+    """The keys there may be in a place."""
     model = Step if len(path) > 1 and path[0] == "steps" else Input if path[0] == INPUTS and len(path) > 2 else Flow
-    names = [field.alias or name for name, field in model.model_fields.items()]
-    close = get_close_matches(str(path[-1]), names, 1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return (field.alias or name for name, field in model.model_fields.items())
 
 
 # --- what only shows when the parts are looked at together
@@ -166,9 +108,9 @@ def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
 def misfit(wanted: Input, value: object) -> str | None:
     """Why a value cannot be given for an input; none if it can."""
     if (isinstance(value, bool) and wanted.type != "boolean") or not isinstance(value, _TYPES[wanted.type]):
-        return f"should be of type {wanted.type}; it is {_shown(value)}"
+        return f"should be of type {wanted.type}; it is {shown(value)}"
     if wanted.choices is not None and value not in wanted.choices:
-        return f"should be one of {', '.join(map(str, wanted.choices))}; it is {_shown(value)}"
+        return f"should be one of {', '.join(map(str, wanted.choices))}; it is {shown(value)}"
     return None
 
 

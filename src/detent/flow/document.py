@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from detent.errors import BadFlow
+from detent.misfits import Path
 
 LARGEST_TEXT = 1 << 20
 MOST_PARTS = 50_000
 DEEPEST = 50
-
-Path = tuple[str | int, ...]
-"""Where something stands in a document: keys and positions from its root."""
 
 
 class Problem(NamedTuple):

@@ -21,8 +21,9 @@ from detent.process.limits import Limits
 
 ZYGOTE = "detent.process.zygote"
 TRIES = 3
-KILL_SECONDS = 3.0
+KILL_SECONDS = 2.5
 END_SECONDS = 5.0
+GRACE_SECONDS = 0.5
 
 
 Reply = Callable[[bytes], Awaitable[Any]]
@@ -70,9 +71,12 @@ class Talk:
             with contextlib.suppress(OSError):  # it has just ended
                 self._socket.send(STOP)
 
-    async def tell(self, request: bytes) -> None:
+    async def tell(self, request: bytes, files: Sequence[int]) -> None:
+        """What to do, and what goes with it: open files, by their descriptors."""
+        message = HEADER.pack(len(request)) + request
         with contextlib.suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_sendall(self._socket, HEADER.pack(len(request)) + request)
+            sent = socket.send_fds(self._socket, [message], files) if files else 0
+            await asyncio.get_running_loop().sock_sendall(self._socket, message[sent:])
         self._told = True
         if self._asked:
             self.ask_to_stop()
@@ -96,16 +100,22 @@ class Cage:
         self.empty = True
 
     async def run(
-        self, errand: Any, request: bytes, longest: Longest, begun: Callable[[Talk], None], reply: Reply
+        self,
+        errand: dict[str, Any],
+        request: bytes,
+        longest: Longest,
+        begun: Callable[[Talk], None],
+        reply: Reply,
+        files: Sequence[int],
     ) -> Ending:
         """Sends the request, and returns when nothing of the process tree is left. Cancelled, it ends that first."""
         with self._opened(errand) as talk:
             begun(talk)
             try:
-                await talk.tell(request)
+                await talk.tell(request, files)
                 return await self._report(await talk.hear(longest, reply))
             except BaseException:
-                await self._kill()
+                await self._kill(errand["grace"] + KILL_SECONDS)
                 raise
 
     @contextlib.contextmanager
@@ -129,10 +139,10 @@ class Cage:
         self.empty = not report["last"]
         return _ending(answer, report)
 
-    async def _kill(self) -> None:
+    async def _kill(self, patience: float) -> None:
         with contextlib.suppress(OSError, CageLost, TimeoutError, ValueError):
             self._line.send(framed("kill"))
-            async with asyncio.timeout(KILL_SECONDS):
+            async with asyncio.timeout(patience):
                 await self._report(None)
 
     def close(self) -> None:
@@ -141,11 +151,13 @@ class Cage:
 
 
 class Cages:
-    """Opens cages as they are needed. The zygote behind them is started with the first, and again should it die."""
+    """Opens cages as they are needed. The zygote behind them is started with the first, and again should it die. What
+    is asked to end has a grace of so many seconds."""
 
-    def __init__(self, program: str, preload: Sequence[Any]) -> None:
+    def __init__(self, program: str, preload: Sequence[Any], grace: float = GRACE_SECONDS) -> None:
         self._program = program
         self._preload = preload
+        self._grace = grace
         self._idle: list[Cage] = []
         self._zygote: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
@@ -157,13 +169,15 @@ class Cages:
         longest: Longest,
         begun: Callable[[Talk], None],
         reply: Reply,
+        files: Sequence[int] = (),
     ) -> Ending:
-        """Runs the program on this in a cage: `request` is what it is told, `reply` answers what it asks aside."""
-        errand = {"what": what, "limits": [limits.memory_bytes, limits.cpu_seconds]}
+        """Runs the program on this in a cage: `request` is what it is told, `reply` answers what it asks aside, and it
+        is handed the open `files`."""
+        errand = {"what": what, "limits": [limits.memory_bytes, limits.cpu_seconds], "grace": self._grace}
         while True:
             cage = self._idle.pop() if self._idle else self._new()
             try:
-                return await cage.run(errand, request, longest, begun, reply)
+                return await cage.run(errand, request, longest, begun, reply, files)
             except NotBegun:
                 continue
             finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 HEADER = struct.Struct("!I")
 LARGEST = 32 << 20
+MOST_DESCRIPTORS = 3
 
 STOP = b"s"
 """Asks a process to come to an end, between messages: no message is long enough to begin with this byte."""
@@ -35,7 +36,7 @@ def body_length(header: bytes, largest: int = LARGEST) -> int:
 def receive(line: socket.socket) -> tuple[Any, list[int]] | None:
     """The next message and the file descriptors that came with it, waited for; none when the other side hung up."""
     try:
-        header, descriptors, _, _ = socket.recv_fds(line, HEADER.size, 1)
+        header, descriptors, _, _ = socket.recv_fds(line, HEADER.size, MOST_DESCRIPTORS)
         rest = _exactly(line, HEADER.size - len(header)) if header else None
         body = None if rest is None else _exactly(line, body_length(header + rest))
     except ConnectionError:

@@ -21,7 +21,6 @@ from detent.process.frames import framed, receive
 from detent.process.limits import Limits
 from detent.process.tree import Tree
 
-GRACE_SECONDS = 0.5
 WATCH_SECONDS = 0.25
 KILL_SECONDS = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
@@ -38,6 +37,7 @@ class Keeper:
         self._prepare = prepare
         self._run = run
         self._ending = False
+        self._grace = 0.0
         self._kill_at: float | None = None
         self._why: str | None = None
         self._heard, self._bell = os.pipe()
@@ -57,7 +57,7 @@ class Keeper:
                     self._line.sendall(framed({**report, "last": self._ending}))
 
     def _do(self, errand: Any, talk: socket.socket) -> dict[str, Any]:
-        limits = Limits(*errand["limits"])
+        limits, self._grace = Limits(*errand["limits"]), errand["grace"]
         try:
             self._prepare(errand["what"])
             tree = self._planted(limits, errand["what"], talk)
@@ -148,7 +148,7 @@ class Keeper:
         if self._kill_at is None:
             self._why = "asked"
             tree.send(signal.SIGTERM)
-            self._kill_at = time.monotonic() + GRACE_SECONDS
+            self._kill_at = time.monotonic() + self._grace
 
     def _compare(self, tree: Tree, limits: Limits) -> None:
         """What the whole tree uses with what it may."""

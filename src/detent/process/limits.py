@@ -11,8 +11,13 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 
+from detent.errors import BadInput
+from detent.moments import Span, span_us
+from detent.sizes import Size, size_bytes
+
 # Lets a handler that ran out of memory still say so.
 RESERVE = 16 << 20
+LEAST_MEMORY = 32 << 20
 MOST_FILES = 1024
 
 
@@ -22,6 +27,16 @@ class Limits:
 
     memory_bytes: int | None = None
     cpu_seconds: int | None = None
+
+    @classmethod
+    def of(cls, memory: Size | None, cpu: Span | None) -> Limits:
+        """As somebody declares them. CPU time is counted in whole seconds, as the kernel does."""
+        size, time_us = None if memory is None else size_bytes(memory), None if cpu is None else span_us(cpu)
+        if size is not None and size < LEAST_MEMORY:
+            raise BadInput(what=f"a process does not start in {size:,} bytes of memory; 64MB is little, 512MB usual")
+        if time_us is not None and time_us < 1_000_000:
+            raise BadInput(what=f"cpu is {cpu!r}; CPU time is limited to whole seconds, at least 1s")
+        return cls(size, None if time_us is None else -(-time_us // 1_000_000))
 
     def __bool__(self) -> bool:
         return self.memory_bytes is not None or self.cpu_seconds is not None

@@ -9,6 +9,8 @@ from typing import Any
 from detent import ids
 from detent.lifecycle import JOB
 from detent.moments import Span
+from detent.outcomes import PermanentError
+from detent.process.tool import Tools
 from detent.schedule import tick_of
 from detent.store import Artifact, Job
 from detent.worker.shelf import Content, Keeps
@@ -170,6 +172,13 @@ class Context:
     def steps(self) -> Steps:
         """For the worker."""
         return self._steps
+
+    @property
+    def tools(self) -> Tools:
+        """For the worker: where programs run."""
+        if self._desk is None:
+            raise PermanentError("in a process of its own a handler runs no tools; leave out isolation='process'")
+        return self._desk.tools
 
     def request_stop(self) -> None:
         """Called by the worker."""

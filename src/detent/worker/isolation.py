@@ -74,7 +74,7 @@ def said(ending: Ending, limits: Limits) -> Any:
     if ending.refused is not None:
         return Raised(Killed(), "fetch", f"it could not be started in a process of its own: {ending.refused}")
     if ending.answer is None:
-        return Raised(Killed(), text=_death(ending, limits))
+        return Raised(Killed(), text=death(ending, limits))
     answer = decoded(ending.answer)
     if isinstance(answer, Raised) and isinstance(answer.error, MemoryError) and limits.memory_bytes is not None:
         return Raised(
@@ -83,7 +83,8 @@ def said(ending: Ending, limits: Limits) -> Any:
     return answer
 
 
-def _death(ending: Ending, limits: Limits) -> str:
+def death(ending: Ending, limits: Limits) -> str:
+    """How a process ended that said nothing, in words."""
     code = ending.code
     if ending.why == "memory":
         return f"killed: it used more than its {size_text(limits.memory_bytes or 0)} of memory"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from detent.job_type import JobType
 from detent.moments import Span
 from detent.outcomes import PermanentError
+from detent.process.tool import Tools
 from detent.store import Job, Store
 from detent.worker.approvals import Approvals
 from detent.worker.children import Child, Children, Spawnable
@@ -26,11 +27,13 @@ __all__ = ["Child", "Desk", "Spawnable", "Waits"]
 
 
 class Desk:
-    """One for all handlers of a worker: where they ask the store, and which kinds of jobs there are."""
+    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, and where programs
+    run."""
 
-    def __init__(self, journal: Journal, kinds: Mapping[str, JobType]) -> None:
+    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools) -> None:
         self._journal = journal
         self.kinds = kinds
+        self.tools = tools
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         return await self._journal.ask(job, question)

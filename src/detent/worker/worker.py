@@ -24,6 +24,7 @@ from detent import metrics
 from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
+from detent.process.tool import Tools
 from detent.service.orders import Order
 from detent.service.settle import applied
 from detent.sizes import size_text
@@ -110,6 +111,7 @@ class Worker:
         self._registration = await self._register()
         self._threads = Threads(self._stuck)
         self._isolation = Isolation(self._handlers, self._settings.database)
+        self._tools = Tools()
         self._keeper = LeaseKeeper(
             self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
         )
@@ -118,7 +120,7 @@ class Worker:
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
-        desk = Desk(journal, self._kinds)
+        desk = Desk(journal, self._kinds, self._tools)
         self._slots = [
             Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
         ]
@@ -461,6 +463,7 @@ class Worker:
         self._threads.stop()
         self._board.close()
         await self._isolation.close()
+        await self._tools.close()
         if failure is None:
             await self._registration.ended(self._store, self._departure.reason)
         else:

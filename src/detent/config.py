@@ -1,0 +1,161 @@
+"""The file `detent.toml`: what a project says once for all its flows. So far its tools.
+
+It is looked for as `--config` says, else DETENT_CONFIG, else in the working directory, where there may be none. A file
+that was named must be there. Every problem is told at once, each with the file and the key. The program of a tool is an
+argv list, never a line for a shell; of the environment it gets only the names that are listed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+
+from detent.errors import BadConfig, BadInput
+from detent.flow.definition import Duration, Model, Name, Text
+from detent.misfits import Path as Place
+from detent.misfits import misfits
+from detent.process.limits import Limits
+from detent.sizes import size_bytes
+
+FILE = "detent.toml"
+VARIABLE = "DETENT_CONFIG"
+LARGEST_FILE = 1 << 20
+OWN = "DETENT_"
+"""Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
+
+LEAST_OUTPUT, MOST_OUTPUT = 1 << 10, 1 << 20
+USUAL_TIMEOUT = "1h"
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+def variable(name: str) -> str:
+    """The name of a variable that a tool may be given."""
+    if not _VARIABLE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} names no variable; use letters, digits and _, beginning with a letter")
+    if name.upper().startswith(OWN):
+        raise ValueError(f"{name} is kept from tools: names that begin with {OWN} are Detent's own")
+    return name
+
+
+def _size(value: object) -> int:
+    try:
+        return size_bytes(value)  # type: ignore[arg-type]  # it refuses what is neither text nor a number
+    except BadInput as refusal:
+        raise ValueError(str(refusal)) from None
+
+
+def _plain(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("it holds a NUL, which no program can be given")
+    return value
+
+
+def _output(value: int) -> int:
+    if not LEAST_OUTPUT <= value <= MOST_OUTPUT:
+        raise ValueError("of each stream between 1KiB and 1MiB are kept")
+    return value
+
+
+Variable = Annotated[str, AfterValidator(variable)]
+Bytes = Annotated[int, BeforeValidator(_size)]
+ExitCode = Annotated[int, Field(ge=0, le=255)]
+Plain = Annotated[Text, AfterValidator(_plain)]
+
+
+class Breaker(Model):
+    """When a tool is left alone for a while: after so many failures in a row, for so long, until so many probes
+    succeed."""
+
+    failure_threshold: int = Field(5, ge=1, le=1_000_000)
+    cooldown_seconds: int | float = Field(60, gt=0, le=30 * 86_400)
+    success_threshold: int = Field(1, ge=1, le=1_000_000)
+
+
+class Tool(Model):
+    """A tool profile."""
+
+    command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
+    timeout: Duration = USUAL_TIMEOUT
+    expected_exit_codes: list[ExitCode] = Field(default_factory=lambda: [0], min_length=1)
+    retry_on_failure: bool = True
+    env: list[Variable] = Field(default_factory=list, max_length=1_000)
+    cwd: Plain | None = None
+    idempotent: bool = True
+    review_by: Name | None = None
+    memory: Bytes | None = None
+    cpu: Duration | None = None
+    output: Annotated[Bytes, AfterValidator(_output)] = MOST_OUTPUT
+    breaker: Breaker = Field(default_factory=lambda: Breaker.model_validate({}))
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What it may use."""
+        return Limits.of(self.memory, self.cpu)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Tool:
+        if not self.command[0]:
+            raise ValueError("the first part of command names the program; it is empty")
+        try:
+            Limits.of(self.memory, self.cpu)
+        except BadInput as refusal:
+            raise ValueError(str(refusal)) from None
+        return self
+
+
+class Config(Model):
+    """What the file says. It is the same as an empty file if there is none."""
+
+    tools: dict[Name, Tool] = Field(default_factory=dict)
+
+    _path: Path = PrivateAttr(default_factory=lambda: Path(FILE))
+
+    @property
+    def path(self) -> Path:
+        """Where it was read from, or would have been."""
+        return self._path
+
+    def folder(self, tool: Tool) -> str | None:
+        """Where a tool runs: as its profile says, seen from where the file is."""
+        return None if tool.cwd is None else str(self._path.absolute().parent / tool.cwd)
+
+
+def read(path: str | os.PathLike[str] | None = None) -> Config:
+    """What the configuration file says; what is wrong with it is `BadConfig`, one line for each problem."""
+    named = path or os.environ.get(VARIABLE)
+    place = Path(named or FILE)
+    data = _data(place) if named or place.exists() else {}
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise BadConfig.of(place, sorted({what for _, what in misfits(data, error, _known)})) from None
+    config._path = place
+    return config
+
+
+def _data(place: Path) -> dict[str, Any]:
+    try:
+        if place.stat().st_size > LARGEST_FILE:
+            raise BadConfig.of(place, [f"the file is larger than {LARGEST_FILE >> 20} MiB"])
+        return tomllib.loads(place.read_bytes().decode())
+    except OSError as error:
+        raise BadConfig.of(place, [f"it cannot be read: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise BadConfig.of(place, ["it is no text in UTF-8"]) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadConfig.of(place, [f"this is no TOML: {str(error) or 'it is too deep'}"]) from None
+
+
+def _known(path: Place) -> Iterable[str]:
+    """The keys there may be in a place."""
+    if len(path) < 3:
+        return Config.model_fields
+    return Breaker.model_fields if path[2] == "breaker" and len(path) > 3 else Tool.model_fields

@@ -1,0 +1,80 @@
+"""What is wrong with a document, in our words: from a model's refusal to one line for each place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+Path = tuple[str | int, ...]
+"""Where something stands in a document: keys and positions from its root."""
+
+
+def misfits(data: Any, error: ValidationError, known: Callable[[Path], Iterable[str]]) -> Iterator[tuple[Path, str]]:
+    """Each place with what the model refuses there. A value that could have been one of several things is said to be
+    wrong once; `known` are the keys there may be in a place."""
+    found: dict[Path, list[Any]] = {}
+    for one in error.errors(include_url=False):
+        missing = one["loc"][-1:] if one["type"] == "missing" else ()
+        found.setdefault((*_inside(data, one["loc"]), *missing), []).append(one)
+    for path, several in found.items():
+        yield path, _said(path, several, known)
+
+
+def shown(value: object) -> str:
+    """A value, not too long for a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _inside(data: Any, loc: Path) -> Path:
+    """The place in the document. Parts that are not in it are the model's names for alternatives."""
+    path: list[str | int] = []
+    for part in loc:
+        if isinstance(data, dict) and part in data:
+            data = data[str(part)]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _said(path: Path, several: list[Any], known: Callable[[Path], Iterable[str]]) -> str:
+    where, one = _named(path), several[0]
+    if one["type"] == "extra_forbidden":
+        return f"{where} is no key that is known here{_meant(path, known)}"
+    if one["type"] == "missing":
+        return f"{where} is missing"
+    if one["type"] == "value_error":
+        return f"{where}: {one['ctx']['error']}"
+    expected = " or ".join(dict.fromkeys(_expected(each["msg"]) for each in several))
+    return f"{where}: it should be {expected}; it is {shown(one['input'])}"
+
+
+def _expected(message: str) -> str:
+    """From the model's words to what was expected alone."""
+    text = message.removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
+    text = text.partition(" or instance of ")[0]
+    text = {"dictionary": "mapping"}.get(text, text)
+    article = "an" if text[:1] in "aeiou" else "a"
+    return f"{article} {text}" if text.isalpha() else text
+
+
+def _named(path: Path) -> str:
+    """Where, as people read it: steps[2].timeout."""
+    text = ""
+    for part in path:
+        text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return text
+
+
+def _meant(path: Path, known: Callable[[Path], Iterable[str]]) -> str:
+    """A known key that looks like this one."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(path[-1]), list(known(path)), 1)
+    return f"; did you mean {close[0]}?" if close else ""

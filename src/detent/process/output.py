@@ -1,0 +1,140 @@
+"""What a program writes, taken in as it comes and kept within a bound: the beginning, the end, and how much lies
+between.
+
+However fast it writes, its reader takes a rest now and then, so that one that floods slows down itself and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable
+
+CHUNK = 1 << 16
+WIDE_PIPE = 1 << 18
+REST_SECONDS = 0.002
+LAST_CHUNKS = 64
+LOOK_BACK = 4096
+
+# What a terminal would obey rather than show: colours, titles, the cursor.
+_CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-_])")
+
+
+class Kept:
+    """The beginning and the end of a stream."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Takes in what comes next."""
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        self._tail += chunk
+        if len(self._tail) > 2 * self._half:
+            self._forget()
+
+    def _forget(self) -> None:
+        surplus = len(self._tail) - self._half
+        if surplus > 0:
+            del self._tail[:surplus]
+            self._dropped += surplus
+
+    @property
+    def cut(self) -> int:
+        """How many bytes are left out."""
+        self._forget()
+        return self._dropped
+
+    @property
+    def content(self) -> bytes:
+        """All there is, with a note where something is left out."""
+        note = f"\n[… {self.cut:,} bytes are left out here …]\n".encode() if self.cut else b""
+        return bytes(self._head) + note + bytes(self._tail)
+
+    @property
+    def text(self) -> str:
+        """The same as text; what is not UTF-8 is marked."""
+        return self.content.decode("utf-8", "replace")
+
+    @property
+    def first_line(self) -> str:
+        """The first line that says something, made harmless for a terminal."""
+        lines = (harmless(line).strip() for line in self._head[:LOOK_BACK].decode("utf-8", "replace").splitlines())
+        return next((line for line in lines if line), "")
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines that say something, made harmless for a terminal."""
+        end = bytes((self._tail if len(self._tail) > LOOK_BACK else self._head + self._tail)[-LOOK_BACK:])
+        lines = (harmless(line).strip() for line in reversed(end.decode("utf-8", "replace").splitlines()))
+        said = [line for line in lines if line][:count]
+        return said[::-1]
+
+
+def harmless(text: str) -> str:
+    """What people may be shown anywhere.
+
+    >>> harmless("\\x1b[31mred\\x1b[0m\\x07")
+    'red '
+    """
+    return "".join(sign if sign.isprintable() else " " for sign in _CONTROL.sub("", text))
+
+
+class Stream:
+    """A pipe that somebody writes into: what comes is kept, while the event loop runs."""
+
+    def __init__(self, kept: Kept, heard: Callable[[Kept], None]) -> None:
+        self._kept = kept
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._rest: asyncio.TimerHandle | None = None
+        self._wide = False
+        self._listen()
+
+    def _listen(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._reading, self._take)
+
+    def _take(self) -> None:
+        if self._taken() == CHUNK:
+            self._loop.remove_reader(self._reading)
+            self._rest = self._loop.call_later(REST_SECONDS, self._listen)
+            self._widen()
+        self._heard(self._kept)
+
+    def _taken(self) -> int:
+        try:
+            chunk = os.read(self._reading, CHUNK)
+        except BlockingIOError:
+            return 0
+        self._kept.add(chunk)
+        return len(chunk)
+
+    def _widen(self) -> None:
+        """One that writes much need not wait for the reader so often."""
+        if not self._wide:
+            self._wide = True
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, WIDE_PIPE)
+
+    def close(self) -> None:
+        """Takes what is in the pipe. If somebody still writes, only so much: this one did not let itself be ended."""
+        if self._rest is None:
+            self._loop.remove_reader(self._reading)
+        else:
+            self._rest.cancel()
+        for _ in range(LAST_CHUNKS):
+            if not self._taken():
+                break
+        os.close(self._reading)
+        os.close(self.writing)

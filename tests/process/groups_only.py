@@ -1,0 +1,20 @@
+"""The program of tools under keepers that go by process groups alone, as many do. For a zygote to import."""
+
+import contextlib
+import os
+import signal
+
+from detent.process import bonds
+from detent.process.tool_process import prepare, run
+from detent.process.tree import Tree
+
+__all__ = ["prepare", "run"]
+
+
+def _send(tree: Tree, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(tree.leader, number)
+
+
+bonds.adopt_orphans = lambda: False
+Tree.send = _send  # type: ignore[method-assign]

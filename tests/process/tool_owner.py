@@ -1,0 +1,18 @@
+"""A process that has a tool run, to be killed: python -m tests.process.tool_owner PROGRAM MARK BEGUN."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from detent.process.tool import Output, Tools
+from tests.process.tool_stage import GRACE, runaway
+
+
+async def main(program: str, mark: str, begun: str) -> None:
+    await Tools(program, GRACE).run(runaway(mark, Path(begun)), Output())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
