@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import __version__, ids
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
+from detent.config import read as read_config
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.job_type import Handler, JobType
@@ -129,7 +131,7 @@ class Detent:
 
     Its workers delete jobs that have ended: those that succeeded or were cancelled after `keep_finished`, those that
     failed or are dead letters after `keep_failures`. Jobs with an idempotency key stay for `keep_keys` as well. None is
-    for ever.
+    for ever. What tools the steps of flows may run is in `config`, else DETENT_CONFIG, else ./detent.toml.
 
     >>> app = Detent("sqlite:///:memory:")
     >>> @app.job(max_attempts=3)
@@ -147,8 +149,10 @@ class Detent:
         keep_finished: Span | None = "7d",
         keep_failures: Span | None = "90d",
         keep_keys: Span | None = None,
+        config: str | None = None,
     ) -> None:
         self.url = url
+        self._config = config
         self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
         self.tenant_id = 1
@@ -419,7 +423,7 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        kinds = {**StepKinds(self.open).job_types(), **self.kinds}
+        kinds = {**StepKinds(self.open, config=partial(read_config, self._config)).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
@@ -436,6 +440,10 @@ class Detent:
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""
         return self._workers[0].doing() if self._workers else None
+
+    def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever a worker in this process has written what came of jobs; returns how to stop."""
+        return self._endings.on_settled(heard)
 
     @property
     def queues(self) -> tuple[str, ...]:

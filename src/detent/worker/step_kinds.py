@@ -6,11 +6,14 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from detent import ids
 from detent.agent.model import Model, OfflineModel
+from detent.config import Config
+from detent.config import read as read_config
+from detent.errors import DetentError
 from detent.flow import expression
 from detent.flow.definition import Step
 from detent.flow.expression import Wrong
@@ -24,6 +27,7 @@ from detent.service.step_jobs import EXECUTED, PREFIX
 from detent.store import Store
 from detent.target import Target, load, unwrapped
 from detent.worker.context import Context
+from detent.worker.tool_step import run_tool, spec_of
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 
@@ -44,14 +48,20 @@ Carry = Callable[[Context, Task], Awaitable[Any]]
 class StepKinds:
     """Carries out steps, each kind in its own way."""
 
-    def __init__(self, opened: Callable[[], Awaitable[Store]], model: Model | None = None) -> None:
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[Store]],
+        model: Model | None = None,
+        config: Callable[[], Config] = read_config,
+    ) -> None:
         self._opened = opened
         self._model = model or OfflineModel()
-        self._ways: dict[str, Carry] = {"call": call, "agent": self._ask}
+        self._config = cache(config)
+        self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
 
     def job_types(self) -> dict[str, JobType]:
         """By name, as the worker looks them up."""
-        names = [f"{PREFIX}{kind}" for kind in EXECUTED if kind in self._ways]
+        names = [f"{PREFIX}{kind}" for kind in EXECUTED]
         return {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
 
     async def _carry_out(self, ctx: Context, flow: str, template: int, step: str, item: Any = None) -> Any:
@@ -87,6 +97,14 @@ class StepKinds:
         }
         (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
         return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}
+
+    async def _run(self, ctx: Context, task: Task) -> dict[str, Any]:
+        """A program. What detent.toml says of tools is read when the first one runs."""
+        try:
+            config = self._config()
+        except DetentError as error:
+            raise PermanentError(str(error)) from None
+        return await run_tool(ctx, spec_of(task.step, config))
 
     async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
         """One question to a model. The reply is kept: it is not asked again after a crash."""

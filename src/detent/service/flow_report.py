@@ -1,0 +1,199 @@
+"""What became of a flow, step by step: for people at the end of it, and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from detent import ids
+from detent.flow.phase import Phase, phases
+from detent.lifecycle import Verb
+from detent.moments import rfc3339
+from detent.service import artifacts
+from detent.service.definitions import Kind
+from detent.service.entities import public_id
+from detent.service.flow_scene import Row, content, inputs_of
+from detent.service.flow_view import FlowView
+from detent.store import Store
+from detent.store.approvals import Approval
+
+LAST_LINES = 10
+MOST_OUTPUT_READ = 1 << 20
+
+WORDS = {
+    Phase.WAITING: "waiting",
+    Phase.ACTIVE: "running",
+    Phase.SATISFIED: "succeeded",
+    Phase.FAILED: "failed",
+    Phase.GONE: "cancelled",
+}
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step of it; times are microseconds, costs micro-USD."""
+
+    id: str
+    name: str
+    kind: str
+    state: str
+    word: str
+    took: int | None
+    attempts: int
+    cost: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class FlowReport:
+    """The whole of it."""
+
+    id: str
+    kind: str
+    name: str
+    state: str
+    word: str
+    inputs: dict[str, Any]
+    error: str | None
+    started_at: int
+    took: int
+    cost: int
+    events: int
+    steps: list[StepReport]
+    questions: list[Approval]
+
+
+def word_of(kind: Kind, row: Row) -> str:
+    """What a step has come to, whatever its lifecycle calls it."""
+    state, moves = row["state"], kind.step.moves
+    if state in {move.target.name for move in moves if move.verb is Verb.SKIP}:
+        return "skipped"
+    if phases(kind.step)[state] is Phase.ACTIVE and kind.step.leading_out_of(state, Verb.RESUME):
+        return "retrying"
+    return WORDS[phases(kind.step)[state]]
+
+
+async def report(store: Store, view: FlowView) -> FlowReport:
+    """What is so now."""
+    await view.look()
+    await view.look_at_all()
+    every = [*view.steps, *(id for rows in view.within.values() for id in rows)]
+    paid = {row["id"]: row["cost_micros"] or 0 for row in await _costs(store, view.kind, every)}
+    steps = [_step(view, row, paid) for row in view.steps.values()]
+    flow, asked = view.flow, [] if view.over else await view.questions()
+    return FlowReport(
+        view.ref.public_id,
+        view.kind.name,
+        flow["name"],
+        flow["state"],
+        _word(view, asked),
+        inputs_of(flow),
+        flow["error"] or (flow["reason"] if view.over and not view.succeeded else None),
+        flow["created_at"],
+        (flow["completed_at"] or view.now) - flow["created_at"],
+        sum(step.cost for step in steps),
+        view.events,
+        steps,
+        asked,
+    )
+
+
+async def _costs(store: Store, kind: Kind, keys: list[int]) -> list[Row]:
+    return await store.rows(kind.step, keys, ("id", "cost_micros")) if keys else []
+
+
+def _word(view: FlowView, asked: list[Approval]) -> str:
+    if view.succeeded:
+        return "succeeded"
+    if view.failed:
+        return "failed"
+    if view.over:
+        return "cancelled"
+    if view.flow["held_at"] is not None:
+        return "held"
+    return "waiting" if asked else "unfinished"
+
+
+def _step(view: FlowView, row: Row, paid: dict[int, int]) -> StepReport:
+    kinds = {step.id: step.kind for step in view.definition.steps}
+    begun, ended = row["started_at"], row["completed_at"]
+    stood = view.phase(row) is Phase.FAILED
+    until = ended or (row["updated_at"] if stood else view.now)
+    inner = view.within.get(row["id"], {})
+    return StepReport(
+        ids.public(view.kind.step.prefix, row["id"]),
+        row["name"],
+        kinds[row["name"]],
+        row["state"],
+        word_of(view.kind, row),
+        None if begun is None else until - begun,
+        row["attempts"] or sum(one["attempts"] for one in inner.values()),
+        paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),
+        row["error"],
+    )
+
+
+async def last_output(store: Store, view: FlowView) -> list[tuple[str, list[str]]]:
+    """What the programs that failed wrote last, by the names of their steps."""
+    found = []
+    for row in view.in_phase(Phase.FAILED):
+        failed = [one for one in view.within.get(row["id"], {}).values() if one["job_id"] and one["error"]] or [row]
+        for one in failed[:3]:
+            if one["job_id"] is not None and (lines := await _tail(store, view.tenant_id, one["job_id"])):
+                found.append((str(one["name"]), lines))
+    return found
+
+
+async def _tail(store: Store, tenant_id: int, job: int) -> list[str]:
+    id = public_id("job", job)
+    kept = {one.name for one in await artifacts.listed(store, tenant_id, id) if one.size <= MOST_OUTPUT_READ}
+    for name in ("stderr", "stdout"):
+        if name in kept:
+            _, said = await artifacts.content(store, tenant_id, id, name)
+            if lines := said.decode("utf-8", "replace").rstrip().splitlines()[-LAST_LINES:]:
+                return lines
+    return []
+
+
+async def outputs(store: Store, view: FlowView) -> dict[str, Any]:
+    """What came of each step that has come to something, by name."""
+    names = [row["name"] for row in view.steps.values()]
+    found = await store.outputs(view.ref.id, names)
+    return {one.name: value for one in found if (value := await content(store, view.tenant_id, one)) is not None}
+
+
+def as_json(found: FlowReport) -> dict[str, Any]:
+    """As it is read outside."""
+    from detent.service import approvals
+
+    return {
+        "id": found.id,
+        "kind": found.kind,
+        "name": found.name,
+        "state": found.state,
+        "status": found.state,
+        "outcome": found.word,
+        "inputs": found.inputs,
+        "error": found.error,
+        "started_at": rfc3339(found.started_at),
+        "seconds": found.took / 1_000_000,
+        "cost_usd": found.cost / 1_000_000,
+        "events": found.events,
+        "steps": [_step_as_json(step) for step in found.steps],
+        "approvals": [approvals.as_json(one) for one in found.questions],
+    }
+
+
+def _step_as_json(step: StepReport) -> dict[str, Any]:
+    return {
+        "id": step.id,
+        "name": step.name,
+        "kind": step.kind,
+        "state": step.state,
+        "status": step.state,
+        "outcome": step.word,
+        "seconds": None if step.took is None else step.took / 1_000_000,
+        "attempts": step.attempts,
+        "cost_usd": step.cost / 1_000_000,
+        "error": step.error,
+    }
