@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from detent.cli.run_session import Left, Manner
     from detent.flow_files import FlowFile
     from detent.service.flow_report import FlowReport
+    from detent.service.flow_scene import Actor
     from detent.service.flows import FlowRef
     from detent.store import Store
 
@@ -157,15 +158,25 @@ class _Run:
             return await self._carried_out(app, store, ref)
 
     async def _ref(self, app: Detent, store: Store) -> FlowRef:
+        """The flow that is wanted: a new one, or one that is there and goes on if it can."""
         from detent.service import flows
         from detent.service.flow_scene import Actor
         from detent.service.pick_up import pick_up
 
-        wanted, actor = self._wanted, Actor(operator())
+        wanted, actor, queue = self._wanted, Actor(operator()), f"run-{secrets.token_hex(8)}"
         if wanted.resume is not None:
             ref = await flows.found(store, wanted.resume, app.tenant_id)
+        else:
+            ref = await self._started(app, store, actor, queue)
+        (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
+        if row["queue"] != queue and not ref.kind.flow.state(row["state"]).final:
             await pick_up(store, ref, actor._replace(reason="resumed"))
-            return ref
+        return ref
+
+    async def _started(self, app: Detent, store: Store, actor: Actor, queue: str) -> FlowRef:
+        from detent.service import flows
+
+        wanted = self._wanted
         assert wanted.file is not None  # noqa: S101 - checked when the command was read
         return await flows.start(
             store,
@@ -174,7 +185,7 @@ class _Run:
             tenant_id=app.tenant_id,
             key=wanted.key,
             hold=wanted.hold,
-            queue=f"run-{secrets.token_hex(8)}",
+            queue=queue,
             library=wanted.file.library,
             actor=actor,
         )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from detent.cli import screen
 from detent.cli.run_summary import GLYPHS
-from detent.flow import drawing
 from detent.flow.phase import Phase
-from detent.service.flow_report import word_of
+from detent.service.flow_report import plain_error, word_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
     from rich.text import Text
 
     from detent.service.flow_scene import Row
@@ -52,16 +52,16 @@ class Lines:
 
     def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
         for row in moved:
-            word = word_of(view.kind, row)
+            word = word_of(view, row)
             if word != "waiting" and self._told.get(row["id"]) != word:
                 self._told[row["id"]] = word
-                self.note(self._line(row, word))
+                self.note(self._line(view, row, word))
 
-    def _line(self, row: Row, word: str) -> str:
+    def _line(self, view: FlowView, row: Row, word: str) -> str:
         begun, ended = row["started_at"], row["completed_at"]
         took = f" in {screen.took(ended - begun)}" if begun and ended else ""
-        why = f": {row['error']}" if word in ("failed", "retrying") and row["error"] else ""
-        said = {"running": "begins", "retrying": "will be tried again"}.get(word, word)
+        why = f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
+        said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(word, word)
         return f"{GLYPHS[word][0]} {row['name']} {said}{took}{why}"
 
     def note(self, text: str) -> None:
@@ -78,9 +78,7 @@ class Picture:
     """All steps, redrawn in place; of many, those that run and the last that ended."""
 
     def __init__(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(console=screen.stdout(), auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live: Live | None = None
         self._drawn_at = 0.0
         self._ended: list[int] = []
 
@@ -89,17 +87,21 @@ class Picture:
         if time.monotonic() - self._drawn_at < REDRAW_SECONDS:
             return
         self._drawn_at = time.monotonic()
-        self._live.start()
+        if self._live is None:
+            self._live = _begun()
         self._live.update(self.drawn(view, left_us), refresh=True)
 
     def note(self, text: str) -> None:
         screen.stdout().print(text, soft_wrap=True)
 
     def pause(self) -> None:
-        self._live.stop()
+        """Another one is drawn later, below: one that is begun again would erase what was written meanwhile."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def close(self) -> None:
-        self._live.stop()
+        self.pause()
 
     def drawn(self, view: FlowView, left_us: float | None) -> RenderableType:
         """One line for each step, and one for the whole."""
@@ -110,9 +112,8 @@ class Picture:
         for column in ({"width": 1}, {"no_wrap": True, "max_width": 32}, {"justify": "right", "no_wrap": True}):
             table.add_column(**column)  # type: ignore[arg-type]  # of each what it needs
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        about = {step.id: step for step in view.definition.steps}
         for row in self._chosen(view):
-            table.add_row(*_step(view, row, drawing.about(about[row["name"]])))
+            table.add_row(*_step(view, row))
         return Group(_heading(view), table, _footer(view, left_us))
 
     def _chosen(self, view: FlowView) -> list[Row]:
@@ -126,38 +127,46 @@ class Picture:
         return chosen[-room:]
 
 
+def _begun() -> Live:
+    from rich.live import Live
+
+    live = Live(console=screen.stdout(), auto_refresh=False, transient=True, vertical_overflow="crop")
+    live.start()
+    return live
+
+
 def _heading(view: FlowView) -> Text:
     from rich.text import Text
 
     return Text.assemble((view.flow["name"], "bold"), "  ", (view.ref.public_id, "dim"))
 
 
-def _step(view: FlowView, row: Row, about: str) -> tuple[Text, Text, Text, Text]:
+def _step(view: FlowView, row: Row) -> tuple[Text, Text, Text, Text]:
     from rich.text import Text
 
-    word = word_of(view.kind, row)
+    word = word_of(view, row)
     glyph, style = GLYPHS[word]
     if word == "running":
         glyph = SPINNER[int(time.monotonic() * 10) % len(SPINNER)]
     begun = row["started_at"]
     took = "" if begun is None else screen.took((row["completed_at"] or view.now) - begun)
     name = Text(str(row["name"]), "dim" if word == "waiting" else "")
-    return Text(glyph, style), name, Text(took, "dim"), _detail(view, row, word, about)
+    return Text(glyph, style), name, Text(took, "dim"), _detail(view, row, word)
 
 
-def _detail(view: FlowView, row: Row, word: str, about: str) -> Text:
+def _detail(view: FlowView, row: Row, word: str) -> Text:
     from rich.text import Text
 
-    if word in ("failed", "retrying") and row["error"]:
-        return Text(" ".join(str(row["error"]).split()), "red" if word == "failed" else "yellow")
+    if word in ("failed", "retrying"):
+        return Text(plain_error(row["error"]), GLYPHS[word][1])
     if word != "running":
-        return Text(about, "dim")
+        return Text(view.about(row), "dim" if word != "asking" else "")
     parts = []
     if inside := view.inside(row):
         parts.append(f"{inside.done:,} of {inside.total:,}")
     if row["id"] in view.said:
         parts.append(view.said[row["id"]])
-    return Text(" · ".join(parts), "cyan") if parts else Text(about, "dim")
+    return Text(" · ".join(parts), "cyan") if parts else Text(view.about(row), "dim")
 
 
 def _footer(view: FlowView, left_us: float | None) -> Text:

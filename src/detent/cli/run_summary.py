@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from detent.cli import screen
+from detent.service.flow_report import plain_error
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,6 +26,7 @@ GLYPHS = {
     "cancelled": ("⊘", "yellow"),
     "retrying": ("↻", "yellow"),
     "running": ("▸", "cyan"),
+    "asking": ("?", "magenta"),
     "waiting": ("·", "dim"),
     "held": ("‖", "yellow"),
     "unfinished": ("…", "yellow"),
@@ -82,7 +84,8 @@ def _shown(steps: list[StepReport]) -> list[StepReport]:
 def _table(steps: list[StepReport]) -> RenderableType:
     from rich.text import Text
 
-    table = screen.table("", "step", "state", "took", "attempts", "cost", "")
+    wrong = any(step.word in ("failed", "retrying") for step in steps)
+    table = screen.table("", "step", "state", "took", "attempts", "cost", *[""] * wrong)
     for place in (3, 4, 5):
         table.columns[place].justify = "right"
     table.columns[1].no_wrap = True
@@ -95,13 +98,13 @@ def _table(steps: list[StepReport]) -> RenderableType:
             screen.took(step.took),
             str(step.attempts or "–"),
             cost(step.cost) if step.kind == "agent" or step.cost else "–",
-            Text(_short(step.error) if step.error and step.word in ("failed", "retrying") else "", style),
+            *[Text(_short(step.error) if step.word in ("failed", "retrying") else "", style)] * wrong,
         )
     return table
 
 
-def _short(text: str) -> str:
-    line = " ".join(text.split())
+def _short(text: str | None) -> str:
+    line = plain_error(text)
     return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 1]}…"
 
 

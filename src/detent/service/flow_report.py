@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from detent import ids
-from detent.flow.phase import Phase, phases
+from detent.flow.phase import Phase
 from detent.lifecycle import Verb
 from detent.moments import rfc3339
 from detent.service import artifacts
@@ -20,9 +21,10 @@ from detent.store.approvals import Approval
 LAST_LINES = 10
 MOST_OUTPUT_READ = 1 << 20
 
+_OUR_ERRORS = re.compile(r"\b(Transient|Permanent|Validation)Error: ")
+
 WORDS = {
     Phase.WAITING: "waiting",
-    Phase.ACTIVE: "running",
     Phase.SATISFIED: "succeeded",
     Phase.FAILED: "failed",
     Phase.GONE: "cancelled",
@@ -63,14 +65,27 @@ class FlowReport:
     questions: list[Approval]
 
 
-def word_of(kind: Kind, row: Row) -> str:
+def word_of(view: FlowView, row: Row) -> str:
     """What a step has come to, whatever its lifecycle calls it."""
-    state, moves = row["state"], kind.step.moves
-    if state in {move.target.name for move in moves if move.verb is Verb.SKIP}:
+    kind, state = view.kind, row["state"]
+    if state in {move.target.name for move in kind.step.moves if move.verb is Verb.SKIP}:
         return "skipped"
-    if phases(kind.step)[state] is Phase.ACTIVE and kind.step.leading_out_of(state, Verb.RESUME):
-        return "retrying"
-    return WORDS[phases(kind.step)[state]]
+    if view.phase(row) is Phase.ACTIVE:
+        if kind.step.leading_out_of(state, Verb.RESUME):
+            return "retrying"
+        return "asking" if view.kind_of(row) == "approval" else "running"
+    return WORDS[view.phase(row)]
+
+
+def plain_error(error: str | None) -> str:
+    """What went wrong, in one line, without the names of our own exceptions.
+
+    >>> plain_error("test: TransientError: test ended with exit code 1, not 0")
+    'test ended with exit code 1, not 0'
+    """
+    line = _OUR_ERRORS.sub("", " ".join((error or "").split()))
+    name, _, rest = line.partition(": ")
+    return rest if rest.startswith(f"{name} ") else line
 
 
 async def report(store: Store, view: FlowView) -> FlowReport:
@@ -115,7 +130,6 @@ def _word(view: FlowView, asked: list[Approval]) -> str:
 
 
 def _step(view: FlowView, row: Row, paid: dict[int, int]) -> StepReport:
-    kinds = {step.id: step.kind for step in view.definition.steps}
     begun, ended = row["started_at"], row["completed_at"]
     stood = view.phase(row) is Phase.FAILED
     until = ended or (row["updated_at"] if stood else view.now)
@@ -123,9 +137,9 @@ def _step(view: FlowView, row: Row, paid: dict[int, int]) -> StepReport:
     return StepReport(
         ids.public(view.kind.step.prefix, row["id"]),
         row["name"],
-        kinds[row["name"]],
+        view.kind_of(row),
         row["state"],
-        word_of(view.kind, row),
+        word_of(view, row),
         None if begun is None else until - begun,
         row["attempts"] or sum(one["attempts"] for one in inner.values()),
         paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),

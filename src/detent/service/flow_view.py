@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from detent.flow.definition import Flow
+from detent.flow.drawing import about
 from detent.flow.phase import Phase, phases
+from detent.flow.shape import Shape
 from detent.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Verb
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.flow_scene import Row
@@ -43,6 +45,7 @@ class FlowView:
         self.tenant_id = tenant_id
         self.flow: Row = {}
         self.definition: Flow
+        self._shape: Shape
         self.steps: dict[int, Row] = {}
         self.within: dict[int, dict[int, Row]] = {}
         self.said: dict[int, str] = {}
@@ -74,6 +77,14 @@ class FlowView:
 
     def phase(self, step: Row) -> Phase:
         return phases(self.kind.step)[step["state"]]
+
+    def kind_of(self, step: Row) -> str:
+        """What a step of its own does, as the definition has it."""
+        return self._shape.steps[step["name"]].kind
+
+    def about(self, step: Row) -> str:
+        """The same in a few words."""
+        return about(self._shape.steps[step["name"]])
 
     def in_phase(self, *wanted: Phase) -> list[Row]:
         """Its own steps that are so far, in order."""
@@ -122,7 +133,8 @@ class FlowView:
 
     async def _begin(self) -> None:
         await self._look_at_flow()
-        self.definition = (await shape(self._store, self.tenant_id, self.flow["template_id"])).flow
+        whole = await shape(self._store, self.tenant_id, self.flow["template_id"])
+        self.definition, self._shape = whole.flow, whole
         self._sort(await self._store.steps(self.ref.id))
 
     async def _look_at_flow(self) -> None:
