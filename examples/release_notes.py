@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def try_out() -> dict[str, bool]:
     return {"works": total([{"json": count(name)} for name in files()["names"]])["lines"] > 0}
 
 
-TOOLS = {"count": count, "checksum": checksum, "try": try_out}
+TOOLS: dict[str, Callable[..., Any]] = {"count": count, "checksum": checksum, "try": try_out}
 
 if __name__ == "__main__":
     print(json.dumps(TOOLS[sys.argv[1]](*sys.argv[2:])))

@@ -16,6 +16,7 @@ from detent.clock import Clock
 from detent.config import read as read_config
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
+from detent.flow_handle import Definition, FlowHandle, start_flow
 from detent.job_type import Handler, JobType
 from detent.lifecycle import JOB
 from detent.moments import Span, span_us
@@ -320,6 +321,23 @@ class Detent:
         """What is in an artifact of a job; one that is not there is `NotFound`."""
         _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
+
+    async def start_flow(
+        self,
+        what: Definition,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        webhook: str | None = None,
+        queue: str | None = None,
+        by: str | None = None,
+    ) -> FlowHandle:
+        """Starts a flow: a file by its path, a `Flow`, or what such a file would say as a dict. The same `key` again is
+        the flow it has made. Held, nothing of it begins until it is let go. Steps that name no queue go into `queue`.
+        Workers carry it out, of this process or any other."""
+        how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
+        return await start_flow(self, what, inputs, by=by, **how)
 
     async def send_event(
         self,

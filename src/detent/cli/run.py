@@ -213,13 +213,12 @@ class _Run:
     def _code(self, found: FlowReport, left: Left | None) -> int:
         from detent.cli.run_session import Left
 
-        if found.word in ("succeeded", "held"):
-            code = 0
-        else:
-            code = INTERRUPTED if left is Left.STOPPED else FAILED
-        if found.word not in ("succeeded", "cancelled") and not (found.word == "failed" and found.kind == "run"):
+        lost = found.word == "cancelled" or (found.word == "failed" and found.kind == "run")
+        if found.word != "succeeded" and not lost:
             screen.complain(f"Go on with: {self._wanted.go_on(found.id)}")
-        return code
+        if found.word in ("succeeded", "held"):
+            return 0
+        return INTERRUPTED if left is Left.STOPPED else FAILED
 
 
 def _let_only_trouble_through() -> None:

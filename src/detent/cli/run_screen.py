@@ -61,7 +61,9 @@ class Lines:
         begun, ended = row["started_at"], row["completed_at"]
         took = f" in {screen.took(ended - begun)}" if begun and ended else ""
         why = f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
-        said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(word, word)
+        said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(
+            word, word
+        )
         return f"{GLYPHS[word][0]} {row['name']} {said}{took}{why}"
 
     def note(self, text: str) -> None:
@@ -110,7 +112,7 @@ class Picture:
 
         table = Table.grid(padding=(0, 2), expand=True)
         for column in ({"width": 1}, {"no_wrap": True, "max_width": 32}, {"justify": "right", "no_wrap": True}):
-            table.add_column(**column)  # type: ignore[arg-type]  # of each what it needs
+            table.add_column(**column)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         for row in self._chosen(view):
             table.add_row(*_step(view, row))
@@ -120,7 +122,7 @@ class Picture:
         room = min(MOST_LINES, max(5, screen.stdout().height - 4))
         if len(view.steps) <= room:
             return list(view.steps.values())
-        ended = {id for id in self._ended[-LAST_ENDED:]}
+        ended = set(self._ended[-LAST_ENDED:])
         failed = {row["id"] for row in view.in_phase(Phase.FAILED)}
         running = {row["id"] for row in view.in_phase(Phase.ACTIVE)}
         chosen = [row for row in view.steps.values() if row["id"] in running | failed | ended]

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from detent.store.wakes import APPROVAL
 if TYPE_CHECKING:
     from detent.app import Detent
     from detent.cli.run_screen import Showing
+    from detent.service.flow_scene import Row
     from detent.store import Store
     from detent.store.approvals import Approval
 
@@ -113,23 +114,25 @@ class Session:
 
     async def _left(self, moved: bool) -> Left | None:
         """Why to leave it now; none while there is something to be done."""
-        view = self._view
-        if view.over:
+        if self._view.over:
             return Left.OVER
-        jobs = await view.jobs() if not moved else [{"waits_for": None}]
-        if view.failed and not jobs:
-            return Left.OVER
-        if self._stopping.is_set() and self._app.doing() is None:
-            return Left.STOPPED
-        answered = await self._answer()
-        if moved or answered or self._stopping.is_set():
+        if await self._answer() or moved:
             return None
+        jobs = await self._view.jobs()
+        if self._view.failed and not jobs:
+            return Left.OVER
+        if self._stopping.is_set():
+            return Left.STOPPED if self._app.doing() is None else None
+        return await self._waits(jobs)
+
+    async def _waits(self, jobs: Sequence[Row]) -> Left | None:
+        """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""
         if any(not job["waits_for"] for job in jobs):
             return None
-        soon = [job for job in jobs if job["run_at"] <= view.now + PATIENCE_US]
+        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US]
         if any(not job["waits_for"].startswith(APPROVAL) for job in soon):
             return None
-        if await view.questions():
+        if await self._view.questions():
             return Left.ASKS
         return Left.WAITS if jobs else None
 
@@ -183,9 +186,7 @@ class Session:
     async def _decide(self, question: Approval, decision: str) -> None:
         who, why = operator(), "--yes" if self._manner.yes else None
         try:
-            await approvals.decide(
-                self._store, self._view.tenant_id, question.public_id, decision, by=who, comment=why
-            )
+            await approvals.decide(self._store, self._view.tenant_id, question.public_id, decision, by=who, comment=why)
             self._showing.note(f"{question.step} is {decision} by {who}")
         except (AlreadyDecided, ApprovalChanged) as error:
             self._showing.note(str(error))

@@ -105,6 +105,11 @@ class FlowView:
 
     # --- reading
 
+    async def ended(self) -> bool:
+        """Whether nothing more happens by itself: it is over, or has failed and nothing of it runs any more."""
+        await self._look_at_flow()
+        return self.over or (self.failed and not await self.jobs())
+
     async def look(self) -> list[Row]:
         """Reads what is new; returns its own steps that have moved."""
         if not self.flow:

@@ -45,9 +45,7 @@ def _took(row: Row) -> int:
     return 0 if begun is None or row["completed_at"] is None else int(row["completed_at"] - begun)
 
 
-def time_left(
-    flow: Flow, kind: Kind, steps: Iterable[Row], usual: UsualTimes, now: int, at_once: int
-) -> float | None:
+def time_left(flow: Flow, kind: Kind, steps: Iterable[Row], usual: UsualTimes, now: int, at_once: int) -> float | None:
     """The longest way through what is left, and no less than all of it shared among so many at once; none if a step is
     among it that nothing is known of. How long people take to answer is not counted."""
     rows = {row["name"]: row for row in steps}
