@@ -121,12 +121,18 @@ async def call(ctx: Context, task: Task) -> Any:
     """A Python function with the arguments of `with`. One whose first parameter is called ctx gets the context, and can
     keep checkpoints of its own; one that is not async runs in a thread."""
     function = _function(task.step.call or "")
-    first = next(iter(inspect.signature(function).parameters), None)
-    arguments = [ctx] if first == "ctx" else []
+    arguments = [ctx] if _first_parameter(function) == "ctx" else []
     bound = partial(function, *arguments, **task.step.with_)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str | None:
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except ValueError:  # one that is built in may have none that can be told
+        return None
 
 
 def _function(named: str) -> Callable[..., Any]:
