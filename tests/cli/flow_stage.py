@@ -54,8 +54,8 @@ class Stage:
         path.write_text(json.dumps({"name": path.stem, "steps": list(steps), **more}, indent=1))
         return path
 
-    def run(self, *arguments: str, **env: str) -> Done:
-        return run("run", *arguments, "--db", self.url, cwd=self.folder, stdin="", **env)
+    def run(self, *arguments: str) -> Done:
+        return run("run", *arguments, "--db", self.url, cwd=self.folder, stdin="")
 
     def told(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """The exit code, and the document."""

@@ -112,7 +112,7 @@ class FlowView:
 
     async def look(self) -> list[Row]:
         """Reads what is new; returns its own steps that have moved."""
-        if not self.flow:
+        if not self.steps:
             await self._begin()
         moved: dict[int, Row] = {}
         while True:
