@@ -11,10 +11,10 @@ from detent.process.tree import Tree
 __all__ = ["prepare", "run"]
 
 
-def _send(tree: Tree, number: signal.Signals) -> None:
+def _send(self: Tree, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(tree.leader, number)
+        os.killpg(self.leader, number)
 
 
 bonds.adopt_orphans = lambda: False
-Tree.send = _send  # type: ignore[method-assign]
+Tree.send = _send  # type: ignore[method-assign]  # that is what makes it a twin

@@ -19,6 +19,7 @@ from detent.errors import BadInput
 from detent.process.frames import ASIDE, HEADER, receive
 from detent.worker.context import Context
 from detent.worker.handler_process import IsolatedContext
+from detent.worker.tool_step import ToolSpec, run_tool
 from tests.process import programs
 
 
@@ -191,6 +192,10 @@ def asks_for_nonsense(ctx: IsolatedContext) -> str:
         assert reply is not None
         assert "refused" in reply[0]
     return "survived"
+
+
+async def uses_tools(ctx: Context) -> None:
+    await run_tool(ctx, ToolSpec(("true",), "nothing"))
 
 
 async def spawns(ctx: Context) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,12 +19,12 @@ from hypothesis import strategies as st
 from detent.errors import BadInput
 from detent.process.environment import passed_on
 from detent.process.limits import Limits
-from detent.process.output import Kept
+from detent.process.output import CHUNK, Kept, Stream
 from detent.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools
 from detent.process.tree import signal_all
 from tests.process.programs import MB
 from tests.process.stage import there, until
-from tests.process.survivors import NAME, assert_none, marked, new_mark, survivors
+from tests.process.survivors import assert_none, marked, new_mark, survivors
 from tests.process.tool_stage import (
     GRACE,
     PATH,
@@ -228,6 +229,19 @@ async def test_its_limits_hold_for_all_of_it(tools: Tools) -> None:
     assert (heavy.code, busy.code) == (1, -signal.SIGXCPU)
 
 
+async def test_many_at_once_keep_apart_and_leave_no_file_open(tools: Tools) -> None:
+    async def one(number: int) -> str:
+        if number % 4 == 3:
+            with pytest.raises(NotStarted):
+                await run(tools, "nosuch")
+        return (await run(tools, "sh", "-c", f"cat; echo {number}", stdin=b"in "))[1].stdout.text
+
+    await asyncio.gather(*map(one, range(8)))
+    before = len(os.listdir("/proc/self/fd"))
+    assert await asyncio.gather(*map(one, range(8))) == [f"in {number}\n" for number in range(8)]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 # --- what it writes
 
 
@@ -264,16 +278,23 @@ async def test_a_flood_is_cut_in_the_middle_and_fills_neither_pipe_nor_memory(to
     assert over_the_cap(output, MOST_OUTPUT // 2) == ["stdout", "stderr"]  # as it finds when more is kept than may be
 
 
-async def test_a_flooding_tool_leaves_the_event_loop_to_others(tools: Tools) -> None:
-    flood = asyncio.create_task(run(tools, "yes"))
-    await asyncio.sleep(0.3)
-    turns, began = 0, time.monotonic()
-    while elapsed(began) < 0.5:
-        await asyncio.sleep(0)
-        turns += 1
-    flood.cancel()
-    await asyncio.wait([flood])
-    assert turns > 500
+@pytest.mark.parametrize(("rest", "taken"), [(0.5, 1), (0.0, 2)])  # without a rest, it takes the next at once
+async def test_after_all_it_could_take_a_reader_rests_so_that_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch, rest: float, taken: int
+) -> None:
+    monkeypatch.setattr("detent.process.output.REST_SECONDS", rest)
+    heard: list[Kept] = []
+    stream = Stream(Kept(MOST_OUTPUT), heard.append)
+    try:
+        os.write(stream.writing, b"x" * CHUNK)
+        await until(lambda: bool(heard))
+        os.write(stream.writing, b"y")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(heard) == taken
+        await until(lambda: len(heard) == 2)
+    finally:
+        stream.close()
 
 
 # --- nothing is left
@@ -281,7 +302,7 @@ async def test_a_flooding_tool_leaves_the_event_loop_to_others(tools: Tools) -> 
 
 async def test_what_a_tool_leaves_running_ends_with_it(tools: Tools, mark: str) -> None:
     ending, output = await run(
-        tools, "sh", "-c", "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo done", **{NAME: mark}
+        tools, "sh", "-c", "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo done", mark=mark
     )
     assert (ending.code, output.stdout.text) == (0, "done\n")
     assert marked(mark) == []
@@ -330,13 +351,23 @@ async def test_a_tool_that_minds_sigterm_has_its_grace(tools: Tools, tmp_path: P
     assert output.stdout.text == "bye\n"
 
 
-def _owner(program: str, mark: str, begun: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.process.tool_owner", program, mark, str(begun)]
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def _owner(program: str, mark: str, begun: Path, *quiet: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.process.tool_owner", program, mark, str(begun), *quiet]
     return subprocess.Popen(command, env=environment())
 
 
-async def test_kill_9_of_the_worker_leaves_nothing_of_a_runaway_tool(mark: str, tmp_path: Path) -> None:
-    worker = _owner(PROGRAM, mark, tmp_path / "begun")
+@pytest.mark.parametrize("quiet", [(), ("quiet",)])  # who writes learns at once that nobody reads
+async def test_kill_9_of_the_worker_leaves_nothing_of_a_runaway_tool(
+    mark: str, tmp_path: Path, quiet: tuple[str, ...]
+) -> None:
+    worker = _owner(PROGRAM, mark, tmp_path / "begun", *quiet)
     await there(tmp_path / "begun")
     worker.kill()
     worker.wait()
@@ -351,6 +382,23 @@ async def test_the_check_would_notice_what_outlives_a_killed_worker(mark: str, t
     left = survivors(mark, GRACE + 0.7)
     signal_all(left, signal.SIGKILL)
     assert len(left) >= 1
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.chaos)])
+def test_at_whatever_moment_the_worker_is_killed_nothing_is_left(mark: str, tmp_path: Path, rounds: int) -> None:
+    dice, begun, slowest = random.Random(rounds), 0, 0.0
+    for number in range(rounds):
+        worker = _owner(PROGRAM, mark, tmp_path / f"begun-{number}", *["quiet"][: number % 4 // 2])
+        if number % 2:
+            _wait_for(tmp_path / f"begun-{number}")
+        time.sleep(dice.uniform(0, 0.4))  # before the zygote is up, in between, amid the flood
+        worker.kill()
+        worker.wait()
+        killed = time.monotonic()
+        assert outlived(mark) == []
+        begun, slowest = begun + (tmp_path / f"begun-{number}").exists(), max(slowest, elapsed(killed))
+    assert begun >= rounds // 2
+    print(f"\n{rounds} workers killed, {begun} of them amid a runaway tool: all gone within {slowest:.2f} s")
 
 
 @pytest.mark.parametrize("victim", ["keeper", "zygote"])

@@ -1,4 +1,4 @@
-"""A process that has a tool run, to be killed: python -m tests.process.tool_owner PROGRAM MARK BEGUN."""
+"""A process that has a tool run, to be killed: python -m tests.process.tool_owner PROGRAM MARK BEGUN [QUIET]."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from detent.process.tool import Output, Tools
 from tests.process.tool_stage import GRACE, runaway
 
 
-async def main(program: str, mark: str, begun: str) -> None:
-    await Tools(program, GRACE).run(runaway(mark, Path(begun)), Output())
+async def main(program: str, mark: str, begun: str, *quiet: str) -> None:
+    await Tools(program, GRACE).run(runaway(mark, Path(begun), *quiet), Output())
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ ROOM = 100
 Run = Callable[[Sequence[str]], Awaitable[bytes]]
 
 
-async def run(tools: Tools, *argv: str, stdin: bytes = b"", **env: str) -> tuple[Ending, Output]:
+async def run(tools: Tools, *argv: str, stdin: bytes = b"", mark: str = "") -> tuple[Ending, Output]:
     output = Output()
-    return await tools.run(Command(argv, {"PATH": PATH, **env}, stdin=stdin), output), output
+    return await tools.run(Command(argv, {"PATH": PATH, NAME: mark}, stdin=stdin), output), output
 
 
 def runaway(mark: str, begun: Path, *quiet: str) -> Command:

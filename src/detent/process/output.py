@@ -98,7 +98,7 @@ class Stream:
         self._reading, self.writing = os.pipe()
         os.set_blocking(self._reading, False)
         self._rest: asyncio.TimerHandle | None = None
-        self._wide = False
+        self._size = CHUNK
         self._listen()
 
     def _listen(self) -> None:
@@ -106,7 +106,7 @@ class Stream:
         self._loop.add_reader(self._reading, self._take)
 
     def _take(self) -> None:
-        if self._taken() == CHUNK:
+        if self._taken() == self._size:
             self._loop.remove_reader(self._reading)
             self._rest = self._loop.call_later(REST_SECONDS, self._listen)
             self._widen()
@@ -114,7 +114,7 @@ class Stream:
 
     def _taken(self) -> int:
         try:
-            chunk = os.read(self._reading, CHUNK)
+            chunk = os.read(self._reading, self._size)
         except BlockingIOError:
             return 0
         self._kept.add(chunk)
@@ -122,10 +122,10 @@ class Stream:
 
     def _widen(self) -> None:
         """One that writes much need not wait for the reader so often."""
-        if not self._wide:
-            self._wide = True
+        if self._size < WIDE_PIPE:
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, WIDE_PIPE)
+                self._size = WIDE_PIPE
 
     def close(self) -> None:
         """Takes what is in the pipe. If somebody still writes, only so much: this one did not let itself be ended."""

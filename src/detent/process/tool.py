@@ -69,8 +69,8 @@ class NotStarted(Exception):
 class Tools:
     """Where one worker's tools run."""
 
-    def __init__(self, program: str = PROGRAM, grace: float = GRACE_SECONDS) -> None:
-        self._cages = Cages(program, [], grace)
+    def __init__(self, program: str = PROGRAM, grace: float | None = None) -> None:
+        self._cages = Cages(program, [], GRACE_SECONDS if grace is None else grace)
 
     async def run(self, command: Command, output: Output) -> Ending:
         """How the program ended, when nothing of it is left. Cancelled, it ends the program with all it started:
@@ -135,12 +135,13 @@ def _too_much(length: int) -> str:
 def _streams(stdin: bytes, output: Output) -> Iterator[list[int]]:
     """Descriptors for the program's standard streams."""
     with contextlib.ExitStack() as stack:
-        given = _filled(stdin)
-        stack.callback(os.close, given)
-        streams = [Stream(kept, output.heard) for kept in (output.stdout, output.stderr)]
-        for stream in streams:
+        files = [_filled(stdin)]
+        stack.callback(os.close, files[0])
+        for kept in (output.stdout, output.stderr):
+            stream = Stream(kept, output.heard)
             stack.callback(stream.close)
-        yield [given, *(stream.writing for stream in streams)]
+            files.append(stream.writing)
+        yield files
 
 
 def _filled(stdin: bytes) -> int:

@@ -22,7 +22,8 @@ USUAL_TIMEOUT_US = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A program to run for a job; `label` is what people know it by, and what its idempotency key ends in."""
+    """A program to run for a job; `label` is what people know it by, and what its idempotency key ends in. One that is
+    not idempotent is run so many times at the most when it fails, however many attempts its job has."""
 
     argv: tuple[str, ...]
     label: str
@@ -33,6 +34,7 @@ class ToolSpec:
     expected_exit_codes: tuple[int, ...] = (0,)
     retry_on_failure: bool = True
     idempotent: bool = True
+    tries: int = 1
     review_by: str | None = None
     limits: Limits = field(default_factory=Limits)
     most_output: int = MOST_OUTPUT
@@ -47,12 +49,13 @@ def spec_of(step: Step, config: Config) -> ToolSpec:
     said = {
         "cwd": None if step.cwd is None else as_text(step.cwd),
         "timeout_us": None if step.timeout is None else span_us(step.timeout),
-        "expected_exit_codes": None if step.expected_exit_codes is None else tuple(step.expected_exit_codes),
+        "expected_exit_codes": tuple(step.expected_exit_codes or ()) or None,
         "idempotent": step.idempotent,
     }
     return ToolSpec(
         argv=tuple(as_text(part) for part in _argv(step, profile)),
         label=step.id,
+        tries=step.retries + 1,
         env={**passed_on(profile.env if profile else ()), **_own(step.env)},
         stdin=b"" if step.stdin is None else _encoded(as_text(step.stdin)),
         **{**usual, **{name: value for name, value in said.items() if value is not None}},

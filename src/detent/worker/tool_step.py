@@ -1,7 +1,8 @@
 """A step that runs a tool: what comes of it, and what is asked before one that has effects runs a second time.
 
-A tool with `idempotent: false` leaves a mark before it starts, on disk. A job that runs again and finds a mark without
-an ending, or with one that says nothing of what was done, asks people: nobody else can know whether it took effect.
+A tool with `idempotent: false` leaves a mark before it starts, on disk. Where there is a mark without an ending, or
+with one that says nothing of what was done, people are asked: nobody else can know whether it took effect. That costs
+the job no attempt; and since such a job may be begun more often than its tool, the tool's tries are counted here.
 """
 
 from __future__ import annotations
@@ -39,18 +40,21 @@ async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
 async def _reviewed(ctx: Context, spec: ToolSpec) -> Outcome:
     """What came of the one run that there is; of another one if people want it, or if the last is known to have failed
     and may be tried again."""
+    failures = 0
     for number in count(1):
         again = f" again ({number})" if number > 1 else ""
         fresh: list[int] = []
         since = await ctx.step(f"started{again}", _mark, ctx, fresh)
-        if fresh:
-            return Outcome(**await ctx.step(f"ended{again}", _kept_run, ctx, spec))
-        before = await _before(ctx, f"ended{again}")
-        if before is not None and not before.retry:
-            return before
-        if before is None or not before.known:
-            how = None if before is None else before.failure
+        outcome = await (_kept_run(ctx, spec, f"ended{again}") if fresh else _before(ctx, f"ended{again}"))
+        if outcome is None or not outcome.known:
+            how = None if outcome is None else outcome.failure
             await ctx.wait_for_approval(_question(spec, since), by=spec.review_by, details=_details(spec, since, how))
+            continue
+        failures += 1
+        if not outcome.retry or failures >= spec.tries:
+            return outcome._replace(retry=False)
+        if fresh:
+            return outcome
     raise AssertionError("counting has no end")
 
 
@@ -60,8 +64,16 @@ async def _mark(ctx: Context, fresh: list[int]) -> int:
     return fresh[0]
 
 
-async def _kept_run(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
-    return (await one_run(ctx, spec))._asdict()
+async def _kept_run(ctx: Context, spec: ToolSpec, name: str) -> Outcome | None:
+    return Outcome(**await ctx.step(name, _run, ctx, spec))
+
+
+async def _run(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
+    """One that ran out of time may have done anything, like one that was killed."""
+    try:
+        return (await one_run(ctx, spec))._asdict()
+    except TimeoutError as error:
+        return Outcome(failure=str(error), retry=True, known=False)._asdict()
 
 
 async def _before(ctx: Context, name: str) -> Outcome | None:

@@ -1,0 +1,135 @@
+"""The configuration file: read, or refused with the file and the key of every problem."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detent import config
+from detent.errors import BadConfig
+from detent.process.limits import Limits
+from tests.support.command import environment
+
+RUFF = """
+[tools.ruff]
+command = ["ruff", "check"]
+timeout = "5m"
+expected_exit_codes = [0, 1]
+retry_on_failure = false
+env = ["RUFF_CACHE"]
+cwd = "src"
+idempotent = false
+memory = "512MB"
+cpu = "30s"
+output = "64KiB"
+
+[tools.ruff.breaker]
+failure_threshold = 2
+cooldown_seconds = 1.5
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "detent.toml"
+
+
+def problems(file: Path, text: str | bytes) -> list[str]:
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BadConfig) as refusal:
+        config.read(file)
+    assert refusal.value.exit_code == 2
+    lines = str(refusal.value).splitlines()
+    assert all(line.startswith(f"{file}: ") for line in lines)
+    return [line.removeprefix(f"{file}: ") for line in lines]
+
+
+def test_a_tool_has_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
+    file.write_text(RUFF + '[tools.plain]\ncommand = ["true"]\n')
+    found = config.read(file)
+    ruff, plain = found.tools["ruff"], found.tools["plain"]
+    assert (ruff.command, ruff.timeout, ruff.expected_exit_codes) == (["ruff", "check"], "5m", [0, 1])
+    assert (ruff.retry_on_failure, ruff.idempotent, ruff.env) == (False, False, ["RUFF_CACHE"])
+    assert (ruff.limits, ruff.output) == (Limits(512_000_000, 30), 65_536)
+    assert found.folder(ruff) == str(file.parent / "src")
+    assert ruff.breaker.model_dump() == {"failure_threshold": 2, "cooldown_seconds": 1.5, "success_threshold": 1}
+    assert (plain.timeout, plain.expected_exit_codes, plain.retry_on_failure, plain.idempotent) == (
+        "1h",
+        [0],
+        True,
+        True,
+    )
+    assert (plain.env, plain.limits, plain.output, found.folder(plain)) == ([], Limits(), 1 << 20, None)
+    assert plain.breaker.model_dump() == {"failure_threshold": 5, "cooldown_seconds": 60, "success_threshold": 1}
+
+
+def test_it_is_looked_for_where_it_is_said_then_in_the_environment_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DETENT_CONFIG", raising=False)
+    assert config.read().tools == {}  # there is none, and nobody asked for one
+    for name in ("detent", "other", "third"):
+        (tmp_path / f"{name}.toml").write_text(f'[tools.{name}]\ncommand = ["x"]\n')
+    assert list(config.read().tools) == ["detent"]
+    monkeypatch.setenv("DETENT_CONFIG", "other.toml")
+    assert list(config.read().tools) == ["other"]
+    assert list(config.read("third.toml").tools) == ["third"]
+    monkeypatch.setenv("DETENT_CONFIG", "gone.toml")
+    with pytest.raises(BadConfig, match=r"gone\.toml: it cannot be read: No such file or directory"):
+        config.read()
+
+
+TOOL = "[tools.x]\n"
+WRONG = [
+    (TOOL + 'command = "ruff check"', "tools.x.command: it should be a list; it is 'ruff check'"),
+    (TOOL + "command = []", "tools.x.command: it should"),
+    (TOOL + 'command = [""]', "tools.x: the first part of command names the program; it is empty"),
+    (TOOL + 'command = ["a", 1]', "tools.x.command[2]: it should be a string; it is 1"),
+    (TOOL + 'command = ["a\\u0000"]', "tools.x.command[1]: it holds a NUL, which no program can be given"),
+    (TOOL, "tools.x.command is missing"),
+    (TOOL + 'command = ["a"]\ncomand = ["a"]', "tools.x.comand is no key that is known here; did you mean command?"),
+    ('[tool.x]\ncommand = ["a"]', "tool is no key that is known here; did you mean tools?"),
+    ('[tools."a b"]\ncommand = ["a"]', "tools.a b: 'a b' is no name"),
+    ("tools = 1", "tools: it should be a mapping; it is 1"),
+    ("[tools]\nx = 1", "tools.x: it should be a mapping; it is 1"),
+    (TOOL + 'command = ["a"]\ntimeout = 5', "tools.x.timeout: write a duration like 30s"),
+    (TOOL + 'command = ["a"]\ntimeout = "soon"', "tools.x.timeout: 'soon' is no duration"),
+    (TOOL + 'command = ["a"]\nexpected_exit_codes = [256]', "tools.x.expected_exit_codes[1]: it should be"),
+    (TOOL + 'command = ["a"]\nexpected_exit_codes = []', "tools.x.expected_exit_codes: it should"),
+    (TOOL + 'command = ["a"]\nidempotent = "no"', "tools.x.idempotent: it should be a boolean; it is 'no'"),
+    (TOOL + 'command = ["a"]\nenv = ["A=B"]', "tools.x.env[1]: 'A=B' names no variable"),
+    (TOOL + 'command = ["a"]\nenv = ["DETENT_DB"]', "tools.x.env[1]: DETENT_DB is kept from tools"),
+    (TOOL + 'command = ["a"]\nmemory = "lots"', "tools.x.memory: 'lots' is no amount of memory"),
+    (TOOL + 'command = ["a"]\nmemory = "1MB"', "tools.x: a process does not start in 1,000,000 bytes of memory"),
+    (TOOL + 'command = ["a"]\ncpu = "1ms"', "tools.x: cpu is '1ms'; CPU time is limited to whole seconds"),
+    (TOOL + 'command = ["a"]\noutput = "1GB"', "tools.x.output: of each stream between 1KiB and 1MiB are kept"),
+    (
+        TOOL + 'command = ["a"]\n[tools.x.breaker]\nfailure_threshold = 0',
+        "tools.x.breaker.failure_threshold: it should",
+    ),
+    (TOOL + 'command = ["a"]\n[tools.x.breaker]\ncooldown = 1', "tools.x.breaker.cooldown is no key that is known"),
+    (TOOL + 'command = ["a"', "this is no TOML: Unclosed array"),
+    (b"\xff", "it is no text in UTF-8"),
+    ("#" * (1 << 20) + "#", "the file is larger than 1 MiB"),
+    ("a = " + "[" * 10_000, "this is no TOML:"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG)
+def test_what_is_wrong_is_told_with_its_key(file: Path, text: str | bytes, complaint: str) -> None:
+    (found,) = problems(file, text)
+    assert found.startswith(complaint)
+
+
+def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
+    assert len(problems(file, '[tools.a]\n[tools.b]\ncommand = ["x"]\ntimeout = 1\nhue = 2\n')) == 3
+
+
+def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
+    code = "import sys, detent.cli.main, detent.app, detent.worker.tool_step; print('detent.config' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
