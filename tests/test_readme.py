@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from detent.flow_files import read_flow
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -15,7 +17,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/how-to/durable-steps.md", "docs/how-to/schedules.md", "docs/how-to/waiting.md"]
+    "page",
+    [
+        "README.md",
+        "docs/how-to/durable-steps.md",
+        "docs/how-to/flows.md",
+        "docs/how-to/schedules.md",
+        "docs/how-to/waiting.md",
+    ],
 )
 def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
     programs = blocks(page, "python")
@@ -48,3 +57,18 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text("utf-8")))
     assert listed == {page.name for page in folder.glob("0*.md")}
+
+
+def test_the_flow_in_the_page_about_flows_is_one(tmp_path: Path) -> None:
+    flow, inputs = blocks("docs/how-to/flows.md", "yaml")
+    readme = blocks("README.md", "yaml")
+    assert flow_names([flow + inputs, *readme], tmp_path) == ["release-check", "release"]
+
+
+def flow_names(texts: list[str], folder: Path) -> list[str]:
+    found = []
+    for place, text in enumerate(texts):
+        file = folder / f"{place}.yaml"
+        file.write_text(text)
+        found.append(read_flow(file).name)
+    return found

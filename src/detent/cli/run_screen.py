@@ -151,7 +151,7 @@ def _step(view: FlowView, row: Row) -> tuple[Text, Text, Text, Text]:
     if word == "running":
         glyph = SPINNER[int(time.monotonic() * 10) % len(SPINNER)]
     begun = row["started_at"]
-    took = "" if begun is None else screen.took((row["completed_at"] or view.now) - begun)
+    took = "" if begun is None else _clock((row["completed_at"] or view.now) - begun)
     name = Text(str(row["name"]), "dim" if word == "waiting" else "")
     return Text(glyph, style), name, Text(took, "dim"), _detail(view, row, word)
 
@@ -171,6 +171,15 @@ def _detail(view: FlowView, row: Row, word: str) -> Text:
     return Text(" · ".join(parts), "cyan") if parts else Text(view.about(row), "dim")
 
 
+def _clock(us: int) -> str:
+    """How long something takes so far, in digits that do not dance.
+
+    >>> _clock(40_000), _clock(12_345_678), _clock(75_000_000)
+    ('0.0 s', '12.3 s', '1m 15s')
+    """
+    return f"{max(0, us) / 1_000_000:.1f} s" if us < 60_000_000 else screen.took(us)
+
+
 def _footer(view: FlowView, left_us: float | None) -> Text:
     from rich.text import Text
 
@@ -178,7 +187,7 @@ def _footer(view: FlowView, left_us: float | None) -> Text:
     done = len(view.in_phase(Phase.SATISFIED))
     full = BAR * done // max(total, 1)
     facts = [f"{done:,} of {total:,}", f"{len(view.in_phase(Phase.ACTIVE)):,} running"]
-    facts.append(screen.took(max(0, view.now - view.flow["created_at"])))
+    facts.append(_clock(view.now - view.flow["created_at"]))
     if left_us is not None and left_us >= 1_000_000:
         facts.append(f"about {screen.span(round(left_us))} left")
     bar = Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "bright_black"))
