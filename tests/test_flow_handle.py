@@ -56,7 +56,11 @@ async def test_a_file_a_definition_and_a_dict_are_started_alike(app, tmp_path):
     for what in (str(file), Path(file), Flow.model_validate(DOUBLE), DOUBLE):
         handle = await app.start_flow(what, {"n": 3})
         found = await handle.ended("30s")
-        assert (found.id, found.word, [step.word for step in found.steps]) == (handle.id, "succeeded", ["succeeded"] * 2)
+        assert (found.id, found.word, [step.word for step in found.steps]) == (
+            handle.id,
+            "succeeded",
+            ["succeeded"] * 2,
+        )
         assert await handle.outputs() == {"a": {"n": 6}, "b": {"n": 12}}
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from detent.store import Store
     from detent.store.approvals import Approval
 
-SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
+SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
 LISTEN_SECONDS = 0.5
 PATIENCE_US = 60_000_000
 INTERRUPTED = 130

@@ -60,7 +60,7 @@ def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]], database:
 def _title(found: FlowReport) -> Text:
     from rich.text import Text
 
-    glyph, style = GLYPHS[found.word]
+    glyph, style = GLYPHS["asking" if found.word == "waiting" else found.word]
     word = {"waiting": "waits for approval", "unfinished": "is not done yet", "held": "is held"}.get(
         found.word, found.word
     )
@@ -112,6 +112,7 @@ def _footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
     done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
     facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
     yield " · ".join([*facts, f"{found.events:,} events"])
+    yield from found.waits
     for question in found.questions:
         yield f"{question.step} asks: {question.question}"
         yield f"  {command('approvals', 'approve', question.public_id, *database)}"

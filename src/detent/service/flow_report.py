@@ -17,9 +17,11 @@ from detent.service.flow_scene import Row, content, inputs_of
 from detent.service.flow_view import FlowView
 from detent.store import Store
 from detent.store.approvals import Approval
+from detent.store.wakes import APPROVAL
 
 LAST_LINES = 10
 MOST_OUTPUT_READ = 1 << 20
+FOR_EVER = 4_102_444_800_000_000  # 2100: what waits for something else than time is due long after
 
 _OUR_ERRORS = re.compile(r"\b(Transient|Permanent|Validation)Error: ")
 
@@ -63,6 +65,7 @@ class FlowReport:
     events: int
     steps: list[StepReport]
     questions: list[Approval]
+    waits: list[str]
 
 
 def word_of(view: FlowView, row: Row) -> str:
@@ -110,7 +113,18 @@ async def report(store: Store, view: FlowView) -> FlowReport:
         view.events,
         steps,
         asked,
+        [] if view.over else await _waits(view),
     )
+
+
+async def _waits(view: FlowView) -> list[str]:
+    """What jobs wait for that hold nothing meanwhile, but for people."""
+    jobs = [job for job in await view.jobs() if job["waits_for"] and not job["waits_for"].startswith(APPROVAL)]
+    return [f"{view.name_of(job)} waits for {job['waits_for']}{_until(job['run_at'])}" for job in jobs]
+
+
+def _until(at: int) -> str:
+    return f", until {rfc3339(at)} at the latest" if at < FOR_EVER else ""
 
 
 async def _costs(store: Store, kind: Kind, keys: list[int]) -> list[Row]:
@@ -195,6 +209,7 @@ def as_json(found: FlowReport) -> dict[str, Any]:
         "events": found.events,
         "steps": [_step_as_json(step) for step in found.steps],
         "approvals": [approvals.as_json(one) for one in found.questions],
+        "waits": found.waits,
     }
 
 

@@ -193,15 +193,24 @@ class FlowView:
     # --- what it waits for
 
     async def questions(self) -> list[Approval]:
-        """What is asked of people now, by its steps, by those inside them, and by jobs that carry them out."""
-        everywhere = [*self.steps.values(), *(row for rows in self.within.values() for row in rows.values())]
-        asking = [row for row in everywhere if _phase(row) is Phase.ACTIVE and row["job_id"] is None]
+        """What is asked of people now, by its steps, by those inside them, and by jobs that carry them out; each under
+        the name of its step."""
+        asking = [row for row in self._everywhere if _phase(row) is Phase.ACTIVE and row["job_id"] is None]
         gates = [await self._store.gate(self.tenant_id, row["id"]) for row in asking]
         found = [gate for gate in gates if gate is not None and gate.decision is None]
         for job in await self.jobs():
             if (job["waits_for"] or "").startswith(APPROVAL):
-                found += await self._store.approvals(self.tenant_id, job=job["id"], open_only=True, limit=10)
+                asked = await self._store.approvals(self.tenant_id, job=job["id"], open_only=True, limit=10)
+                found += [one._replace(step=self.name_of(job)) for one in asked]
         return found
+
+    def name_of(self, job: Mapping[str, Any]) -> str:
+        """What the step is called that a job carries out."""
+        return next((str(row["name"]) for row in self._everywhere if row["id"] == job["step_id"]), "a step")
+
+    @property
+    def _everywhere(self) -> list[Row]:
+        return [*self.steps.values(), *(row for rows in self.within.values() for row in rows.values())]
 
     async def jobs(self) -> list[dict[str, Any]]:
         """The jobs that still work for it, and what they wait for."""
