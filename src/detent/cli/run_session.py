@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from detent.cli import run_prompt
 from detent.cli.database import operator
-from detent.errors import AlreadyDecided, ApprovalChanged
+from detent.errors import AlreadyDecided, ApprovalChanged, StoreError
 from detent.service import approvals, progress
 from detent.service.flow_view import FlowView
 from detent.store.wakes import APPROVAL
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from detent.store.approvals import Approval
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
-LISTEN_SECONDS = 0.5
+LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
 PATIENCE_US = 60_000_000
 INTERRUPTED = 130
 
@@ -66,6 +66,7 @@ class Session:
         self._skipped: set[int] = set()
         self._usual: progress.UsualTimes = {}
         self._listened_at = 0.0
+        self._pause = SHORTEST_LOOK
 
     async def carry_out(self) -> Left:
         """Works until it can be left."""
@@ -99,18 +100,32 @@ class Session:
     # --- watching
 
     async def _watch(self) -> Left:
-        self._usual = await progress.usual_times(
-            self._store, self._view.kind, self._view.flow["name"], self._view.tenant_id
-        )
-        pause, moved = SHORTEST_LOOK, list(self._view.steps.values())
+        """A database that is out of reach for a while is waited for, as the worker does."""
+        await self._remember()
+        moved = list(self._view.steps.values())
         while True:
-            self._showing.show(self._view, moved, self._time_left())
-            if (left := await self._left(bool(moved))) is not None:
-                return left
-            pause = SHORTEST_LOOK if moved else min(pause * 2, LONGEST_LOOK)
-            await self._wait(pause)
+            try:
+                if (left := await self._glance(moved)) is not None:
+                    return left
+                moved = await self._view.look()
+            except StoreError as error:
+                if error.lasting:
+                    raise
+                await asyncio.sleep(OUTAGE_SECONDS)
+
+    async def _remember(self) -> None:
+        view = self._view
+        self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
+
+    async def _glance(self, moved: list[Row]) -> Left | None:
+        """Shows what is so, and does what there is to do; then waits a little, unless it can be left."""
+        self._showing.show(self._view, moved, self._time_left())
+        left = await self._left(bool(moved))
+        if left is None:
+            self._pause = SHORTEST_LOOK if moved else min(self._pause * 2, LONGEST_LOOK)
+            await self._wait(self._pause)
             await self._listen()
-            moved = await self._view.look()
+        return left
 
     async def _left(self, moved: bool) -> Left | None:
         """Why to leave it now; none while there is something to be done."""
