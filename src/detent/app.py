@@ -329,7 +329,7 @@ class Detent:
         *,
         key: str | None = None,
         hold: bool = False,
-        webhook: str | None = None,
+        webhook: Mapping[str, Any] | None = None,
         queue: str | None = None,
         by: str | None = None,
     ) -> FlowHandle:

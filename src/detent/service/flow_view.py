@@ -92,11 +92,11 @@ class FlowView:
 
     def inside(self, step: Row) -> Inside | None:
         """How much of what is inside a step is done; none where there is nothing inside."""
-        rows = self.within.get(step["id"])
+        rows = list(self.within.get(step["id"], {}).values())
         if not rows:
             return None
-        done = sum(_phase(row) is Phase.SATISFIED for row in rows.values())
-        return Inside(done, len(rows))
+        counted = [row for row in rows if row["parent_id"] == step["id"]] or rows  # elements may be flows themselves
+        return Inside(sum(_phase(row) is Phase.SATISFIED for row in counted), len(counted))
 
     def at_work(self, step: Row) -> list[Row]:
         """What runs of a step: itself, or what is inside it."""
