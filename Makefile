@@ -30,7 +30,7 @@ test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -
 check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
 	@echo "· format"   && $(BIN)/ruff format -q --check .
 	@echo "· lint"     && $(BIN)/ruff check -q .
-	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench)
+	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
 	@echo "· docs"     && $(BIN)/python -m detent.docs --check
 

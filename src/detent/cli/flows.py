@@ -11,7 +11,7 @@ from detent.cli import screen
 from detent.errors import BadFlow, BadInput
 from detent.flow import drawing, graph
 from detent.flow.definition import Flow
-from detent.flow_files import read_flow
+from detent.flow_files import read, read_flow
 
 app = typer.Typer()
 
@@ -23,7 +23,8 @@ def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files; - reads stdin.")],
     as_json: screen.Json = False,
 ) -> None:
-    """Check flow files: every problem with its line, and what was expected. Exit code 2 if there is any."""
+    """Check flow files and those inside them: every problem with its line, and what was expected. Exit code 2 if there
+    is any."""
     found = [(file, *_checked(file)) for file in files]
     for _, flow, error in found:
         if not as_json:
@@ -66,7 +67,7 @@ def flow_schema() -> dict[str, Any]:
 
 def _checked(file: str) -> tuple[Flow | None, Exception | None]:
     try:
-        return read_flow(file), None
+        return read(file).flow, None
     except (BadFlow, BadInput) as error:
         return None, error
 
