@@ -20,8 +20,9 @@ MAKEFLAGS += --no-print-directory
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(STAMP)/project ## run the demo
-	@$(BIN)/detent demo $(ARGS)
+run: $(STAMP)/project ## carry out a flow: examples/release.yaml (ARGS="-i version=2.0")
+	@mkdir -p build
+	@$(BIN)/detent run examples/release.yaml --yes --db sqlite:///build/detent.db $(ARGS)
 
 test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -k claim")
 	@$(BIN)/pytest -q -n $(WORKERS) $(ARGS)
@@ -29,7 +30,7 @@ test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -
 check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
 	@echo "· format"   && $(BIN)/ruff format -q --check .
 	@echo "· lint"     && $(BIN)/ruff check -q .
-	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench)
+	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
 	@echo "· docs"     && $(BIN)/python -m detent.docs --check
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import history, lifecycle, limits, memory, pruning
+from bench import history, lifecycle, limits, memory, pruning, run
 from bench.peers.comparison import OF_JOBS, Comparison, compare
 from bench.peers.measurement import Effort
 from bench.workflows.comparison import OF_WORKFLOWS
@@ -40,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[argparse.Namespace], bool]] = {
     "memory": plain(memory.measure),
     "pruning": plain(pruning.measure),
     "limits": plain(limits.measure),
+    "run": plain(run.measure),
 }
 
 

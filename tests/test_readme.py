@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from detent.flow_files import read_flow
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,6 +22,7 @@ def blocks(page: str, language: str) -> list[str]:
         "README.md",
         "docs/how-to/breakers.md",
         "docs/how-to/durable-steps.md",
+        "docs/how-to/flows.md",
         "docs/how-to/schedules.md",
         "docs/how-to/waiting.md",
         "docs/how-to/webhooks.md",
@@ -56,3 +59,18 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text("utf-8")))
     assert listed == {page.name for page in folder.glob("0*.md")}
+
+
+def test_the_flow_in_the_page_about_flows_is_one(tmp_path: Path) -> None:
+    flow, inputs = blocks("docs/how-to/flows.md", "yaml")
+    readme = blocks("README.md", "yaml")
+    assert flow_names([flow + inputs, *readme], tmp_path) == ["release-check", "release"]
+
+
+def flow_names(texts: list[str], folder: Path) -> list[str]:
+    found = []
+    for place, text in enumerate(texts):
+        file = folder / f"{place}.yaml"
+        file.write_text(text)
+        found.append(read_flow(file).name)
+    return found

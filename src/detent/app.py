@@ -6,14 +6,17 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import __version__, ids
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
+from detent.config import read as read_config
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
+from detent.flow_handle import Definition, FlowHandle, start_flow
 from detent.job_type import Handler, JobType
 from detent.lifecycle import CREW, JOB
 from detent.moments import Span, span_us
@@ -154,7 +157,7 @@ class Detent:
 
     Its workers delete jobs that have ended: those that succeeded or were cancelled after `keep_finished`, those that
     failed or are dead letters after `keep_failures`. Jobs with an idempotency key stay for `keep_keys` as well. None is
-    for ever.
+    for ever. What tools the steps of flows may run is in `config`, else DETENT_CONFIG, else ./detent.toml.
 
     >>> app = Detent("sqlite:///:memory:")
     >>> @app.job(max_attempts=3)
@@ -172,8 +175,10 @@ class Detent:
         keep_finished: Span | None = "7d",
         keep_failures: Span | None = "90d",
         keep_keys: Span | None = None,
+        config: str | None = None,
     ) -> None:
         self.url = url
+        self._config = config
         self._retention = Retention.of(keep_finished, keep_failures, keep_keys)
         self._tenant = tenant
         self.tenant_id = 1
@@ -370,6 +375,23 @@ class Detent:
         _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
+    async def start_flow(
+        self,
+        what: Definition,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        webhook: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        by: str | None = None,
+    ) -> FlowHandle:
+        """Starts a flow: a file by its path, a `Flow`, or what such a file would say as a dict. The same `key` again is
+        the flow it has made. Held, nothing of it begins until it is let go. Steps that name no queue go into `queue`.
+        Workers carry it out, of this process or any other."""
+        how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
+        return await start_flow(self, what, inputs, by=by, **how)
+
     async def send_event(
         self,
         name: str,
@@ -472,7 +494,7 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        kinds = {**StepKinds(self.open).job_types(), **self.kinds}
+        kinds = {**StepKinds(self.open, config=partial(read_config, self._config)).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
@@ -489,6 +511,10 @@ class Detent:
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""
         return self._workers[0].doing() if self._workers else None
+
+    def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever a worker in this process has written what came of jobs; returns how to stop."""
+        return self._endings.on_settled(heard)
 
     @property
     def queues(self) -> tuple[str, ...]:

@@ -156,6 +156,12 @@ class JobFailed(DetentError):
         super().__init__(id=id, state=state, why=why)
 
 
+class FlowFailed(DetentError):
+    """{id} is {state}: {why}; see: detent run --resume {id}, or detent events list --correlation {id}"""
+
+    status = 409
+
+
 class ChildFailed(JobFailed, PermanentError):
     """The child {id} ended {state}: {why}; see: detent jobs show {id}"""
 

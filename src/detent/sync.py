@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,10 @@ from detent.errors import BadInput
 
 if TYPE_CHECKING:
     from detent.app import DeclaredJob, Detent, Handle
+    from detent.flow_handle import Definition, FlowHandle
+    from detent.moments import Span
+    from detent.service.flow_report import FlowReport
+    from detent.service.flows import FlowRef
     from detent.store import Transaction
     from detent.store.approvals import Approval
     from detent.store.signals import Sent
@@ -97,8 +101,38 @@ class SyncTransaction:
         return self._lent
 
 
+class SyncFlow:
+    """A flow that was started; every call waits for its answer."""
+
+    def __init__(self, door: Sync, ref: FlowRef) -> None:
+        self._door = door
+        self._ref = ref
+
+    @property
+    def id(self) -> str:
+        """Its public id."""
+        return self._ref.public_id
+
+    def ended(self, timeout: Span | None = None) -> FlowReport:
+        """As `await handle.ended(timeout)`."""
+        return self._door.about_flow(self._ref, lambda flow: flow.ended(timeout))
+
+    def outputs(self, timeout: Span | None = None) -> dict[str, Any]:
+        """As `await handle.outputs(timeout)`."""
+        return self._door.about_flow(self._ref, lambda flow: flow.outputs(timeout))
+
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """As `await handle.cancel(reason)`."""
+        self._door.about_flow(self._ref, lambda flow: flow.cancel(reason, by=by))
+
+    def approve(self, step: str | None = None, *, by: str, comment: str | None = None) -> list[Approval]:
+        """As `await handle.approve(step, by=…)`."""
+        return self._door.about_flow(self._ref, lambda flow: flow.approve(step, by=by, comment=comment))
+
+
 class Sync:
-    """What `app.sync` is: `enqueue`, `enqueue_many`, `send_event`, `approve`, `reject`, `transaction`, `close`."""
+    """What `app.sync` is: `enqueue`, `enqueue_many`, `start_flow`, `send_event`, `approve`, `reject`, `transaction`,
+    `close`."""
 
     def __init__(self, app: Detent) -> None:
         self._app = app
@@ -135,6 +169,20 @@ class Sync:
         lent = self._lent(_tx)
         with self._entered(inside=lent is not None) as lane:
             return lane.run(lane.app.send_event(name, payload, job=job, key=key, _tx=lent))
+
+    def start_flow(self, what: Definition, inputs: Mapping[str, Any] | None = None, **how: Any) -> SyncFlow:
+        """As `await app.start_flow(…)`, with the same `key`, `hold`, `webhook` and so on."""
+        self._lent(None)
+        with self._entered() as lane:
+            return SyncFlow(self, lane.run(lane.app.start_flow(what, inputs, **how))._ref)
+
+    def about_flow(self, ref: FlowRef, ask: Callable[[FlowHandle], Coroutine[Any, Any, T]]) -> T:
+        """What a handle to that flow says."""
+        from detent.flow_handle import FlowHandle
+
+        self._lent(None)
+        with self._entered() as lane:
+            return lane.run(ask(FlowHandle(ref, lane.app)))
 
     def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
         """As `await app.approve(…)`."""

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from detent.errors import NotFound, StoreError
+from detent.ids import public
 from detent.lifecycle import AGENT, BREAKER, CREW, JOB, LIFECYCLES, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from detent.store import Store
 from detent.store.protocol import Reader, Writer
+from detent.store.records import ITSELF
 from tests.conformance.by_hand import Hand, PostgresHand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, entity, log, moved, queued
@@ -43,6 +45,14 @@ async def test_a_new_entity_is_in_its_initial_state_with_its_first_event(timed: 
         assert (event.entity, event.seq, event.epoch, event.trigger) == (name, 1, 0, expected.create)
         assert (event.from_state, event.to_state, event.ts) == (None, expected.initial, clock.now)
         assert {column: getattr(event, column) for column in said} == said
+
+
+@keeps(Writer.create, "With the correlation `ITSELF` it belongs to its own public id")
+async def test_what_others_will_belong_to_belongs_to_itself(timed: Store) -> None:
+    id = await timed.create(CREATED["workstream"], correlation_id=ITSELF)
+    own = public(CREATED["workstream"].prefix, id)
+    row = await entity(timed, CREATED["workstream"], id)
+    assert [row["correlation_id"], *(event.correlation_id for event in await log(timed, entity_id=id))] == [own, own]
 
 
 async def test_an_agent_job_has_started_when_it_is_created_and_the_others_have_not(timed: Store) -> None:

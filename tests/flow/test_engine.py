@@ -13,8 +13,9 @@ from detent import Detent, ids
 from detent.errors import BadInput, BelongsToStep
 from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
-from detent.service import flows, jobs
-from detent.service.flow_scene import Actor
+from detent.lifecycle import JOB
+from detent.service import advance, flows, jobs
+from detent.service.flow_scene import Actor, Row, Scene
 from detent.store import Store
 
 ORDER: list[str] = []
@@ -302,3 +303,27 @@ async def test_a_failed_crew_fails_its_step_and_a_cancelled_flow_calls_its_crew_
     await flows.cancel(store, later, Actor("ann"))
     (crew,) = await store.crews_of_step(row["id"])
     assert (crew["state"], await store.unfinished_jobs(later.id)) == ("CANCELED", [])
+
+
+async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_worker(
+    app: Detent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await app.open()
+    broken = await flows.start(store, flow(step("a"), step("b", "a")))
+    sound = advance.go_on
+
+    async def goes_wrong(scene: Scene, ended: list[Row]) -> None:
+        if scene.id == broken.id:
+            raise RuntimeError("out of order")
+        await sound(scene, ended)
+
+    monkeypatch.setattr(advance, "go_on", goes_wrong)
+    other = await flows.start(store, flow(step("a"), step("b", "a")))
+    await app.work(until_idle=True)
+    assert (await states(store, other))[0] == "S_SUCCESS"
+    assert (await states(store, broken))[1] == {"a": "S_RUNNING", "b": "S_PENDING"}
+    (row,) = await store.steps(broken.id, names=["a"])
+    job = await store.get(JOB, row["job_id"], 1)
+    assert job is not None
+    assert (job["state"], json.loads(job["result"])) == ("succeeded", {"name": "a"})
+    assert "out of order; see: detent doctor" in caplog.text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +10,8 @@ import typer
 from detent.cli import screen
 from detent.errors import BadFlow, BadInput
 from detent.flow import drawing, graph
-from detent.flow.check import load
 from detent.flow.definition import Flow
+from detent.flow_files import read, read_flow
 
 app = typer.Typer()
 
@@ -25,7 +23,8 @@ def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files; - reads stdin.")],
     as_json: screen.Json = False,
 ) -> None:
-    """Check flow files: every problem with its line, and what was expected. Exit code 2 if there is any."""
+    """Check flow files and those inside them: every problem with its line, and what was expected. Exit code 2 if there
+    is any."""
     found = [(file, *_checked(file)) for file in files]
     for _, flow, error in found:
         if not as_json:
@@ -45,7 +44,7 @@ def graph_(
     """Draw a flow: its steps level by level; those of one level can run side by side."""
     if mermaid and as_json:
         raise BadInput(what="--mermaid and --json exclude each other")
-    flow = _flow(file)
+    flow = read_flow(file)
     human = (lambda: drawing.mermaid(flow).rstrip()) if mermaid else (lambda: _drawn(flow))
     levels = graph.levels(flow.dependencies)
     screen.emit({"name": flow.name, "levels": levels, "dependencies": flow.dependencies}, human, as_json)
@@ -66,19 +65,9 @@ def flow_schema() -> dict[str, Any]:
     }
 
 
-def _flow(file: str) -> Flow:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    except OSError as error:
-        raise BadInput(what=f"{file} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise BadInput(what=f"{file} is no text in UTF-8") from None
-    return load(text, "stdin" if file == "-" else file)
-
-
 def _checked(file: str) -> tuple[Flow | None, Exception | None]:
     try:
-        return _flow(file), None
+        return read(file).flow, None
     except (BadFlow, BadInput) as error:
         return None, error
 

@@ -21,6 +21,7 @@ from detent.cli.lazy import Entry, LazyGroup
 from detent.errors import BadInput, DetentError
 
 COMMANDS = {
+    "run": Entry("detent.cli.run:run", "Carry out a flow file here and now, and tell what became of it."),
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
     "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),

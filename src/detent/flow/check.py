@@ -26,7 +26,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def load(text: str, source: str) -> Flow:
     """The flow in a text; one that cannot be is `BadFlow`, which names every problem and its line."""
-    document = read(text, source)
+    return checked(read(text, source))
+
+
+def checked(document: Document) -> Flow:
+    """The flow a document describes; one that cannot be is `BadFlow`."""
+    source = document.source
     if not isinstance(document.data, dict):
         raise BadFlow.of(source, [Problem(1, "a flow is a mapping with a name and steps")])
     try:

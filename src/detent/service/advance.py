@@ -75,7 +75,10 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
 
 
 def _retry_step(scene: Scene, row: Row, error: str) -> None:
-    """Its job will be tried again. A step of a workstream fails first, and is then found worth another attempt."""
+    """Its job will be tried again. A step of a workstream fails first, and is then found worth another attempt. A job
+    that has attempts to spare, for a crash of its worker, may be tried again without either."""
+    if scene.kind.name != "run" and row["retry_count"] >= row["max_retries"]:
+        return
     if not scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
         scene.move(row, Verb.FAIL, error, error=error)
     scene.move(row, Verb.RETRY, error, error=error)

@@ -24,6 +24,7 @@ class Endings:
         self._waiting: dict[int, list[asyncio.Future[Change | None]]] = {}
         self._joined = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
+        self._heard: list[Callable[[], None]] = []
         self.workers_here: list[WorksOn] = []
         """Those of this process, who tell of what they settle; asked for a job, each says whether it works on it."""
 
@@ -57,10 +58,17 @@ class Endings:
 
     def reached_by(self, changes: Sequence[Change]) -> None:
         """A worker in this process has written these: who waits for one of them need not look for it."""
+        for heard in self._heard:
+            heard()
         if self._waiting:
             for change in changes:
                 if change.id in self._waiting and change.move.target.final:
                     self._tell([change.id], change)
+
+    def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever a worker in this process has written something; returns how to stop."""
+        self._heard.append(heard)
+        return lambda: self._heard.remove(heard)
 
     def _leave(self, key: int, told: asyncio.Future[Change | None]) -> None:
         self._waiting[key].remove(told)

@@ -52,17 +52,18 @@ async def start(
     key: str | None = None,
     hold: bool = False,
     webhook: Mapping[str, Any] | None = None,
+    queue: str | None = None,
     library: Library | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
-    is let go; with a `webhook` ({"url": …}) its end is told there. What is wrong with the inputs is refused, and
-    nothing is stored."""
+    is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name no queue go into the one given here.
+    What is wrong with the inputs is refused, and nothing is stored."""
     inputs, hook = bound(flow, given or {}), None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook, queue=queue)
 
     return await again_if_moved(store, work, 2 + len(flow.steps))
 

@@ -11,7 +11,7 @@ from detent.service.definitions import KINDS, shape_of
 from detent.service.flow_scene import Actor, Scene
 from detent.service.step_jobs import retries_of
 from detent.store.protocol import Transaction
-from detent.store.records import Birth
+from detent.store.records import ITSELF, Birth
 from detent.store.templates import Template
 
 
@@ -26,6 +26,7 @@ async def launched(
     key: str | None = None,
     hold: bool = False,
     webhook: str | None = None,
+    queue: str | None = None,
     forked_from: int | None = None,
     trace_id: str | None = None,
 ) -> int:
@@ -41,13 +42,14 @@ async def launched(
         "key": key,
         "step_id": step_id,
         "webhook": webhook,
+        "queue": queue if inside is None else inside.flow["queue"],
         "held_at": now if hold else None,
         "tree_id": None if inside is None else inside.tree,
         "wake_at": None if definition.timeout is None else now + span_us(definition.timeout),
     }
     if kind.name == "workstream":
         columns |= {"max_retries": definition.max_retries, "forked_from": forked_from}
-    told = None if inside is None else inside.flow["correlation_id"] or inside.public_id
+    told = ITSELF if inside is None else inside.flow["correlation_id"] or inside.public_id
     trace = trace_id if inside is None else inside.flow["trace_id"]
     birth = {"actor": actor.name, "reason": actor.reason, "correlation_id": told, "trace_id": trace}
     id = await tx.create(kind.flow, tenant_id=template.tenant_id, **birth, **columns)

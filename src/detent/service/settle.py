@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from detent.errors import FlowBusy, LeaseLost
+from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance, breakers, crew_moves
+from detent.service.entities import public_id
 from detent.service.flow_scene import Moved
 from detent.store import Store
 from detent.store.blobs import RESULT_BLOB
 from detent.store.protocol import Transaction
 
 TRIES = 50
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -23,14 +27,34 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
     that came too late are returned, and have changed nothing."""
     if not any(change.tree_id for change in changes) and not crew_moves.concerned(changes):
         return await store.apply(changes)
-    return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+    try:
+        return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+    except StoreError:
+        raise
+    except Exception as error:
+        return await _one_by_one(store, changes, error)
+
+
+async def _one_by_one(store: Store | Transaction, changes: Sequence[Change], error: Exception) -> list[Change]:
+    """What follows from one of these moves cannot be done. It must not end a worker, nor keep back the others: the job
+    alone is moved, and keeps its result; its step is left to `detent doctor`."""
+    if len(changes) > 1:
+        return [late for change in changes for late in await applied(store, [change])]
+    id = public_id(changes[0].lifecycle.name, changes[0].id)
+    logger.error("%s moves without its step: %s; see: detent doctor", id, error, exc_info=error)
+    return await store.apply(changes)
 
 
 async def applied_and_told(
     store: Store | Transaction, changes: Sequence[Change], reports: Sequence[breakers.Report]
 ) -> breakers.Settled:
     """The same, and in the same transaction the breakers that the jobs had asked are told what came of them."""
-    return await again_if_moved(store, lambda tx: breakers.settle(tx, changes, reports, _applied), 2 * len(changes))
+    try:
+        return await again_if_moved(store, lambda tx: breakers.settle(tx, changes, reports, _applied), 2 * len(changes))
+    except StoreError:
+        raise
+    except Exception as error:
+        return breakers.Settled(await _one_by_one(store, changes, error), False)
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:

@@ -347,7 +347,7 @@ class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
         **columns: Any,
     ) -> int:
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
-        birth = Birth(tenant_id, actor, reason, correlation_id, trace_id)
+        birth = Birth(tenant_id, actor, reason, correlation_id, trace_id).of(lifecycle, id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}
         await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))

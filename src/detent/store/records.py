@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.errors import KeyReused, RequestInFlight
-from detent.lifecycle import JOB, LIFECYCLES, Token
+from detent.lifecycle import JOB, LIFECYCLES, Lifecycle, Token
 
 DEFAULT_TENANT = 1
 
@@ -45,6 +45,10 @@ class NewJob(NamedTuple):
         return not (self.step_id is self.crew_id is self.tree_id is None)
 
 
+ITSELF = "itself"
+"""As a correlation: that of an entity under whose own id others will belong together."""
+
+
 class Birth(NamedTuple):
     """What is said of any new entity: whose it is, who made it and why, and what it belongs to."""
 
@@ -55,6 +59,11 @@ class Birth(NamedTuple):
     trace_id: str | None = None
     cause: str | None = None
     detail: str | None = None
+
+    def of(self, lifecycle: Lifecycle, id: int) -> Birth:
+        """The same for the entity with this key: what belongs to itself is named by it."""
+        itself = self.correlation_id == ITSELF
+        return self._replace(correlation_id=ids.public(lifecycle.prefix, id)) if itself else self
 
 
 @dataclass(slots=True)
@@ -106,7 +115,9 @@ class Job:
 JOB_COLUMNS = tuple(Job.__dataclass_fields__)
 
 
-_OF_FLOWS = frozenset({"key", "template_id", "tree_id", "step_id", "held_at", "wake_at", "name", "inputs", "webhook"})
+_OF_FLOWS = frozenset(
+    {"key", "template_id", "tree_id", "step_id", "held_at", "wake_at", "name", "inputs", "webhook", "queue"}
+)
 _OF_STEPS = frozenset({"flow_id", "name", "position", "max_retries", "parent_id", "place", "item"})
 
 # What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
@@ -131,6 +142,7 @@ JSON_COLUMNS = frozenset({"work", "item", "inputs", "webhook", "metadata", "serv
 """Columns of entities that hold JSON, given as text."""
 
 AMENDABLE: dict[str, frozenset[str]] = {
+    "job": frozenset({"max_attempts"}),
     "run": frozenset({"held_at", "wake_at"}),
     "workstream": frozenset({"held_at", "wake_at", "max_retries"}),
     "run-step": frozenset({"max_retries"}),

@@ -268,7 +268,7 @@ class Session(SessionReads):
     def create(self, lifecycle: Lifecycle, birth: Birth, columns: dict[str, Any]) -> int:
         (id,) = self._take_keys(1)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
-        values = {**birth._asdict(), **columns, "id": id, "now": self.now}
+        values = {**birth.of(lifecycle, id)._asdict(), **columns, "id": id, "now": self.now}
         self._db.execute(statement.sql, [values[name] for name in statement.parameters])
         return id
 

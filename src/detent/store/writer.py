@@ -178,7 +178,8 @@ class Writer(Protocol):
         trace_id: str | None = None,
         **columns: Any,
     ) -> int:
-        """A new entity in its initial state, with its first event; returns its key."""
+        """A new entity in its initial state, with its first event; returns its key. With the correlation `ITSELF` it
+        belongs to its own public id."""
         ...
 
     async def create_many(

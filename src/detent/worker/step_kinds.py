@@ -5,38 +5,46 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from detent import ids
 from detent.agent.model import Model, OfflineModel
+from detent.breaker import Breaker
+from detent.config import Config
+from detent.config import read as read_config
+from detent.errors import DetentError
 from detent.flow import expression
 from detent.flow.definition import Step
 from detent.flow.expression import Wrong
 from detent.flow.plan import looking
 from detent.job_type import JobType
 from detent.moments import span_us
-from detent.outcomes import PermanentError, ValidationError
+from detent.outcomes import PermanentError, TransientError, ValidationError
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
-from detent.service.step_jobs import EXECUTED, PREFIX
+from detent.service.step_jobs import EXECUTED, PREFIX, retries_of
 from detent.store import Store
 from detent.target import Target, load, unwrapped
 from detent.worker.context import Context
+from detent.worker.tool_step import run_tool, spec_of
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A step to be carried out: its definition with every reference filled in."""
+    """A step to be carried out: its definition with every reference filled in, whether an earlier round of the flow has
+    begun it, and how many attempts it has."""
 
     flow: str
     kind: str
     step: Step
     name: str
+    again: bool = False
+    tries: int = 1
 
 
 Carry = Callable[[Context, Task], Awaitable[Any]]
@@ -45,14 +53,20 @@ Carry = Callable[[Context, Task], Awaitable[Any]]
 class StepKinds:
     """Carries out steps, each kind in its own way."""
 
-    def __init__(self, opened: Callable[[], Awaitable[Store]], model: Model | None = None) -> None:
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[Store]],
+        model: Model | None = None,
+        config: Callable[[], Config] = read_config,
+    ) -> None:
         self._opened = opened
         self._model = model or OfflineModel()
-        self._ways: dict[str, Carry] = {"call": call, "agent": self._ask}
+        self._config = cache(config)
+        self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
 
     def job_types(self) -> dict[str, JobType]:
         """By name, as the worker looks them up."""
-        names = [f"{PREFIX}{kind}" for kind in EXECUTED if kind in self._ways]
+        names = [f"{PREFIX}{kind}" for kind in EXECUTED]
         kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
         return {**kinds, SHARE: JobType.of(self._share, name=SHARE, on_exhausted="fail")}
 
@@ -65,9 +79,11 @@ class StepKinds:
         prompt = f"{task}\n\nYou do share {share + 1} of {shares}."
         return await ctx.step("reply", partial(_replied, self._model, prompt, tier or "haiku"))
 
-    async def _carry_out(self, ctx: Context, flow: str, template: int, step: str, item: Any = None) -> Any:
+    async def _carry_out(
+        self, ctx: Context, flow: str, template: int, step: str, item: Any = None, again: bool = False
+    ) -> Any:
         try:
-            task = await self._task(ctx, flow, template, step, item)
+            task = await self._task(ctx, flow, template, step, item, again)
         except Wrong as error:
             raise PermanentError(str(error)) from None
         try:
@@ -80,7 +96,7 @@ class StepKinds:
                 error.delay_us = delay  # type: ignore[attr-defined]  # read when the job is settled
             raise
 
-    async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any) -> Task:
+    async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any, again: bool) -> Task:
         store = await self._opened()
         whole = await shape(store, ctx.tenant_id, template)
         step, kind = whole.steps[name.partition("[")[0]], whole.flow.kind
@@ -88,7 +104,7 @@ class StepKinds:
         if references:
             values = await self._values(store, ctx.tenant_id, flow, kind, {one.root for one in references})
             step = _filled(step, looking(values, item))
-        return Task(flow, kind, step, name)
+        return Task(flow, kind, step, name, again, retries_of(kind, step) + 1)
 
     async def _values(self, store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
         """What the references of a step lead to. What came of earlier steps does not change any more."""
@@ -98,6 +114,39 @@ class StepKinds:
         }
         (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
         return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}
+
+    async def _run(self, ctx: Context, task: Task) -> dict[str, Any]:
+        """A program, behind the breaker of its tool. What detent.toml says of tools is read when the first one runs."""
+        try:
+            config = self._config()
+        except DetentError as error:
+            raise PermanentError(str(error)) from None
+        spec = replace(spec_of(task.step, config), tries=task.tries)
+        if spec.idempotent and ctx.attempt > task.tries:
+            raise PermanentError(f"its worker died in each of {task.tries} attempts")
+        if task.again and not spec.idempotent:
+            question = f"{task.name} ran in an earlier round of {task.flow}, and must not run twice. Run it again?"
+            await ctx.wait_for_approval(question, by=spec.review_by, details={"command": list(spec.argv)[:100]})
+        breaker = await self._through_breaker(ctx, task, config)
+        try:
+            return await run_tool(ctx, spec)
+        except PermanentError:
+            if breaker is not None and not spec.retry_on_failure:
+                ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
+            raise
+        except TransientError as error:
+            if spec.idempotent and ctx.attempt >= task.tries:
+                raise PermanentError(str(error)) from None
+            raise
+
+    async def _through_breaker(self, ctx: Context, task: Task, config: Config) -> str | None:
+        """Asks the breaker of a tool; returns its name, none for a program that is no tool."""
+        if task.step.tool is None:
+            return None
+        name, given = f"tool:{task.step.tool}", config.tools[task.step.tool].breaker
+        wanted = (given.failure_threshold, given.cooldown_seconds, given.success_threshold)
+        await ctx.breaker(Breaker(name, *wanted, task.step.on_open))
+        return name
 
     async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
         """One question to a model. The reply is kept: it is not asked again after a crash."""
@@ -119,12 +168,18 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
     async runs in a thread."""
     function = _function(named)
-    first = next(iter(inspect.signature(function).parameters), None)
-    arguments = [ctx] if first == "ctx" else []
+    arguments = [ctx] if _first_parameter(function) == "ctx" else []
     bound = partial(function, *arguments, **given)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str | None:
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except ValueError:  # one that is built in may have none that can be told
+        return None
 
 
 def _function(named: str) -> Callable[..., Any]:

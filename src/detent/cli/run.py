@@ -1,0 +1,235 @@
+"""`detent run`: a flow file carried out here and now, with the database and a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from detent.cli import run_prompt, run_summary, screen
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
+from detent.cli.tools import File as Config
+from detent.errors import BadInput
+
+if TYPE_CHECKING:
+    from detent.app import Detent
+    from detent.cli.run_session import Left, Manner
+    from detent.flow_files import FlowFile
+    from detent.service.flow_report import FlowReport
+    from detent.service.flow_scene import Actor
+    from detent.service.flows import FlowRef
+    from detent.store import Store
+
+FAILED, INTERRUPTED = 1, 130
+CONFIG = "detent.toml"
+
+FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="A value for an input; repeatable.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve whatever is asked.")]
+Hold = Annotated[bool, typer.Option("--hold", help="Store it, and begin nothing of it until it is resumed.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="The same key again is the same flow.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with an unfinished flow.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many steps run at a time.")]
+Lease = Annotated[str, typer.Option(metavar="SPAN", help="How long steps of a killed process wait to be resumed.")]
+Grace = Annotated[str, typer.Option(metavar="SPAN", help="How long running steps may take to end on Ctrl-C.")]
+
+
+def run(
+    file: FlowPath = None,
+    inputs: Inputs = None,
+    yes: Yes = False,
+    resume: Resume = None,
+    hold: Hold = False,
+    key: Key = None,
+    concurrency: Concurrency = 8,
+    lease: Lease = "10s",
+    grace: Grace = "30s",
+    config: Config = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Carry out a flow file: start it, work on it and on nothing else, ask for approvals, and tell what became of it.
+
+    Exit code 0 if it succeeded, 1 if it failed, was cancelled or waits for people, 2 for a file or inputs that cannot
+    be. Ctrl-C lets running steps end, a second one does not; --resume goes on. With --json one document on stdout at
+    the end, and what happens on stderr.
+    """
+    from detent.cli.run_session import Manner
+
+    asked = run_prompt.at_a_terminal() and not as_json
+    manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
+    wanted = _Wanted(file, inputs or [], resume, hold, key, tenant, db, config, as_json)
+    raise typer.Exit(asyncio.run(_Run(wanted, manner).outcome()))
+
+
+class _Wanted:
+    """What was asked for, checked as far as it can be without a database."""
+
+    def __init__(
+        self,
+        file: str | None,
+        inputs: list[str],
+        resume: str | None,
+        hold: bool,
+        key: str | None,
+        tenant: str,
+        db: str | None,
+        config: str | None,
+        as_json: bool,
+    ) -> None:
+        from detent.flow_files import read
+
+        if file is None and resume is None:
+            raise BadInput(what="name a flow file, as in: detent run release.yaml; or go on with one: --resume ID")
+        if resume is not None and (inputs or hold or key):
+            raise BadInput(what="--resume goes on with a flow as it was started; leave out -i, --hold and --key")
+        self.file: FlowFile | None = None if file is None else read(file)
+        self.inputs = {} if self.file is None else _given(self.file, inputs)
+        self.path, self.resume, self.hold, self.key = file, resume, hold, key
+        self.tenant, self.db, self.as_json = tenant, db, as_json
+        self.config = config or self._config_beside()
+
+    def _config_beside(self) -> str | None:
+        """A configuration that lies beside the flow file, unless one is named or lies here."""
+        if self.file is None or Path(CONFIG).exists():
+            return None
+        beside = self.file.folder / CONFIG
+        return str(beside) if beside.exists() else None
+
+    def let_modules_be_found(self) -> None:
+        """What the steps call may lie beside the file, or here."""
+        folders = [Path.cwd()] if self.file is None else [self.file.folder, Path.cwd()]
+        sys.path[:0] = [str(folder) for folder in dict.fromkeys(folders)]
+
+    @property
+    def database(self) -> list[str]:
+        """How to name the same database in another command."""
+        from detent.store.url import database_url
+
+        tenant = [] if self.tenant == DEFAULT_TENANT_NAME else ["--tenant", self.tenant]
+        return ["--db", database_url(self.db).shown, *tenant] if self.db is not None else tenant
+
+    def go_on(self, id: str) -> str:
+        """How to go on with it."""
+        file = [self.path] if self.path not in (None, "-") else []
+        return run_summary.command("run", *map(str, file), "--resume", id, *self.database)
+
+
+def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
+    from detent.flow.inputs import bound, from_text
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise BadInput(what=f"-i {pair} gives no value; write -i NAME=VALUE")
+        if name in found:
+            raise BadInput(what=f"the input {name} is given twice")
+        found[name] = from_text(file.flow.inputs.get(name), text)
+    bound(file.flow, found)
+    return found
+
+
+class _Run:
+    """From the flow's start, or its going on, to the exit code."""
+
+    def __init__(self, wanted: _Wanted, manner: Manner) -> None:
+        self._wanted = wanted
+        self._manner = manner
+
+    async def outcome(self) -> int:
+        from detent.app import Detent
+
+        wanted = self._wanted
+        wanted.let_modules_be_found()
+        app = Detent(wanted.db, tenant=wanted.tenant, config=wanted.config)
+        async with app:
+            store = await app.open()
+            ref = await self._ref(app, store)
+            return await self._carried_out(app, store, ref)
+
+    async def _ref(self, app: Detent, store: Store) -> FlowRef:
+        """The flow that is wanted: a new one, or one that is there and goes on if it can."""
+        from detent.service import flows
+        from detent.service.flow_scene import Actor
+        from detent.service.pick_up import pick_up
+
+        wanted, actor, queue = self._wanted, Actor(operator()), f"run-{secrets.token_hex(8)}"
+        if wanted.resume is not None:
+            ref = await flows.found(store, wanted.resume, app.tenant_id)
+        else:
+            ref = await self._started(app, store, actor, queue)
+        (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
+        if row["queue"] != queue and not ref.kind.flow.state(row["state"]).final:
+            await pick_up(store, ref, actor._replace(reason="resumed"))
+        return ref
+
+    async def _started(self, app: Detent, store: Store, actor: Actor, queue: str) -> FlowRef:
+        from detent.service import flows
+
+        wanted = self._wanted
+        assert wanted.file is not None  # noqa: S101 - checked when the command was read
+        return await flows.start(
+            store,
+            wanted.file.flow,
+            wanted.inputs,
+            tenant_id=app.tenant_id,
+            key=wanted.key,
+            hold=wanted.hold,
+            queue=queue,
+            library=wanted.file.library,
+            actor=actor,
+        )
+
+    async def _carried_out(self, app: Detent, store: Store, ref: FlowRef) -> int:
+        from detent.cli.run_screen import showing
+        from detent.cli.run_session import Session
+        from detent.service import flow_report
+        from detent.service.flow_view import FlowView
+
+        view, left = FlowView(store, ref, app.tenant_id), None
+        if not self._wanted.hold:
+            _let_only_trouble_through()
+            left = await Session(app, store, view, showing(self._wanted.as_json), self._manner).carry_out()
+        found = await flow_report.report(store, view)
+        written = await flow_report.last_output(store, view) if found.word == "failed" else []
+        value = flow_report.as_json(found)
+        if self._wanted.as_json:
+            value["outputs"] = await flow_report.outputs(store, view)
+            print(json.dumps(value, indent=2, ensure_ascii=False))
+        else:
+            screen.stdout().print(run_summary.drawn(found, written, self._wanted.database), soft_wrap=False)
+        return self._code(found, left)
+
+    def _code(self, found: FlowReport, left: Left | None) -> int:
+        from detent.cli.run_session import Left
+
+        lost = found.word == "cancelled" or (found.word == "failed" and found.kind == "run")
+        if found.word != "succeeded" and not lost:
+            screen.complain(f"Go on with: {self._wanted.go_on(found.id)}")
+        if found.word in ("succeeded", "held"):
+            return 0
+        return INTERRUPTED if left is Left.STOPPED else FAILED
+
+
+def _let_only_trouble_through() -> None:
+    """What becomes of steps is shown already; that the database is out of reach, or a handler does not end, is not."""
+
+    def is_trouble(record: logging.LogRecord) -> bool:
+        return record.module != "report"
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("detent: %(message)s"))
+    handler.addFilter(is_trouble)
+    log = logging.getLogger("detent")
+    log.addHandler(handler)
+    log.propagate = False

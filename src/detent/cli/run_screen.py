@@ -1,0 +1,202 @@
+"""What `detent run` shows while it works: on a terminal a picture of the steps that keeps up, elsewhere a line for
+everything that happens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from detent.cli import screen
+from detent.cli.run_summary import GLYPHS
+from detent.flow.phase import Phase
+from detent.service.flow_report import plain_error, word_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+    from detent.service.flow_scene import Row
+    from detent.service.flow_view import FlowView
+
+REDRAW_SECONDS = 0.08
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+MOST_LINES = 30
+LAST_ENDED = 5
+BAR = 24
+
+
+class Showing(Protocol):
+    """Somewhere to show a flow that goes on."""
+
+    def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
+        """It is so now; these steps have moved."""
+
+    def note(self, text: str) -> None:
+        """Something to be told beside it."""
+
+    def pause(self) -> None:
+        """The terminal is needed for something else."""
+
+    def close(self) -> None:
+        """It is over."""
+
+
+class Lines:
+    """A line for every step that moves."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._told: dict[int, str] = {}
+
+    def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
+        for row in moved:
+            word = word_of(view, row)
+            if word != "waiting" and self._told.get(row["id"]) != word:
+                self._told[row["id"]] = word
+                self.note(self._line(view, row, word))
+
+    def _line(self, view: FlowView, row: Row, word: str) -> str:
+        begun, ended = row["started_at"], row["completed_at"]
+        took = f" in {screen.took(ended - begun)}" if begun and ended else ""
+        why = f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
+        said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(
+            word, word
+        )
+        return f"{GLYPHS[word][0]} {row['name']} {said}{took}{why}"
+
+    def note(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", file=self._stream, flush=True)
+
+    def pause(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class Picture:
+    """All steps, redrawn in place; of many, those that run and the last that ended."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._drawn_at = 0.0
+        self._ended: list[int] = []
+
+    def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
+        self._ended += [row["id"] for row in moved if view.phase(row) not in (Phase.WAITING, Phase.ACTIVE)]
+        if time.monotonic() - self._drawn_at < REDRAW_SECONDS:
+            return
+        self._drawn_at = time.monotonic()
+        if self._live is None:
+            self._live = _begun()
+        self._live.update(self.drawn(view, left_us), refresh=True)
+
+    def note(self, text: str) -> None:
+        screen.stdout().print(text, soft_wrap=True)
+
+    def pause(self) -> None:
+        """Another one is drawn later, below: one that is begun again would erase what was written meanwhile."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def close(self) -> None:
+        self.pause()
+
+    def drawn(self, view: FlowView, left_us: float | None) -> RenderableType:
+        """One line for each step, and one for the whole."""
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2), expand=True)
+        for column in ({"width": 1}, {"no_wrap": True, "max_width": 32}, {"justify": "right", "no_wrap": True}):
+            table.add_column(**column)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for row in self._chosen(view):
+            table.add_row(*_step(view, row))
+        return Group(_heading(view), table, _footer(view, left_us))
+
+    def _chosen(self, view: FlowView) -> list[Row]:
+        room = min(MOST_LINES, max(5, screen.stdout().height - 4))
+        if len(view.steps) <= room:
+            return list(view.steps.values())
+        ended = set(self._ended[-LAST_ENDED:])
+        failed = {row["id"] for row in view.in_phase(Phase.FAILED)}
+        running = {row["id"] for row in view.in_phase(Phase.ACTIVE)}
+        chosen = [row for row in view.steps.values() if row["id"] in running | failed | ended]
+        return chosen[-room:]
+
+
+def _begun() -> Live:
+    from rich.live import Live
+
+    live = Live(console=screen.stdout(), auto_refresh=False, transient=True, vertical_overflow="crop")
+    live.start()
+    return live
+
+
+def _heading(view: FlowView) -> Text:
+    from rich.text import Text
+
+    return Text.assemble((view.flow["name"], "bold"), "  ", (view.ref.public_id, "dim"))
+
+
+def _step(view: FlowView, row: Row) -> tuple[Text, Text, Text, Text]:
+    from rich.text import Text
+
+    word = word_of(view, row)
+    glyph, style = GLYPHS[word]
+    if word == "running":
+        glyph = SPINNER[int(time.monotonic() * 10) % len(SPINNER)]
+    begun = row["started_at"]
+    took = "" if begun is None else _clock((row["completed_at"] or view.now) - begun)
+    name = Text(str(row["name"]), "dim" if word == "waiting" else "")
+    return Text(glyph, style), name, Text(took, "dim"), _detail(view, row, word)
+
+
+def _detail(view: FlowView, row: Row, word: str) -> Text:
+    from rich.text import Text
+
+    if word in ("failed", "retrying"):
+        return Text(plain_error(row["error"]), GLYPHS[word][1])
+    if word != "running":
+        return Text(view.about(row), "dim" if word != "asking" else "")
+    parts = []
+    if inside := view.inside(row):
+        parts.append(f"{inside.done:,} of {inside.total:,}")
+    if row["id"] in view.said:
+        parts.append(view.said[row["id"]])
+    return Text(" · ".join(parts), "cyan") if parts else Text(view.about(row), "dim")
+
+
+def _clock(us: int) -> str:
+    """How long something takes so far, in digits that do not dance.
+
+    >>> _clock(40_000), _clock(12_345_678), _clock(75_000_000)
+    ('0.0 s', '12.3 s', '1m 15s')
+    """
+    return f"{max(0, us) / 1_000_000:.1f} s" if us < 60_000_000 else screen.took(us)
+
+
+def _footer(view: FlowView, left_us: float | None) -> Text:
+    from rich.text import Text
+
+    total = len(view.steps)
+    done = len(view.in_phase(Phase.SATISFIED))
+    full = BAR * done // max(total, 1)
+    facts = [f"{done:,} of {total:,}", f"{len(view.in_phase(Phase.ACTIVE)):,} running"]
+    facts.append(_clock(view.now - view.flow["created_at"]))
+    if left_us is not None and left_us >= 1_000_000:
+        facts.append(f"about {screen.span(round(left_us))} left")
+    bar = Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "bright_black"))
+    return bar.append(f"  {' · '.join(facts)}")
+
+
+def showing(as_json: bool) -> Showing:
+    """What fits: a picture on a terminal, else lines; beside JSON they go to stderr."""
+    if as_json:
+        return Lines(sys.stderr)
+    console = screen.stdout()
+    return Picture() if console.is_terminal and not console.no_color else Lines(sys.stdout)

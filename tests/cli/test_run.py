@@ -1,0 +1,337 @@
+"""`detent run` as its users meet it: a flow file carried out by one command."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from detent.cli.main import _outcome
+from tests.cli.flow_stage import Stage, Terminal, flow_id
+from tests.support.command import run as detent
+
+
+def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
+    """What the command says to what cannot be; in this process, because nothing of it gets as far as a database."""
+    code = _outcome(["run", *arguments, "--db", stage.url])
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, ""), said
+    assert not (stage.folder / "detent.db").exists()
+    return said.err
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "release.yaml"
+
+
+@pytest.fixture
+def stage(tmp_path: Path, database_url: str) -> Iterator[Stage]:
+    stage = Stage(tmp_path, database_url)
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def here(tmp_path: Path, sqlite_url: str) -> Iterator[Stage]:
+    """On SQLite alone, for what no database has a part in."""
+    stage = Stage(tmp_path, sqlite_url)
+    yield stage
+    stage.close()
+
+
+SIGN = {"id": "sign", "approval": {"question": "Ship ${inputs.what}?", "by": "ops"}, "depends_on": ["first"]}
+
+
+def gated(stage: Stage) -> str:
+    steps = [stage.effect("first"), SIGN, stage.effect("second", "sign")]
+    return str(stage.write("gated.yaml", *steps, inputs={"what": {"default": "it"}}))
+
+
+# --- how it ends
+
+
+def test_the_example_runs_anywhere_and_says_what_became_of_each_step(stage):
+    done = detent("run", str(EXAMPLE), "--yes", "--db", stage.url, cwd=stage.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "✓ release succeeded after" in done.stdout
+    for name in ("compile", "checksum", "files", "count", "total", "notes", "sign", "publish"):
+        assert f"✓   {name}" in done.stdout
+    assert "–   try" in done.stdout
+    assert json.loads(detent("audit", "verify", "--json", "--db", stage.url).stdout)["clean"]
+    listing = done.stdout.partition("log: detent ")[2].split()[:4]  # without --db, whose password is not shown
+    listed = json.loads(detent(*listing, "--limit", "500", "--json", "--db", stage.url).stdout)["events"]
+    assert f"{len(listed)} events" in done.stdout
+    assert {event["entity"] for event in listed} == {"workstream", "workstream-step", "job"}
+
+
+def test_a_failed_step_is_exit_1_with_its_error_and_what_it_wrote_last(here):
+    program = "import sys; print('so far so good'); print('no such table: orders', file=sys.stderr); sys.exit(3)"
+    file = here.write("f.yaml", here.effect("a"), {"id": "b", "command": ["python3", "-c", program]})
+    done = here.run(str(file))
+    assert done.returncode == 1
+    assert "✗ f failed" in done.stdout
+    assert "b ended with exit code 3, not 0" in done.stdout
+    assert "b wrote last:\n  no such table: orders" in done.stdout
+    assert f"Go on with: detent run {file} --resume {flow_id(done.stderr)} --db" in done.stderr
+
+
+def test_what_failed_can_be_mended_and_gone_on_with_and_nothing_else_is_done_again(stage):
+    mend = {"id": "b", "command": ["python3", "-c", "import os; os.stat('mended')"], "depends_on": ["a"]}
+    file = str(stage.write("f.yaml", stage.effect("a"), mend, stage.effect("c", "b")))
+    first = stage.run(file)
+    assert first.returncode == 1
+    (stage.folder / "mended").touch()
+    second = stage.run(file, "--resume", flow_id(first.stderr))
+    assert second.returncode == 0, second.stderr
+    assert stage.effects == ["a", "c"]
+
+
+def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_leaves_nothing(here, capsys):
+    file = here.folder / "bad.yaml"
+    file.write_text("name: f\nsteps:\n  - {id: a, comand: [x]}\n  - {id: b, command: [x], timeout: soon}\n")
+    done = here.run(str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{file}:3: steps[1].comand is no key" in done.stderr
+    assert f"{file}:4: steps[2].timeout" in done.stderr
+    assert not (here.folder / "detent.db").exists()
+    assert "none.yaml cannot be read: No such file" in refusal(capsys, here, "none.yaml")
+    assert "name a flow file" in refusal(capsys, here)
+    assert "leave out -i, --hold and --key" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
+
+
+def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
+    steps = [{"id": "a", "command": ["false"]}, {"id": "b", "command": ["true"]}]
+    code, told = here.told(str(here.write("f.yaml", *steps, kind="run")))
+    assert (code, told["state"], told["outcome"]) == (1, "FAILED", "failed")
+    assert [step["outcome"] for step in told["steps"]] == ["failed", "cancelled"]
+
+
+# --- what it is given
+
+ECHO = {"id": "a", "command": ["echo", "${inputs.n}", "${inputs.who}"]}
+INPUTS = {"n": {"type": "integer", "required": True}, "who": {"default": "ann", "choices": ["ann", "bob"]}}
+
+
+def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_happens(here):
+    done = here.run(str(here.write("f.yaml", ECHO, inputs=INPUTS)), "-i", "n=3", "--json")
+    told = json.loads(done.stdout)
+    assert (told["inputs"], told["outputs"]["a"]["stdout"]) == ({"n": 3, "who": "ann"}, "3 ann\n")
+    assert [(step["name"], step["outcome"], step["attempts"]) for step in told["steps"]] == [("a", "succeeded", 1)]
+    assert "a begins: echo" in done.stderr
+    assert "a succeeded in" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], ["needs the input n", "-i n=VALUE"]),
+        (["-i", "n=three"], ["the input n of the flow f"]),
+        (["-i", "n=1", "-i", "who=eve"], ["the input who of the flow f"]),
+        (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who"]),
+        (["-i", "n"], ["-i n gives no value", "NAME=VALUE"]),
+        (["-i", "n=1", "-i", "n=2"], ["the input n is given twice"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_inputs_that_do_not_fit_are_refused(given, words, here, capsys):
+    said = refusal(capsys, here, str(here.write("f.yaml", ECHO, inputs=INPUTS)), *given)
+    assert [word for word in words if word not in said] == []
+
+
+def test_functions_are_found_beside_the_file_whatever_the_working_folder(here):
+    inner = here.folder / "deep"
+    file = here.write("deep/f.yaml", {"id": "a", "call": "beside:twice", "with": {"n": 4}})
+    (inner / "beside.py").write_text("def twice(n):\n    return 2 * n\n")
+    code, told = here.told(str(file))
+    assert (code, told["outputs"]["a"]) == (0, {"value": 8})
+
+
+# --- flows inside flows
+
+
+def test_flows_inside_it_are_read_from_files_seen_from_where_each_lies(here):
+    here.write("parts/deep/leaf.yaml", {"id": "x", "command": ["echo", "${inputs.n}"]}, inputs={"n": {}})
+    here.write("parts/mid.yaml", {"id": "leaf", "flow": "deep/leaf.yaml", "with": {"n": "${inputs.n}"}},
+                inputs={"n": {}})  # fmt: skip
+    steps = [{"id": name, "flow": "parts/mid.yaml", "with": {"n": name}} for name in ("one", "two")]
+    code, told = here.told(str(here.write("f.yaml", *steps)))
+    assert code == 0
+    assert told["outputs"]["two"]["steps"]["leaf"]["steps"]["x"]["stdout"] == "two\n"
+
+
+def test_files_inside_one_another_and_files_that_are_not_there_are_refused_with_their_lines(here, capsys):
+    file = here.write("a.yaml", {"id": "b", "flow": "b.yaml"})
+    here.write("b.yaml", {"id": "a", "flow": "a.yaml"}, {"id": "c", "flow": "c.yaml"})
+    said = refusal(capsys, here, str(file))
+    assert "b.yaml:6: steps[1].flow: these files are inside one another: a.yaml → b.yaml → a.yaml" in said
+    assert f"b.yaml:10: steps[2].flow: there is no file {here.folder / 'c.yaml'}" in said
+
+
+# --- approvals
+
+
+def test_yes_approves_what_is_asked(here):
+    code, told = here.told(gated(here), "--yes")
+    assert (code, told["outcome"]) == (0, "succeeded")
+    assert told["outputs"]["sign"]["approved_by"].startswith("cli")
+    assert here.effects == ["first", "second"]
+
+
+def test_without_anybody_to_ask_it_says_how_to_approve_and_is_gone_on_with_later(stage):
+    file = gated(stage)
+    done = stage.run(file)
+    assert done.returncode == 1
+    assert "waits for approval" in done.stdout
+    assert "sign asks: Ship it?" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "detent approvals approve" in line]
+    assert detent(*line.split()[1:4], "--db", stage.url).returncode == 0
+    again = stage.run(file, "--resume", flow_id(done.stderr))
+    assert again.returncode == 0, again.stderr
+    assert stage.effects == ["first", "second"]
+
+
+@pytest.mark.parametrize(("typed", "code", "effects"), [("y", 0, 2), ("n", 1, 1), ("skip", 1, 1)])
+def test_at_a_terminal_it_asks_and_shows_what_an_answer_releases(typed, code, effects, here):
+    terminal = Terminal(here, gated(here), "-i", "what=42")
+    shown = terminal.until("approve? y/n/skip:")
+    assert "? sign: Ship 42? (for ops)" in shown
+    assert "then second: command: " in shown
+    terminal.type("perhaps\n")
+    terminal.until("y approves, n rejects")
+    terminal.type(f"{typed}\n")
+    assert terminal.ended() == code, terminal.written
+    assert len(here.effects) == effects
+    assert {"y": "succeeded", "n": "rejected by", "skip": "waits for approval"}[typed] in terminal.written
+
+
+WAITING = """
+async def ask(ctx):
+    return (await ctx.wait_for_approval("Really?", by="ops")).by
+
+async def nap(ctx):
+    await ctx.sleep("3d")
+"""
+
+
+def test_what_a_function_asks_is_asked_under_the_name_of_its_step(here):
+    (here.folder / "waiting.py").write_text(WAITING)
+    file = str(here.write("f.yaml", {"id": "check", "call": "waiting:ask"}))
+    done = here.run(file)
+    assert done.returncode == 1
+    assert "check asks: Really?" in done.stdout
+    code, told = here.told(file, "--resume", flow_id(done.stderr), "--yes")
+    assert code == 0
+    assert told["outputs"]["check"]["value"].startswith("cli")
+
+
+def test_a_flow_that_sleeps_for_days_is_left_and_says_until_when(here):
+    (here.folder / "waiting.py").write_text(WAITING)
+    done = here.run(str(here.write("f.yaml", {"id": "check", "call": "waiting:nap"})))
+    assert done.returncode == 1
+    assert "f is not done yet" in done.stdout
+    assert "check waits for sleep, until" in done.stdout
+
+
+# --- being interrupted
+
+
+def test_ctrl_c_lets_what_runs_end_and_begins_nothing_more_and_resume_does_the_rest(stage):
+    file = str(stage.write("f.yaml", stage.effect("a", seconds=1.0), stage.effect("b", "a")))
+    process = stage.start(file)
+    stage.wait_for("a")
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopping: steps that run come to their end" in out
+    assert "✓   a" in out
+    assert stage.effects == ["a"]
+    done = stage.run(file, "--resume", flow_id(said))
+    assert done.returncode == 0, done.stderr
+    assert stage.effects == ["a", "b"]
+
+
+def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
+    file = str(here.write("f.yaml", here.effect("a", seconds=600)))
+    process = here.start(file)
+    here.wait_for("a")
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        if process.stdout is not None:
+            for line in process.stdout:
+                if "stopping" in line:
+                    break
+    assert process.wait(30) == 130
+    process.communicate()
+
+
+def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):
+    """None of its steps may be retried: what a dead process held is given one more attempt by whoever resumes it."""
+    first = [stage.effect(f"a{n}", seconds=5 * (n > 0)) for n in range(4)]
+    file = str(stage.write("f.yaml", *first, stage.effect("b", *(step["id"] for step in first))))
+    process = stage.start(file, "--key", "once", "--lease", "2s")
+    stage.wait_for("a0", "a1", "a2", "a3")
+    process.kill()
+    process.communicate()
+    (stage.folder / "sink.py").write_text((stage.folder / "sink.py").read_text().replace("time.sleep", "float"))
+    code, told = stage.told(file, "--key", "once", "--lease", "2s")
+    assert (code, told["outcome"]) == (0, "succeeded"), told
+    assert sorted(stage.effects) == ["a0", "a1", "a2", "a3", "b"]
+    assert {step["attempts"] for step in told["steps"] if step["name"] in ("a1", "a2", "a3")} == {2}
+
+
+# --- one flow, and no other
+
+
+def test_it_works_on_its_own_flow_and_on_no_other_of_the_database(here):
+    held = here.run(str(here.write("other.yaml", here.effect("other"))), "--hold")
+    assert (held.returncode, here.effects) == (0, [])
+    other = flow_id(held.stderr)
+    killed = here.start(str(here.write("killed.yaml", here.effect("killed"), SIGN_LATER)))
+    assert killed.wait(60) == 1
+    killed.communicate()
+    assert here.run(str(here.write("mine.yaml", here.effect("mine")))).returncode == 0
+    assert here.effects == ["killed", "mine"]
+    assert here.run("--resume", other).returncode == 0
+    assert here.effects == ["killed", "mine", "other"]
+
+
+SIGN_LATER = {"id": "sign", "approval": {}, "depends_on": ["killed"]}
+
+
+def test_the_same_key_is_the_same_flow(here):
+    file = str(here.write("f.yaml", here.effect("a")))
+    (_, first), (code, second) = here.told(file, "--key", "k"), here.told(file, "--key", "k")
+    assert (code, first["id"], here.effects) == (0, second["id"], ["a"])
+
+
+# --- what it shows
+
+
+def test_on_a_terminal_the_steps_are_a_picture_that_keeps_up(here):
+    waits = {"id": "waits", "command": ["true"], "depends_on": ["works"]}
+    works = {"id": "works", "command": ["python3", "-uc", "import time; print('half' + ' way'); time.sleep(1)"]}
+    terminal = Terminal(here, str(here.write("f.yaml", works, waits)))
+    terminal.until("half way")
+    assert "0 of 2 · 1 running" in terminal.written
+    assert terminal.ended() == 0
+    assert "2 of 2 steps" in terminal.written
+
+
+def test_without_colour_a_terminal_gets_lines(here):
+    terminal = Terminal(here, str(here.write("f.yaml", here.effect("a"))), NO_COLOR="1")
+    assert terminal.ended() == 0
+    assert "a succeeded in" in terminal.written
+    assert "running" not in terminal.written
+
+
+def test_of_a_thousand_steps_the_summary_shows_what_matters(here):
+    (here.folder / "beside.py").write_text("def nothing():\n    return {}\n")
+    steps = [{"id": f"s{n}", "call": "beside:nothing"} for n in range(300)]
+    done = here.run(str(here.write("f.yaml", *steps)), "--concurrency", "32")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout.partition("f succeeded after")[2]
+    assert len(summary.splitlines()) < 30
+    assert "300 of 300 steps" in summary
+    assert "and 290 more that succeeded" in summary
