@@ -242,7 +242,7 @@ async def fail(scene: Scene, step: Row) -> None:
         scene.move_flow(Verb.FAIL, error, error=error, wake_at=None)
         scene.move_flow(Verb.RETRY, wake_at=now + pause_us(scene.flow["retry_count"] + 1))
         return
-    patience = _patience_us(scene)
+    patience = patience_us(scene)
     scene.move_flow(Verb.FAIL, error, error=error, wake_at=now + patience)
     if not patience:
         await give_up(scene, "its steps failed, and nobody is to wait for an operator")
@@ -260,7 +260,7 @@ async def time_out(scene: Scene) -> None:
     await conclude(scene)
 
 
-def _patience_us(scene: Scene) -> int:
+def patience_us(scene: Scene) -> int:
     """How long a failed workstream waits for an operator. One inside another flow does not, unless it says so."""
     definition = scene.shape.flow
     if scene.flow["step_id"] is not None and "abandon_after" not in definition.model_fields_set:

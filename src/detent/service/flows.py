@@ -165,14 +165,15 @@ async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Runs once more what did not succeed of a workstream that failed, whether it has retries left or not."""
 
     async def work(scene: Scene) -> None:
-        await _grant_retry(scene)
+        await grant_retry(scene)
         _insist(scene, scene.kind.flow, scene.flow, Verb.RETRY, Verb.RESUME)
         await advance.next_round(scene, actor.reason or "an operator asked for it")
 
     await change(store, ref, actor, work)
 
 
-async def _grant_retry(scene: Scene) -> None:
+async def grant_retry(scene: Scene) -> None:
+    """One more retry for a workstream that has used up its own."""
     flow = scene.flow
     if scene.kind.name == "workstream" and flow["retry_count"] >= flow["max_retries"]:
         flow["max_retries"] = flow["retry_count"] + 1
@@ -224,7 +225,7 @@ async def reset(store: Store, step: Row, actor: Actor) -> None:
 
 
 async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
-    kind = _kind_of(step)
+    kind = kind_of(step)
 
     async def work(scene: Scene) -> None:
         await scene.look_at_all()
@@ -236,7 +237,7 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
         scene.move(row, verb)
         failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
         if not failed and advance.phases_of_flow(scene) is Phase.FAILED:
-            await _grant_retry(scene)
+            await grant_retry(scene)
             await advance.next_round(scene, actor.reason)
         else:
             await scene.write()
@@ -267,7 +268,7 @@ async def decide_gate(
     second time is the first one. If what it would release is no longer what was shown, it is asked anew instead, and
     this is `ApprovalChanged`."""
     before = await store.gate(step["tenant_id"], step["id"])
-    ref, actor = FlowRef(_kind_of(step), step["flow_id"]), Actor(by, comment)
+    ref, actor = FlowRef(kind_of(step), step["flow_id"]), Actor(by, comment)
     gate = await change(store, ref, actor, lambda scene: gates.decide_gate(scene, step, decision, by, comment, asked))
     if gate is None:
         raise BadInput(what=f"the step {step['name']} asks nothing now; see: detent approvals list")
@@ -283,7 +284,8 @@ def _told(gate: Approval) -> dict[str, str]:
     return {"decision": gate.decision or gates.EXPIRED, "by": by}
 
 
-def _kind_of(step: Row) -> Kind:
+def kind_of(step: Row) -> Kind:
+    """Which kind of flow a step belongs to."""
     return KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
 
 

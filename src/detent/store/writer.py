@@ -77,7 +77,7 @@ class Writer(Protocol):
         result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. A job
         that waits for its children is due with the end of the last of them; one that begins to wait for what has
         happened meanwhile is due at once. Where a job counts no longer against its limit, the next one is let go in the
-        same write."""
+        same write. An override is written like a move, and leads out of a final state too."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
@@ -105,6 +105,11 @@ class Writer(Protocol):
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
         """Jobs in the queue that are held by exactly one of these names can be claimed again; returns how many."""
+        ...
+
+    async def free_held(self, tenant_id: int, held_by: str) -> int:
+        """Jobs in the tenant's queues that are held by exactly that name wait for nothing but their limits any longer;
+        returns how many."""
         ...
 
     async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
