@@ -233,6 +233,7 @@ async def fail(scene: Scene, step: Row) -> None:
     if phases_of_flow(scene) is not Phase.ACTIVE:
         return
     error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
+    begin_flow(scene)
     await withdraw(scene, "its flow failed")
     if scene.kind.name == "run":
         scene.move_flow(Verb.FAIL, error, error=error)
@@ -313,6 +314,7 @@ async def conclude(scene: Scene) -> None:
     if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
+            begin_flow(scene)
             scene.move_flow(Verb.SUCCEED)
     if scene.over:
         await scene.write()

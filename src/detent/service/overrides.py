@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from detent.errors import BadInput
-from detent.lifecycle import JOB, LIFECYCLES, RUN, WORKSTREAM, Lifecycle, override
+from detent.lifecycle import JOB, RUN, WORKSTREAM, Lifecycle, override
 from detent.lifecycle.machine import OVERRIDE
 from detent.service.definitions import KINDS
 from detent.service.doctor import rounds
@@ -60,11 +60,12 @@ async def overridden(
 
 
 async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row]:
-    reference = resolve(id)
-    row = await store.get(reference.lifecycles[0], reference.key, tenant_id)
-    if row is None:
-        raise unknown(id)
-    return LIFECYCLES[row.get("lifecycle", reference.lifecycles[0].name)], row
+    lifecycles, key = resolve(id)
+    for lifecycle in lifecycles:
+        row = await store.get(lifecycle, key, tenant_id)
+        if row is not None:
+            return lifecycle, row
+    raise unknown(id)
 
 
 def _state(lifecycle: Lifecycle, named: str) -> str:

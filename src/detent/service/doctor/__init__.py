@@ -15,13 +15,13 @@ from detent.service.doctor import (
     gate_state,
     given_up,
     idle_job,
+    incomplete,
     leftovers,
     lost_flow,
     lost_job,
     misplaced,
     no_question,
     no_timer,
-    nothing_moves,
     orphan_element,
     orphan_flow,
     orphaned_children,
@@ -34,6 +34,9 @@ from detent.service.doctor import (
     stuck_job,
 )
 from detent.service.doctor.finding import FlowCheck, StoreCheck
+
+FIRST_CHECKS: tuple[FlowCheck, ...] = (incomplete.CHECK,)
+"""Where one of these finds something, the others have nothing to go by."""
 
 FLOW_CHECKS: tuple[FlowCheck, ...] = (
     leftovers.CHECK,
@@ -55,10 +58,14 @@ FLOW_CHECKS: tuple[FlowCheck, ...] = (
     false_success.CHECK,
     blocked.CHECK,
 )
-"""In the order in which they are mended: what stands in the way of others comes first."""
+"""In the order in which they are mended: what stands in the way of others comes first.
 
-LAST_CHECKS: tuple[FlowCheck, ...] = (nothing_moves.CHECK, stuck.CHECK)
-"""Asked only where nothing else is wrong with a flow, for each of the others explains these."""
+A flow that goes on has a first step that is not done: it waits for nothing, has begun, has failed or was given up. Each
+of these is looked at, so that no flow is left which nothing will move: no job, timer, question or flow inside it.
+"""
+
+LAST_CHECKS: tuple[FlowCheck, ...] = (stuck.CHECK,)
+"""Asked only where nothing else is wrong with a flow: what is wrong explains why it does not move."""
 
 STORE_CHECKS: tuple[StoreCheck, ...] = (
     stuck_breaker.CHECK,

@@ -39,7 +39,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 def _failed(chart: Chart) -> str:
-    return chart.kind.flow.move("step_fails").target.name
+    return next(move.target.name for move in chart.kind.flow.moves if move.verb is Verb.FAIL)
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:

@@ -10,7 +10,7 @@ from detent.errors import DetentError, NotFound, StoreError
 from detent.flow.phase import Phase, phases
 from detent.service import flows
 from detent.service.definitions import KINDS, Kind
-from detent.service.doctor import FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS
+from detent.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS
 from detent.service.doctor.chart import USUAL, Chart, Limits, success
 from detent.service.doctor.finding import DOCTOR, Finding, FlowCheck, StoreCheck
 from detent.service.flow_scene import Actor, Row, Scene
@@ -136,7 +136,7 @@ def _undefined(kind: Kind, flow: Row, error: NotFound) -> Finding:
 def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
     """What the checks find on a chart, in the order in which it is mended."""
     tenant_id = chart.flow["tenant_id"]
-    for checks in (FLOW_CHECKS, LAST_CHECKS):
+    for checks in (FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS):
         found = [(check, one._replace(tenant_id=tenant_id)) for check in checks for one in check.look(chart)]
         if found:
             return found

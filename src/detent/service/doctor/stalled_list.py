@@ -1,4 +1,4 @@
-"""A step that runs once for each element of a list, none of which is at work."""
+"""A step that runs once for each element of a list, fewer of which are at work than could be."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ def look(chart: Chart) -> Iterator[Finding]:
         return
     for row in chart.own.values():
         begun = chart.step_kind(row) == "list" and chart.phase(row) is Phase.ACTIVE and not is_misplaced(chart, row)
-        if begun and all(_idle(chart, one) for one in chart.elements(row)):
+        if begun and _stalls(chart, row):
             yield Finding(
                 "stalled_list",
                 chart.kind.step.name,
                 row["id"],
-                f"the step {row['name']} is {row['state']}, but none of its {len(chart.elements(row))} elements is",
+                f"the step {row['name']} is {row['state']}, but too few of its {len(chart.elements(row))} elements are",
                 row["updated_at"],
                 f"nothing will end it, and its flow {chart.name} waits for it",
                 "let its elements go on",
             )
 
 
-def _idle(chart: Chart, row: Row) -> bool:
-    return row["id"] not in chart.jobs and chart.phase(row) in (Phase.SATISFIED, Phase.WAITING)
+def _stalls(chart: Chart, row: Row) -> bool:
+    """Elements wait though there is room for them, or all are done. What failed among them is another finding."""
+    elements = chart.elements(row)
+    if any(chart.phase(one) in (Phase.FAILED, Phase.GONE) for one in elements):
+        return False
+    for_each = chart.shape.steps[row["name"]].for_each
+    busy = sum(one["id"] in chart.jobs or chart.phase(one) is Phase.ACTIVE for one in elements)
+    waiting = any(one["id"] not in chart.jobs and chart.phase(one) is Phase.WAITING for one in elements)
+    return not busy or (waiting and for_each is not None and busy < for_each.limit)
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:

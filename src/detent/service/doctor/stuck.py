@@ -8,7 +8,9 @@ from detent.flow.phase import Phase
 from detent.lifecycle.job import QUEUED
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding, FlowCheck
-from detent.service.doctor.nothing_moves import OTHERS
+
+OTHERS = ("approval", "flow", "crew")
+"""Steps that something else than a job moves."""
 
 
 def look(chart: Chart) -> Iterator[Finding]:
