@@ -34,6 +34,7 @@ from detent.window import Window
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.settings import Settings
+from detent.worker.start_kind import StartKind
 from detent.worker.step_kinds import StepKinds
 from detent.worker.worker import Worker
 
@@ -419,7 +420,7 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        kinds = {**StepKinds(self.open).job_types(), **self.kinds}
+        kinds = {**StepKinds(self.open).job_types(), **StartKind(self.open).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )

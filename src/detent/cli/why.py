@@ -1,37 +1,46 @@
-"""`detent why`: what keeps a job where it is."""
+"""`detent why`: what keeps a job, a step or a flow where it is."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from detent.cli import screen
-from detent.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, with_tenant
-from detent.lifecycle import JOB
-from detent.service import why as service
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
+from detent.service import whys
 from detent.service.entities import public_id
+from detent.service.why import as_json as reason_json
 
 if TYPE_CHECKING:
     from detent.service.why import Reason
     from detent.store import Store
 
 
-def why(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Tell why a job is not moving: everything in its way, what binds first coming first, and when each clears."""
-
-    async def read(store: Store, tenant_id: int) -> tuple[dict[str, Any], list[Reason], int]:
-        return *await service.why(store, tenant_id, id), await store.now()
-
-    job, reasons, now = asyncio.run(with_tenant(db, tenant, read))
-    told = {"id": public_id(JOB.name, job["id"]), "state": job["state"], "status": job["state"]}
-    shown = {**told, "reasons": [service.as_json(reason) for reason in reasons]}
-    screen.emit(shown, lambda: _told(job, reasons, now), as_json)
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job, step, run or workstream, by its public id.")]
 
 
-def _told(job: dict[str, Any], reasons: list[Reason], now: int) -> str:
-    head = f"{public_id(JOB.name, job['id'])} ({job['kind']}) is {job['state']}"
+def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Tell why something is not moving: everything in its way, what binds first coming first, and when each clears."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[whys.Told, int]:
+        return await whys.explained(store, tenant_id, id), await store.now()
+
+    told, now = asyncio.run(with_tenant(db, tenant, read))
+    state = told.row["state"]
+    shown = {"id": public_id(told.lifecycle.name, told.row["id"]), "state": state, "status": state}
+    reasons = [reason_json(reason) for reason in told.reasons]
+    screen.emit({**shown, "reasons": reasons}, lambda: _told(told, now), as_json)
+
+
+def _told(told: whys.Told, now: int) -> str:
+    row, reasons = told.row, told.reasons
+    name = row.get("kind") or row.get("name")
+    head = f"{public_id(told.lifecycle.name, row['id'])} ({name}) is {row['state']}"
     lines = [f"{head}: {_line(reasons[0], now)}", *(f"  also: {_line(reason, now)}" for reason in reasons[1:])]
-    return "\n".join([*lines, *(f"  try: {reason.todo}" for reason in reasons if reason.todo)])
+    todos = dict.fromkeys(reason.todo for reason in reasons if reason.todo)
+    return "\n".join([*lines, *(f"  try: {todo}" for todo in todos)])
 
 
 def _line(reason: Reason, now: int) -> str:

@@ -62,7 +62,7 @@ class Cause(StrEnum):
 class Reason(NamedTuple):
     """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it."""
 
-    cause: Cause
+    cause: StrEnum
     says: str
     clears_at: int | None = None
     todo: str | None = None

@@ -175,7 +175,7 @@ class Chart:
     def last_moved_at(self) -> int:
         """When anything of it moved last."""
         jobs = [job.run_at for found in self.jobs.values() for job in found if job.run_at <= self.now]
-        return max([int(self.flow["updated_at"]), *(row["updated_at"] for row in self.steps.values()), *jobs])
+        return max([int(self.flow["updated_at"]), *(int(row["updated_at"]) for row in self.steps.values()), *jobs])
 
 
 def success(kind: Kind) -> str:

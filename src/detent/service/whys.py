@@ -1,0 +1,34 @@
+"""Why something is not moving, whatever it is: each kind of entity has somebody who knows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from detent import ids
+from detent.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM, Lifecycle
+from detent.service import why_flows
+from detent.service.why import Reason
+from detent.store import Store
+
+
+class Told(NamedTuple):
+    """What it is, its row, and what is in its way; there is always something."""
+
+    lifecycle: Lifecycle
+    row: dict[str, Any]
+    reasons: list[Reason]
+
+
+EXPLAINERS = {
+    JOB: why_flows.why_job,
+    RUN: why_flows.why,
+    WORKSTREAM: why_flows.why,
+    RUN_STEP: why_flows.why_step,
+}
+
+
+async def explained(store: Store, tenant_id: int, id: str) -> Told:
+    """An entity by its public id, and why it is where it is; a foreign or unknown one is `NotFound`."""
+    prefix, _ = ids.key_of(id.strip()) or ("", 0)
+    lifecycle = next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
+    return Told(lifecycle, *await EXPLAINERS[lifecycle](store, tenant_id, id))
