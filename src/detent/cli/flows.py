@@ -45,7 +45,7 @@ def graph_(
     """Draw a flow: its steps level by level; those of one level can run side by side."""
     if mermaid and as_json:
         raise BadInput(what="--mermaid and --json exclude each other")
-    flow = _flow(file)
+    flow = read_flow(file)
     human = (lambda: drawing.mermaid(flow).rstrip()) if mermaid else (lambda: _drawn(flow))
     levels = graph.levels(flow.dependencies)
     screen.emit({"name": flow.name, "levels": levels, "dependencies": flow.dependencies}, human, as_json)
@@ -66,7 +66,8 @@ def flow_schema() -> dict[str, Any]:
     }
 
 
-def _flow(file: str) -> Flow:
+def read_flow(file: str) -> Flow:
+    """The flow in a file, - being stdin; what is wrong with it is refused."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except OSError as error:
@@ -78,7 +79,7 @@ def _flow(file: str) -> Flow:
 
 def _checked(file: str) -> tuple[Flow | None, Exception | None]:
     try:
-        return _flow(file), None
+        return read_flow(file), None
     except (BadFlow, BadInput) as error:
         return None, error
 

@@ -249,8 +249,17 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
 def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
     """One of these must be possible; else it is said what would be."""
     refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
-    if all(isinstance(refusal, InvalidTransition) for refusal in refusals):
-        raise next(refusal for refusal in refusals if isinstance(refusal, InvalidTransition))
+    refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
+    if len(refused) == len(refusals):
+        first = refused[0]
+        raise InvalidTransition(
+            lifecycle=first.lifecycle,
+            id=ids.public(lifecycle.prefix, row["id"]),
+            from_state=first.from_state,
+            trigger=first.trigger,
+            allowed=first.allowed,
+            because=first.because,
+        )
 
 
 # --- approvals
