@@ -491,6 +491,10 @@ async def held_back(store: Store) -> list[int]:
     return await queued(store, 2, held_by="version:a@1")
 
 
+async def free_held(store: Store, _: Any, again: bool) -> int:
+    return await store.free_held(1, "version:a@1")
+
+
 async def lift_holds(store: Store, _: Any, again: bool) -> int:
     return await store.lift_holds(["version:a@1"])
 
@@ -705,6 +709,7 @@ CALLS: dict[str, Call] = {
     "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
     "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
     "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
+    "free_held": Call("free_held", held_back, free_held, holds_lifted, 0),
     "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
     "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
     "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),

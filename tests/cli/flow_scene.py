@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TypeVar
 
+import pytest
+
+from detent.cli import main, screen
 from detent.flow.definition import Flow
 from detent.service import flows
 from detent.store import Store, open_store
 from tests.service.flow_driver import Driver
-from tests.support.command import Done, run
+from tests.support.command import Done
 
 T = TypeVar("T")
 
@@ -65,7 +70,19 @@ class Scene:
         db.close()
 
     def detent(self, *arguments: str) -> Done:
-        return run(*arguments, "--db", self.url)
+        """The command as in a process of its own, but in this one: there are many, and starting each takes time."""
+        said, complained, given = io.StringIO(), io.StringIO(), [*arguments, "--db", self.url]
+        _forget_consoles()
+        with redirect_stdout(said), redirect_stderr(complained), pytest.raises(SystemExit) as ended:
+            main.run(given)
+        _forget_consoles()
+        return Done(given, int(ended.value.code or 0), said.getvalue(), complained.getvalue())
 
     def told(self, *arguments: str) -> Any:
         return json.loads(self.detent(*arguments, "--json").stdout)
+
+
+def _forget_consoles() -> None:
+    """They are made once, over the stream there is then."""
+    screen.stdout.cache_clear()
+    screen.stderr.cache_clear()

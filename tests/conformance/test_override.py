@@ -117,7 +117,7 @@ async def test_steps_whose_job_has_ended_are_found(store: Store) -> None:
 
 @keeps(
     Reader.long_at_work,
-    "Jobs that have been in one of these states since before then, the longest first, at most so many",
+    "Jobs with workers that have been in one of these states since before then, the longest first, at most so many",
 )
 async def test_jobs_that_take_long_are_found(store: Store) -> None:
     first, second = await running(store, await worker(store), 2)

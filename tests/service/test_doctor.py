@@ -203,7 +203,7 @@ async def stuck_breaker(ward: Ward) -> None:
 
 async def dead_hold(ward: Ward) -> None:
     await queued(ward.store, held_by="breaker:tool:gone")
-    await ward.hand.run("UPDATE jobs SET updated_at = updated_at - 60000000")
+    await ward.hand.run("UPDATE jobs SET updated_at = updated_at - 60000000 WHERE held_by IS NOT NULL")
 
 
 async def orphaned_lease(ward: Ward) -> None:
@@ -250,6 +250,9 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "orphaned_children": (orphaned_children, "the job is cancelled, but 2 of the jobs it spawned have not ended"),
     "stuck_job": (stuck_job, "the job (kind) is running for long"),
 }
+UNLOGGED = {"dead_hold", "incomplete"}
+"""What is made past the log comes last: an audit would complain of it."""
+
 BY_TIME = {"stuck", "stuck_breaker", "stuck_job"}
 
 
@@ -264,19 +267,29 @@ async def obey(store: Store, todo: str) -> None:
         await overrides.overridden(store, 1, id, state, reason="the doctor says so", actor="ann")
 
 
-@pytest.mark.parametrize("name", list(SCENES))
-async def test_it_finds_exactly_this_mends_it_and_all_flows_end(ward: Ward, name: str) -> None:
+async def test_it_finds_exactly_this_mends_it_and_all_flows_end(ward: Ward) -> None:
+    """One after the other in one database: what was mended before is not found again."""
+    for name in sorted(SCENES, key=lambda name: name in UNLOGGED):
+        if name not in UNLOGGED:
+            assert (await verify(ward.store)).clean, name
+        await found_and_mended(ward, name)
+        await ward.hand.run(
+            "UPDATE jobs SET state = 'cancelled', seq = seq + 1, move = 'cancel' WHERE state = 'running'"
+        )
+
+
+async def found_and_mended(ward: Ward, name: str) -> None:
     damage, says = SCENES[name]
     assert await rounds.examine(ward.store) == []
     await damage(ward)
     limits = Limits({}, 0) if name in BY_TIME else Limits({}, HOUR)
     found = await rounds.examine(ward.store, limits)
-    assert [finding.check for finding in found] == [name], found
+    assert [finding.check for finding in found] == [name], f"{name}: {found}"
     assert says in found[0].says
     assert bool(found[0].fix) != bool(found[0].todo)
     outcome = await rounds.treat(ward.store, limits)
     if found[0].fix:
-        assert outcome.left == [], outcome
+        assert outcome.left == [], f"{name}: {outcome}"
         assert [repair.error for repair in outcome.repairs] == [None] * len(outcome.repairs)
         assert await rounds.treat(ward.store) == rounds.Outcome([], [], [])
     else:
@@ -284,9 +297,8 @@ async def test_it_finds_exactly_this_mends_it_and_all_flows_end(ward: Ward, name
         await obey(ward.store, found[0].todo or "")
         await rounds.treat(ward.store)
     await ward.driver.to_the_end()
-    assert await ward.driver.unfinished(RUN) == await ward.driver.unfinished(WORKSTREAM) == []
-    assert await rounds.examine(ward.store) == []
-    assert (await verify(ward.store)).clean or name == "incomplete"
+    assert await ward.driver.unfinished(RUN) == await ward.driver.unfinished(WORKSTREAM) == [], name
+    assert await rounds.examine(ward.store) == [], name
 
 
 async def test_every_repair_is_in_the_log_with_who_and_why(ward: Ward) -> None:

@@ -269,7 +269,8 @@ class Reader(Protocol):
         ...
 
     async def long_at_work(self, states: Sequence[str], before: int, limit: int) -> list[dict[str, Any]]:
-        """Jobs that have been in one of these states since before then, the longest first, at most so many."""
+        """Jobs with workers that have been in one of these states since before then, the longest first, at most so
+        many."""
         ...
 
     async def unleased(self, limit: int) -> list[dict[str, Any]]:

@@ -88,16 +88,18 @@ SELECT f.id FROM {flows} AS f WHERE f.completed_at IS NOT NULL AND f.id > :after
 ORDER BY f.id LIMIT :limit;
 
 -- name: lost_steps
--- Steps in these states whose job has ended or is gone, and for which no other works.
-SELECT s.id FROM steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id
+-- Steps in these states whose job has ended or is gone, and for which no other works. Workers ask again and again, so only
+-- the index of what has not ended is read.
+SELECT s.id FROM steps AS s {by_unfinished_steps} LEFT JOIN jobs AS j ON j.id = s.job_id
 WHERE s.flow_id IS NOT NULL AND s.completed_at IS NULL AND s.job_id IS NOT NULL AND s.state IN {names}
     AND (j.id IS NULL OR (j.completed_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM jobs AS o
         WHERE o.tree_id = j.tree_id AND o.completed_at IS NULL AND o.step_id = s.id)))
-ORDER BY s.id LIMIT :limit;
+LIMIT :limit;
 
 -- name: long_at_work
--- Jobs that have been in one of these states since before then, the longest first.
-SELECT id FROM jobs WHERE state IN {names} AND updated_at <= :before ORDER BY updated_at LIMIT :limit;
+-- Jobs with workers that have been in one of these states since before then, the longest first.
+SELECT id FROM jobs WHERE state IN ({job.assigned}, {job.running}) AND state IN {names} AND updated_at <= :before
+ORDER BY updated_at LIMIT :limit;
 
 -- name: unleased
 -- Jobs that a worker is said to have, though none holds a lease on them.
