@@ -7,7 +7,7 @@ from itertools import count
 
 from detent.lifecycle import JOB, WORKER, Change, Token, decide, insist
 from detent.store import Job, NewJob
-from detent.service.leases import reaped
+from detent.worker.reaper import reaped
 from tests.support.database_time import Timed
 
 LEASE_US = 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from detent.flow.definition import Flow
 from detent.lifecycle import RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from detent.service import flows
-from detent.service.doctor import ready, rounds
+from detent.service.doctor import FLOW_CHECKS, ready, rounds
 from detent.service.doctor.finding import Finding, FlowCheck
 from detent.service.entities import public_id
 from detent.store import Store
@@ -107,6 +107,7 @@ class Vandal:
 async def cured(store: Store) -> tuple[int, int]:
     """Repairs and overrides until nothing is left to do; how many of each it took."""
     repairs = orders = 0
+    asked: list[Finding] = []
     for _ in range(20):
         outcome = await rounds.treat(store)
         repairs += len(outcome.repairs)
@@ -177,8 +178,7 @@ async def test_a_doctor_who_lets_nothing_begin_is_caught(
     def blind(_: object) -> list[Finding]:
         return []
 
-    shipped = rounds.FLOW_CHECKS
-    twin = tuple(FlowCheck(one.name, blind) if one is ready.CHECK else one for one in shipped)
+    twin = tuple(FlowCheck(one.name, blind) if one is ready.CHECK else one for one in FLOW_CHECKS)
     monkeypatch.setattr(rounds, "FLOW_CHECKS", twin)
 
     async def several() -> None:

@@ -9,10 +9,10 @@ from detent.lifecycle import JOB, Change, decide, insist
 from detent.store import Job
 
 
-def reaped(job: Job, now: int, actor: str = "reaper") -> Change:
+def reaped(job: Job, now: int) -> Change:
     """Back into the queue while attempts are left; otherwise the end its policy asks for."""
     error = f"the lease of its worker ended in attempt {job.attempts} of {job.max_attempts}"
-    facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": actor}
+    facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
     if job.attempts < job.max_attempts:
         return insist(decide(JOB, job, "expire", reason=error, **facts))
     values = {"error": error}

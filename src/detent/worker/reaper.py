@@ -11,6 +11,8 @@ from detent.service.leases import reaped
 from detent.store import Store
 from detent.worker.outage import Outage
 
+__all__ = ["Reaper", "reaped"]
+
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 500
 

@@ -8,7 +8,7 @@ from detent.flow.phase import Phase
 from detent.lifecycle import Verb
 from detent.service import advance
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.flow_scene import Row, Scene
 
 
@@ -35,7 +35,7 @@ def _unheard(chart: Chart, row: Row) -> bool:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     parent = chart.parent(row)
     advance.begin_flow(scene)
     if parent is None or scene.phase(parent) is Phase.ACTIVE:

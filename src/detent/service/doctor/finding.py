@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from detent.moments import rfc3339
 from detent.service.doctor.chart import Chart, Limits
 from detent.service.entities import public_id
-from detent.service.flow_scene import Scene
+from detent.service.flow_scene import Row, Scene
 from detent.store import Store
 from detent.store.protocol import Reader
 
@@ -58,6 +58,11 @@ class StoreCheck(NamedTuple):
     name: str
     look: Callable[[Reader, Limits], Awaitable[list[Finding]]]
     mend: Callable[[Store, Finding], Awaitable[None]] | None = None
+
+
+def step_of(scene: Scene, finding: Finding) -> Row:
+    """The step that a finding is about."""
+    return next(row for row in scene.steps.values() if row["id"] == finding.id)
 
 
 def as_json(finding: Finding) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from detent.flow.phase import Phase
 from detent.service import advance, subflows
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.doctor.misplaced import is_misplaced
 from detent.service.entities import public_id
 from detent.service.flow_scene import Scene
@@ -36,7 +36,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     advance.begin_flow(scene)
     await scene.write()
     if inner := chart.inner.get(row["id"]):

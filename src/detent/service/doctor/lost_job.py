@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from detent.lifecycle import JOB
 from detent.service import lost_steps
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row, Scene
 
@@ -38,7 +38,7 @@ def _job(row: Row, job: Row | None) -> str:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     await lost_steps.follow(scene, row, chart.ended.get(row["job_id"] or 0))
 
 

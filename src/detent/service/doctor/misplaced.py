@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb
 from detent.service.doctor.chart import Chart, asking_states
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.flow_scene import Row, Scene
 
 
@@ -46,7 +46,7 @@ def _way_out(chart: Chart, row: Row) -> Verb | None:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     verb = _way_out(chart, row)
     if verb is not None:
         scene.move(row, verb)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from detent.service import gates
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.doctor.misplaced import is_misplaced
 from detent.service.flow_scene import Scene
 
@@ -28,7 +28,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    await gates.ask(scene, next(row for row in scene.steps.values() if row["id"] == finding.id))
+    await gates.ask(scene, step_of(scene, finding))
 
 
 CHECK = FlowCheck("no_question", look, mend)

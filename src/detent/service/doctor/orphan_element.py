@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from detent.lifecycle import Verb
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.flow_scene import Scene
 
 REASON = "the step it belongs to has ended"
@@ -30,7 +30,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     for job in chart.jobs.get(row["id"], []):
         scene.cancel_job(job, REASON)
     scene.move(row, Verb.CANCEL, REASON)

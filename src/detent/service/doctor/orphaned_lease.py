@@ -51,7 +51,7 @@ async def mend(store: Store, finding: Finding) -> None:
     if row["lease_until"] is None:
         change = decided(store, JOB, row, "release", actor=DOCTOR, reason=finding.says)
     elif row["lease_until"] <= now:
-        change = reaped(Job(*(row[column] for column in JOB_COLUMNS)), now, DOCTOR)
+        change = reaped(Job(*(row[column] for column in JOB_COLUMNS)), now)._replace(actor=DOCTOR)
     else:
         return
     await settle.applied(store, [change])

@@ -8,7 +8,7 @@ from detent.flow.phase import Phase
 from detent.lifecycle import Verb
 from detent.service import advance
 from detent.service.doctor.chart import Chart
-from detent.service.doctor.finding import Finding, FlowCheck
+from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.doctor.misplaced import is_misplaced
 from detent.service.flow_scene import Row, Scene
 
@@ -42,7 +42,7 @@ def _stalls(chart: Chart, row: Row) -> bool:
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
-    row = next(row for row in scene.steps.values() if row["id"] == finding.id)
+    row = step_of(scene, finding)
     advance.begin_flow(scene)
     if not chart.elements(row):
         _put_back(scene, row)
