@@ -26,6 +26,7 @@ from detent.service.doctor import (
     orphan_flow,
     orphaned_children,
     orphaned_lease,
+    out_of_order,
     ready,
     stalled_list,
     stray_question,
@@ -35,8 +36,8 @@ from detent.service.doctor import (
 )
 from detent.service.doctor.finding import FlowCheck, StoreCheck
 
-FIRST_CHECKS: tuple[FlowCheck, ...] = (incomplete.CHECK,)
-"""Where one of these finds something, the others have nothing to go by."""
+FIRST_CHECKS: tuple[tuple[FlowCheck, ...], ...] = ((incomplete.CHECK,), (out_of_order.CHECK,))
+"""Where one of these finds something, those after it have nothing to go by."""
 
 FLOW_CHECKS: tuple[FlowCheck, ...] = (
     leftovers.CHECK,

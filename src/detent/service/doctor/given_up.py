@@ -29,7 +29,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 def _matters(chart: Chart, row: Row) -> bool:
     parent = chart.parent(row)
-    return parent is None or chart.phase(parent) in (Phase.ACTIVE, Phase.WAITING)
+    return parent is None or not chart.final(parent)
 
 
 CHECK = FlowCheck("given_up", look)

@@ -136,7 +136,7 @@ def _undefined(kind: Kind, flow: Row, error: NotFound) -> Finding:
 def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
     """What the checks find on a chart, in the order in which it is mended."""
     tenant_id = chart.flow["tenant_id"]
-    for checks in (FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS):
+    for checks in (*FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS):
         found = [(check, one._replace(tenant_id=tenant_id)) for check in checks for one in check.look(chart)]
         if found:
             return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb
-from detent.service import advance
+from detent.service import advance, elements
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.doctor.misplaced import is_misplaced
@@ -31,14 +31,26 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 def _stalls(chart: Chart, row: Row) -> bool:
-    """Elements wait though there is room for them, or all are done. What failed among them is another finding."""
-    elements = chart.elements(row)
-    if any(chart.phase(one) in (Phase.FAILED, Phase.GONE) for one in elements):
+    """Elements wait though there is room for them or later ones have begun, or all are done. What failed among them is
+    another finding."""
+    rows = chart.elements(row)
+    if any(chart.phase(one) in (Phase.FAILED, Phase.GONE) for one in rows):
         return False
     for_each = chart.shape.steps[row["name"]].for_each
-    busy = sum(one["id"] in chart.jobs or chart.phase(one) is Phase.ACTIVE for one in elements)
-    waiting = any(one["id"] not in chart.jobs and chart.phase(one) is Phase.WAITING for one in elements)
-    return not busy or (waiting and for_each is not None and busy < for_each.limit)
+    waiting = [one for one in rows if not _begun(chart, one)]
+    busy = sum(one["id"] in chart.jobs or chart.phase(one) is Phase.ACTIVE for one in rows)
+    room = for_each is not None and busy < for_each.limit
+    return not busy or bool(waiting and room) or bool(_left_out(chart, rows))
+
+
+def _begun(chart: Chart, row: Row) -> bool:
+    return row["id"] in chart.jobs or chart.phase(row) is not Phase.WAITING
+
+
+def _left_out(chart: Chart, rows: list[Row]) -> list[Row]:
+    """Those that wait although later ones have begun: they begin in their order."""
+    last = max((one["place"] for one in rows if _begun(chart, one)), default=-1)
+    return [one for one in rows if not _begun(chart, one) and one["place"] < last]
 
 
 async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
@@ -46,7 +58,8 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
     advance.begin_flow(scene)
     if not chart.elements(row):
         _put_back(scene, row)
-        await scene.write()
+    await elements.begin(scene, row, _left_out(chart, chart.elements(row)))
+    await scene.write()
     await advance.restart(scene)
 
 
