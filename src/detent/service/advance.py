@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from detent.errors import BadInput, NotFound
+from detent.flow.expression import Wrong
 from detent.flow.phase import Phase
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
@@ -211,9 +213,7 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
         case Begin.GATE:
             await gates.open_gate(scene, row)
         case Begin.SUBFLOW:
-            scene.move(row, Verb.START)
-            await subflows.start(scene, row)
-            await scene.look_again()
+            await _begin_subflow(scene, row)
         case Begin.CREW:
             scene.move(row, Verb.START)
             await subflows.muster(scene, row)
@@ -223,6 +223,18 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
             fail_step(scene, row, how.why)
             await fail(scene, row)
     return False
+
+
+async def _begin_subflow(scene: Scene, row: Row) -> None:
+    """What cannot be started, because there is no such flow or its inputs do not fit, fails the step."""
+    scene.move(row, Verb.START)
+    try:
+        await subflows.start(scene, row)
+    except (BadInput, NotFound, Wrong) as error:
+        scene.move(row, Verb.FAIL, str(error), error=str(error))
+        await fail(scene, row)
+    else:
+        await scene.look_again()
 
 
 # --- ending

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from detent import ids
-from detent.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, NotFound
+from detent.errors import (
+    AlreadyDecided,
+    ApprovalChanged,
+    BadInput,
+    DetentError,
+    InvalidTransition,
+    NotFound,
+    StoreError,
+)
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
@@ -24,6 +34,8 @@ from detent.store.records import DEFAULT_TENANT
 from detent.store.templates import NewTemplate, Template
 
 T = TypeVar("T")
+
+logger = logging.getLogger("detent")
 
 Library = Mapping[str, Flow]
 """Flows that steps of another one are, by what those steps call them."""
@@ -315,13 +327,30 @@ async def wake(store: Store, limit: int = 100) -> int:
     actor = Actor("clock")
     for kind in KINDS.values():
         for flow in await store.flows_to_wake(kind.flow, limit):
-            await change(store, FlowRef(kind, flow["id"]), actor, _woken)
-            moved += 1
+            moved += await _wake_one(store, FlowRef(kind, flow["id"]), actor)
     for approval in await store.expired_gates(limit):
         with suppress(AlreadyDecided):  # somebody answered at the last moment
             await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
         moved += 1
     return moved
+
+
+async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
+    """One that somebody damaged does not keep the others from being moved."""
+    try:
+        await change(store, ref, actor, _woken)
+    except StoreError:
+        raise
+    except DetentError as error:
+        _complain(ref, str(error))
+        return False
+    return True
+
+
+@lru_cache(maxsize=1_000)
+def _complain(ref: FlowRef, error: str) -> None:
+    """Once in a process: its time stays come, and it is looked at again and again."""
+    logger.warning("%s cannot be moved by time: %s; see: detent doctor", ref.public_id, error)
 
 
 async def _woken(scene: Scene) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from detent.errors import FlowBusy
+from detent.errors import DetentError, FlowBusy, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance
 from detent.service.flow_scene import Moved
@@ -15,6 +17,8 @@ from detent.store.protocol import Transaction
 
 TRIES = 50
 
+logger = logging.getLogger("detent")
+
 T = TypeVar("T")
 
 
@@ -23,7 +27,37 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
     that came too late are returned, and have changed nothing."""
     if not any(change.tree_id for change in changes):
         return await store.apply(changes)
-    return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+    try:
+        return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+    except StoreError:
+        raise
+    except DetentError:
+        if not isinstance(store, Begins):
+            raise
+        return await _tree_by_tree(store, changes)
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A store, as opposed to a transaction of one: what fails in it is undone."""
+
+    def transaction(self, tenant_id: int | None = None) -> Any: ...
+
+
+async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]:
+    """One of the flows cannot follow, because somebody damaged it: the others do. Its own jobs end all the same, and
+    what came of them stays with them, for the doctor to find."""
+    late: list[Change] = []
+    for tree in dict.fromkeys(change.tree_id for change in changes):
+        own = [change for change in changes if change.tree_id == tree]
+        try:
+            late += await again_if_moved(store, partial(_applied, changes=own), 2 * len(own))
+        except StoreError:
+            raise
+        except DetentError as error:
+            logger.warning("a flow cannot follow its jobs: %s; see: detent doctor", error)
+            late += await store.apply(own)
+    return late
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from detent.errors import DetentError, NotFound, StoreError
@@ -23,6 +23,10 @@ AT_ONCE = 100
 ROUNDS = 20
 TWICE = 2
 """What is still there after that many repairs is not mended by them."""
+
+
+Place = tuple[str, str, int, str]
+Places = Counter[Place]
 
 
 class Repair(NamedTuple):
@@ -64,19 +68,32 @@ async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = No
     meanwhile is found well, and left alone."""
     found = await examine(store, limits, tenant_id)
     repairs: list[Repair] = []
-    done: Counter[tuple[str, str, int, str]] = Counter()
+    done: Places = Counter()
     for _ in range(ROUNDS):
-        before = len(repairs)
-        for seen in await _flows(store, limits, tenant_id):
-            if any(finding.fix for finding in seen.findings):
-                repairs += await _treated(store, seen.ref, limits, done)
-        for check, finding in await _others(store, limits, tenant_id):
-            if finding.fix and done[finding.place] < TWICE:
-                repairs.append(await _mended(store, check, finding))
-                done[finding.place] += 1
-        if len(repairs) == before:
+        made = await _one_round(store, limits, tenant_id, done)
+        repairs += made
+        done.update(repair.finding.place for repair in made if repair.error is None)
+        if all(repair.error for repair in made):
             break
-    return Outcome(found, repairs, await examine(store, limits, tenant_id) if repairs else found)
+    return Outcome(found, _lasting(repairs), await examine(store, limits, tenant_id) if repairs else found)
+
+
+async def _one_round(store: Store, limits: Limits, tenant_id: int | None, done: Places) -> list[Repair]:
+    """Each finding is mended once; what could not be may be in the next round, when others are."""
+    repairs: list[Repair] = []
+    for seen in await _flows(store, limits, tenant_id):
+        if any(finding.fix for finding in seen.findings):
+            repairs += await _treated(store, seen.ref, limits, done)
+    for check, finding in await _others(store, limits, tenant_id):
+        if finding.fix and done[finding.place] < TWICE:
+            repairs.append(await _mended(store, check, finding))
+    return repairs
+
+
+def _lasting(repairs: list[Repair]) -> list[Repair]:
+    """Without those that failed before they succeeded, or failed again."""
+    last = {repair.finding.place: repair for repair in repairs}
+    return [repair for repair in repairs if repair.error is None or repair is last[repair.finding.place]]
 
 
 # --- flows
@@ -90,7 +107,7 @@ async def _flows(store: Store, limits: Limits, tenant_id: int | None) -> list[_S
             async with store.snapshot() as reader:
                 seen = [await _examined(reader, kind, key, limits) for key in keys]
             found += [one for one in seen if one.findings]
-    return found
+    return sorted(found, key=lambda one: one.ref.id)  # flows before those inside them
 
 
 async def _suspects(store: Store, kind: Kind, tenant_id: int | None) -> AsyncIterator[list[int]]:
@@ -143,28 +160,26 @@ def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
     return []
 
 
-async def _treated(
-    store: Store, ref: FlowRef, limits: Limits, done: Counter[tuple[str, str, int, str]]
-) -> list[Repair]:
+async def _treated(store: Store, ref: FlowRef, limits: Limits, done: Places) -> list[Repair]:
     """One repair after the other, until there is none left to make."""
     repairs: list[Repair] = []
-    while (repair := await _repaired(store, ref, limits, done)) is not None:
+    tried: set[Place] = set()
+    while (repair := await _repaired(store, ref, limits, done, tried)) is not None:
         repairs.append(repair)
-        done[repair.finding.place] += 1
+        tried.add(repair.finding.place)
     return repairs
 
 
-async def _repaired(
-    store: Store, ref: FlowRef, limits: Limits, done: Mapping[tuple[str, str, int, str], int]
-) -> Repair | None:
-    tried: list[Finding] = []
+async def _repaired(store: Store, ref: FlowRef, limits: Limits, done: Places, tried: set[Place]) -> Repair | None:
+    mending: list[Finding] = []
 
     async def work(scene: Scene) -> Finding | None:
-        tried.clear()
+        mending.clear()
         chart = await Chart.of(scene.tx, scene.kind, scene.flow, limits)
         for check, finding in looked(chart):
-            if finding.fix and check.mend is not None and done[finding.place] < TWICE:
-                tried.append(finding)
+            new = finding.place not in tried and done[finding.place] < TWICE
+            if finding.fix and check.mend is not None and new:
+                mending.append(finding)
                 scene.actor, scene.steps = Actor(DOCTOR, finding.says), dict(chart.steps)
                 await check.mend(scene, chart, finding)
                 return finding
@@ -175,7 +190,7 @@ async def _repaired(
     except StoreError:
         raise
     except DetentError as error:
-        return Repair(tried[0], str(error)) if tried else None
+        return Repair(mending[0], str(error)) if mending else None
     return None if finding is None else Repair(finding)
 
 
