@@ -25,7 +25,6 @@ from detent.store.templates import Template
 
 MOST_AT_ONCE = 10_000
 EVENTS_SHOWN = 15
-_ENTITIES = {name for kind in KINDS.values() for name in (kind.flow.name, kind.step.name)}
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "held_at", "wake_at")
 
 
@@ -134,7 +133,7 @@ async def story(store: Reader, ref: FlowRef) -> Story:
         await _inner(store, flow, steps),
         await store.forks(ref.id) if ref.kind.flow is WORKSTREAM else [],
         around[0] if around else None,
-        await _events(store, ref, flow),
+        await _events(store, ref, flow, {row["id"] for row in steps}),
     )
 
 
@@ -169,13 +168,14 @@ async def _inner(store: Reader, flow: Row, steps: list[Row]) -> dict[int, list[F
     return found
 
 
-async def _events(store: Reader, ref: FlowRef, flow: Row) -> list[Event]:
+async def _events(store: Reader, ref: FlowRef, flow: Row, steps: set[int]) -> list[Event]:
     """The last moves of it and of its steps, the newest last."""
     own = EventFilter(flow["tenant_id"], ref.kind.flow.name, ref.id)
     belongs = EventFilter(flow["tenant_id"], correlation_id=flow["correlation_id"] or ref.public_id)
     found = await store.events(own, limit=EVENTS_SHOWN, newest_first=True)
     found += await store.events(belongs, limit=4 * EVENTS_SHOWN, newest_first=True)
-    mine = {(event.entity, event.entity_id, event.seq): event for event in found if event.entity in _ENTITIES}
+    about = {(ref.kind.flow.name, ref.id), *((ref.kind.step.name, key) for key in steps)}
+    mine = {(event.entity_id, event.seq): event for event in found if (event.entity, event.entity_id) in about}
     return sorted(mine.values(), key=lambda event: (event.ts, event.id))[-EVENTS_SHOWN:]
 
 
