@@ -103,12 +103,19 @@ async def call(ctx: Context, task: Task) -> Any:
     """A Python function with the arguments of `with`. One whose first parameter is called ctx gets the context, and can
     keep checkpoints of its own; one that is not async runs in a thread."""
     function = _function(task.step.call or "")
-    first = next(iter(inspect.signature(function).parameters), None)
-    arguments = [ctx] if first == "ctx" else []
+    arguments = [ctx] if _first_parameter(function) == "ctx" else []
     bound = partial(function, *arguments, **task.step.with_)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str | None:
+    """Some that are built in do not tell their parameters, and want no context."""
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except ValueError:
+        return None
 
 
 def _function(named: str) -> Callable[..., Any]:
