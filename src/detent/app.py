@@ -38,6 +38,7 @@ from detent.window import Window
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.settings import Settings
+from detent.worker.start_kind import StartKind
 from detent.worker.step_kinds import StepKinds
 from detent.worker.worker import Worker
 
@@ -494,7 +495,8 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        kinds = {**StepKinds(self.open, config=partial(read_config, self._config)).job_types(), **self.kinds}
+        steps = StepKinds(self.open, config=partial(read_config, self._config))
+        kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )

@@ -216,6 +216,12 @@ class FlowBusy(DetentError):
     status = 503
 
 
+class NothingAsked(DetentError):
+    """{id} is {state}: its step {step} is {step_state}, and asks nothing"""
+
+    status = 409
+
+
 class AlreadyDecided(DetentError):
     """{id} was {decision}{by} before, and stays so"""
 

@@ -200,6 +200,19 @@ async def test_a_flow_inside_a_flow_gives_its_results_to_the_step_it_is(app: Det
     assert json.loads(output.output or "")["n"] == 7
 
 
+async def test_a_function_that_is_built_in_can_be_called(app: Detent) -> None:
+    """Some do not tell their parameters, and were never called."""
+    ref, store = await carried_out(app, flow(step("a", call="time:time")))
+    assert (await states(store, ref))[0] == "S_SUCCESS"
+
+
+async def test_a_flow_of_which_nothing_is_to_be_done_begins_and_ends(app: Detent) -> None:
+    """It went from its first state to its last, which no move does, and could not be started at all."""
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a", when="1 == 2"), step("b", "a", when="1 == 2")))
+    assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SKIPPED", "b": "S_SKIPPED"})
+
+
 async def test_a_cancelled_flow_leaves_nothing_behind(app: Detent) -> None:
     definition = flow(
         step("a"), step("sign", "a", approval={}), step("b", "sign"), step("w", **{"call": "time:sleep", "with": {}})

@@ -11,22 +11,28 @@ import typer
 
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from detent.cli.flow_commands import Inputs
 from detent.cli.jobs import WIDE_ENOUGH, lines, state_name
+from detent.errors import BadInput
+from detent.flow.inputs import bound
+from detent.flow_files import read
 from detent.lifecycle import JOB
 from detent.schedule import Rule
 from detent.service import jobs as job_service
 from detent.service import schedules as service
+from detent.service import templates
 from detent.service.entities import public_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from detent.store import Store
+    from detent.store import NewJob, Store
     from detent.store.schedules import Schedule
 
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+FILES = (".yaml", ".yml")
 
 
 @app.command("list")
@@ -65,7 +71,11 @@ def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_jso
 @app.command()
 def add(
     name: Name,
-    kind: Annotated[str, typer.Option(metavar="KIND", help="What to do: the name of a declared job.")],
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="What to do: the name of a declared job.")] = None,
+    flow: Annotated[
+        str | None, typer.Option(metavar="FILE|TEMPLATE", help="Or the flow to start, by its file or its template.")
+    ] = None,
+    inputs: Inputs = None,
     cron: Annotated[
         str | None, typer.Option(metavar="EXPR", help="Minute, hour, day, month, weekday, such as '0 9 * * mon'.")
     ] = None,
@@ -80,11 +90,17 @@ def add(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Add a schedule. Use the queue its kind of job is declared with, for it is not known here."""
+    """Add a schedule of a job or a flow. Use the queue its kind of job is declared with, for it is not known here. A
+    flow from a file stays as it is now; one by the name of its template is the newest at each tick."""
     declared = service.Declaration.of(name, Rule.of(cron, every, tz), catch_up)
+    if (kind is None) == (flow is None):
+        raise BadInput(what="a schedule starts one of both: say --kind KIND, or --flow FILE")
 
     async def put(store: Store, tenant_id: int) -> tuple[Schedule, int]:
-        job = job_service.new_job(tenant_id, kind, payload, queue=queue)
+        if flow is not None:
+            job = await _start(store, tenant_id, flow, inputs or [], queue)
+        else:
+            job = job_service.new_job(tenant_id, kind or "", payload, queue=queue)
         return await service.add(store, declared, job, operator()), await store.now()
 
     made, now = asyncio.run(with_tenant(db, tenant, put))
@@ -128,6 +144,20 @@ def run_now(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_
 
     id = asyncio.run(with_tenant(db, tenant, run))
     screen.emit({"name": name, "job": id}, lambda: f"{id} is queued.", as_json)
+
+
+async def _start(store: Store, tenant_id: int, flow: str, pairs: list[str], queue: str) -> NewJob:
+    """The job that starts a flow; what is wrong with its inputs is said now, not at each tick."""
+    if flow.endswith(FILES):
+        given_file = read(flow)
+        template = await templates.put(store, tenant_id, given_file.flow, given_file.library)
+        named = template.public_id
+    else:
+        template, named = await templates.find(store, tenant_id, flow), flow
+    definition = templates.flow_of(template)
+    given = templates.given(definition, pairs)
+    bound(definition, given)
+    return service.start_of(tenant_id, named, given, queue)
 
 
 async def _change(change: Any, name: str, tenant: str, db: str | None) -> Schedule:

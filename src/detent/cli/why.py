@@ -1,4 +1,4 @@
-"""`detent why`: what keeps a job or a crew where it is."""
+"""`detent why`: what keeps a job, a crew, a step or a flow where it is."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from detent.store import Store
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The job or crew, by its public id.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job, crew, step, run or workstream, by its public id.")]
 
 
 def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Tell why a job or a crew is not moving: everything in its way, what binds first coming first, and when it
-    clears."""
+    """Tell why something is not moving: everything in its way, what binds first coming first, and when each clears."""
 
     async def read(store: Store, tenant_id: int) -> tuple[whys.Told, int]:
         return await whys.explained(store, tenant_id, id), await store.now()
@@ -37,9 +36,11 @@ def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: sc
 
 def _told(told: whys.Told, now: int) -> str:
     row, reasons = told.row, told.reasons
-    head = f"{public_id(told.lifecycle.name, row['id'])} ({row['kind']}) is {row['state']}"
+    name = row.get("kind") or row.get("name")
+    head = f"{public_id(told.lifecycle.name, row['id'])} ({name}) is {row['state']}"
     lines = [f"{head}: {_line(reasons[0], now)}", *(f"  also: {_line(reason, now)}" for reason in reasons[1:])]
-    return "\n".join([*lines, *(f"  try: {reason.todo}" for reason in reasons if reason.todo)])
+    todos = dict.fromkeys(reason.todo for reason in reasons if reason.todo)
+    return "\n".join([*lines, *(f"  try: {todo}" for todo in todos)])
 
 
 def _line(reason: Reason, now: int) -> str:

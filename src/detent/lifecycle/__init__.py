@@ -4,7 +4,7 @@ from detent.lifecycle.agent import AGENT
 from detent.lifecycle.breaker import BREAKER
 from detent.lifecycle.crew import CREW
 from detent.lifecycle.job import JOB
-from detent.lifecycle.machine import Change, Lifecycle, Move, Note, Right, State, Token, Verb, decide, insist
+from detent.lifecycle.machine import Change, Lifecycle, Move, Note, Right, State, Token, Verb, decide, insist, override
 from detent.lifecycle.run import RUN
 from detent.lifecycle.run_step import RUN_STEP
 from detent.lifecycle.worker import WORKER
@@ -37,4 +37,5 @@ __all__ = [
     "Verb",
     "decide",
     "insist",
+    "override",
 ]

@@ -56,6 +56,7 @@ class Verb(StrEnum):
     PROBE = "probe"
     CLOSE = "close"
     REOPEN = "reopen"
+    OVERRIDE = "override"
 
 
 class Right(Enum):
@@ -186,6 +187,7 @@ class Lifecycle:
     linked: tuple[str, ...] = ()
     _by_trigger: dict[tuple[str, str], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
     _by_verb: dict[tuple[str, Verb], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
+    _overrides: dict[str, Move] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         named = tuple(move if move.event else _named(self.name, move) for move in self.moves)
@@ -194,6 +196,8 @@ class Lifecycle:
             for source in move.sources:
                 _append(self._by_trigger, (source.name, move.trigger), move)
                 _append(self._by_verb, (source.name, move.verb), move)
+        for state in self.states:
+            self._overrides[state.name] = self._override_to(state)
         check(self)
 
     def __hash__(self) -> int:
@@ -217,6 +221,21 @@ class Lifecycle:
     def override_event(self) -> str:
         """The event type of an override, told apart from every move."""
         return f"{self.name.replace('-', '_')}_overridden"
+
+    def override_to(self, state: str) -> Move:
+        """What an override to that state writes: no move of the lifecycle, and never found among its moves."""
+        return self._overrides[state]
+
+    def _override_to(self, state: State) -> Move:
+        return Move(
+            OVERRIDE,
+            Verb.OVERRIDE,
+            self.states,
+            state,
+            self.override_event,
+            raises_epoch=self.fenced,
+            leaves_final=True,
+        )
 
     @property
     def reserved_triggers(self) -> frozenset[str]:
@@ -303,6 +322,25 @@ def decide(
                 *[record[column] for column in lifecycle.linked],
             )
     return _refusal(lifecycle, record, trigger, because)
+
+
+def override(
+    lifecycle: Lifecycle, record: Record, state: str, *, reason: str, actor: str | None = None, cause: str | None = None
+) -> Change:
+    """The correction of a record by hand, to any declared state and out of any; what to write. It needs a reason.
+
+    >>> from detent.lifecycle import WORKER
+    >>> gone = {"id": 7, "tenant_id": 1, "state": "TERMINATED", "seq": 4, "epoch": 0}
+    >>> override(WORKER, gone, "IDLE", reason="it was the wrong one").move.event
+    'worker_overridden'
+    """
+    if not reason.strip():
+        raise ValueError("an override needs a reason")
+    linked = [record[column] for column in lifecycle.linked]
+    seen = (record["id"], record["tenant_id"], record["state"], record["seq"], record["epoch"])
+    return Change(
+        lifecycle, lifecycle.override_to(state), *seen, None, None, actor, reason, cause, None, NOTHING, *linked
+    )
 
 
 def insist(decision: Change | InvalidTransition) -> Change:

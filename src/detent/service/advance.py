@@ -223,9 +223,7 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
         case Begin.GATE:
             await gates.open_gate(scene, row)
         case Begin.SUBFLOW:
-            if error := await subflows.start(scene, row):
-                fail_step(scene, row, error)
-                await fail(scene, row)
+            await _begin_subflow(scene, row)
         case Begin.CREW:
             if error := await step_crews.muster(scene, row):
                 fail_step(scene, row, error)
@@ -238,6 +236,13 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
     return False
 
 
+async def _begin_subflow(scene: Scene, row: Row) -> None:
+    """What cannot be started, because there is no such flow or its inputs do not fit, fails the step."""
+    if error := await subflows.start(scene, row):
+        fail_step(scene, row, error)
+        await fail(scene, row)
+
+
 # --- ending
 
 
@@ -247,6 +252,7 @@ async def fail(scene: Scene, step: Row) -> None:
         return
     error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
     scene.jobs.clear()  # what was about to begin does not
+    begin_flow(scene)
     await withdraw(scene, "its flow failed")
     if scene.kind.name == "run":
         scene.move_flow(Verb.FAIL, error, error=error)
@@ -256,7 +262,7 @@ async def fail(scene: Scene, step: Row) -> None:
         scene.move_flow(Verb.FAIL, error, error=error, wake_at=None)
         scene.move_flow(Verb.RETRY, wake_at=now + pause_us(scene.flow["retry_count"] + 1))
         return
-    patience = _patience_us(scene)
+    patience = patience_us(scene)
     scene.move_flow(Verb.FAIL, error, error=error, wake_at=now + patience)
     if not patience:
         await give_up(scene, "its steps failed, and nobody is to wait for an operator")
@@ -274,7 +280,7 @@ async def time_out(scene: Scene) -> None:
     await conclude(scene)
 
 
-def _patience_us(scene: Scene) -> int:
+def patience_us(scene: Scene) -> int:
     """How long a failed workstream waits for an operator. One inside another flow does not, unless it says so."""
     definition = scene.shape.flow
     if scene.flow["step_id"] is not None and "abandon_after" not in definition.model_fields_set:
@@ -327,6 +333,7 @@ async def conclude(scene: Scene) -> None:
     if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
+            begin_flow(scene)
             scene.move_flow(Verb.SUCCEED)
     if scene.ends:
         scene.ends = False

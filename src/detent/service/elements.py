@@ -39,7 +39,7 @@ async def go_on(scene: Scene, parent: Row) -> bool:
     working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
     busy = [row for row in rows if row["id"] in working or scene.phase(row) is Phase.ACTIVE]
     waiting = [row for row in rows if scene.phase(row) is Phase.WAITING and row["id"] not in working]
-    await _begin(scene, parent, waiting[: max(0, _limit(scene, parent) - len(busy))])
+    await begin(scene, parent, waiting[: max(0, _limit(scene, parent) - len(busy))])
     return False
 
 
@@ -76,10 +76,11 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
 
 async def _begin_places(scene: Scene, parent: Row, places: Iterable[int]) -> None:
     names = [f"{parent['name']}[{place}]" for place in places]
-    await _begin(scene, parent, await scene.tx.steps(scene.id, names=names) if names else [])
+    await begin(scene, parent, await scene.tx.steps(scene.id, names=names) if names else [])
 
 
-async def _begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> None:
+async def begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> None:
+    """These elements begin."""
     if not rows:
         return
     given = {one.name: one.item for one in await scene.tx.outputs(scene.id, [row["name"] for row in rows])}

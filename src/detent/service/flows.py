@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from detent import ids
-from detent.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, NotFound
+from detent.errors import (
+    AlreadyDecided,
+    ApprovalChanged,
+    BadInput,
+    DetentError,
+    InvalidTransition,
+    NotFound,
+    StoreError,
+)
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
@@ -24,6 +34,8 @@ from detent.store.records import DEFAULT_TENANT
 from detent.store.templates import NewTemplate, Template
 
 T = TypeVar("T")
+
+logger = logging.getLogger("detent")
 
 Library = Mapping[str, Flow]
 """Flows that steps of another one are, by what those steps call them."""
@@ -168,14 +180,15 @@ async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Runs once more what did not succeed of a workstream that failed, whether it has retries left or not."""
 
     async def work(scene: Scene) -> None:
-        await _grant_retry(scene)
+        await grant_retry(scene)
         _insist(scene, scene.kind.flow, scene.flow, Verb.RETRY, Verb.RESUME)
         await advance.next_round(scene, actor.reason or "an operator asked for it")
 
     await change(store, ref, actor, work)
 
 
-async def _grant_retry(scene: Scene) -> None:
+async def grant_retry(scene: Scene) -> None:
+    """One more retry for a workstream that has used up its own."""
     flow = scene.flow
     if scene.kind.name == "workstream" and flow["retry_count"] >= flow["max_retries"]:
         flow["max_retries"] = flow["retry_count"] + 1
@@ -227,7 +240,7 @@ async def reset(store: Store, step: Row, actor: Actor) -> None:
 
 
 async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
-    kind = _kind_of(step)
+    kind = kind_of(step)
 
     async def work(scene: Scene) -> None:
         await scene.look_at_all()
@@ -239,7 +252,7 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
         scene.move(row, verb)
         failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
         if not failed and advance.phases_of_flow(scene) is Phase.FAILED:
-            await _grant_retry(scene)
+            await grant_retry(scene)
             await advance.next_round(scene, actor.reason)
         else:
             await scene.write()
@@ -251,8 +264,17 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
 def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
     """One of these must be possible; else it is said what would be."""
     refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
-    if all(isinstance(refusal, InvalidTransition) for refusal in refusals):
-        raise next(refusal for refusal in refusals if isinstance(refusal, InvalidTransition))
+    refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
+    if len(refused) == len(refusals):
+        first = refused[0]
+        raise InvalidTransition(
+            lifecycle=first.lifecycle,
+            id=ids.public(lifecycle.prefix, row["id"]),
+            from_state=first.from_state,
+            trigger=first.trigger,
+            allowed=first.allowed,
+            because=first.because,
+        )
 
 
 # --- approvals
@@ -270,7 +292,7 @@ async def decide_gate(
     second time is the first one. If what it would release is no longer what was shown, it is asked anew instead, and
     this is `ApprovalChanged`."""
     before = await store.gate(step["tenant_id"], step["id"])
-    ref, actor = FlowRef(_kind_of(step), step["flow_id"]), Actor(by, comment)
+    ref, actor = FlowRef(kind_of(step), step["flow_id"]), Actor(by, comment)
     gate = await change(store, ref, actor, lambda scene: gates.decide_gate(scene, step, decision, by, comment, asked))
     if gate is None:
         raise BadInput(what=f"the step {step['name']} asks nothing now; see: detent approvals list")
@@ -286,7 +308,8 @@ def _told(gate: Approval) -> dict[str, str]:
     return {"decision": gate.decision or gates.EXPIRED, "by": by}
 
 
-def _kind_of(step: Row) -> Kind:
+def kind_of(step: Row) -> Kind:
+    """Which kind of flow a step belongs to."""
     return KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
 
 
@@ -307,13 +330,30 @@ async def wake(store: Store, limit: int = 100) -> int:
     actor = Actor("clock")
     for kind in KINDS.values():
         for flow in await store.flows_to_wake(kind.flow, limit):
-            await change(store, FlowRef(kind, flow["id"]), actor, _woken)
-            moved += 1
+            moved += await _wake_one(store, FlowRef(kind, flow["id"]), actor)
     for approval in await store.expired_gates(limit):
         with suppress(AlreadyDecided):  # somebody answered at the last moment
             await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
         moved += 1
     return moved
+
+
+async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
+    """One that somebody damaged does not keep the others from being moved."""
+    try:
+        await change(store, ref, actor, _woken)
+    except StoreError:
+        raise
+    except DetentError as error:
+        _complain(ref, str(error))
+        return False
+    return True
+
+
+@lru_cache(maxsize=1_000)
+def _complain(ref: FlowRef, error: str) -> None:
+    """Once in a process: its time stays come, and it is looked at again and again."""
+    logger.warning("%s cannot be moved by time: %s; see: detent doctor", ref.public_id, error)
 
 
 async def _woken(scene: Scene) -> None:

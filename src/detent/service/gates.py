@@ -29,10 +29,11 @@ async def open_gate(scene: Scene, row: Row) -> None:
         scene.move_flow(Verb.GATE)
     else:
         scene.move(row, Verb.START)
-    await _ask(scene, row)
+    await ask(scene, row)
 
 
-async def _ask(scene: Scene, row: Row) -> Approval:
+async def ask(scene: Scene, row: Row) -> Approval:
+    """Asks what a step asks that waits for an answer; what is open there and the same stays."""
     step = scene.shape.steps[row["name"]]
     asked = step.approval or Asked.model_validate({})
     action, look = await released(scene, row["name"]), await scene.values(step.references)
@@ -102,7 +103,7 @@ async def decide_gate(
     await scene.look_at([step["name"]])
     row = scene.steps[step["name"]]
     if decision == APPROVED and digest_of(await released(scene, row["name"])) != gate.digest:
-        return await _ask(scene, row)
+        return await ask(scene, row)
     closed = await scene.tx.close_gate(scene.tenant_id, row["id"], decision, by, comment)
     if closed is not None:
         await _follow(scene, row, closed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -14,8 +14,20 @@ from detent.bounds import check_name
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
-from detent.schedule import CatchUp, Rule, check_catch_up, correlation, due, next_tick, next_ticks, zone
+from detent.schedule import (
+    PREFIX,
+    CatchUp,
+    Rule,
+    check_catch_up,
+    correlation,
+    due,
+    next_tick,
+    next_ticks,
+    tick_of,
+    zone,
+)
 from detent.service import limits
+from detent.service.jobs import new_job
 from detent.store import EventFilter, NewJob, Store, Transaction
 from detent.store.schedules import Plan, Schedule
 
@@ -25,6 +37,9 @@ SHOWN_TICKS = 5
 SHOWN_EVENTS = 50
 DECLARED = "code"
 """Who declared what an application declares."""
+
+START = "detent.start"
+"""The built-in kind of job that starts a flow."""
 
 logger = logging.getLogger("detent")
 
@@ -135,6 +150,24 @@ def plan(schedule: Schedule, now: int) -> Plan | None:
 def _complain(name: str, error: str) -> None:
     """Once in a process: the schedule stays due, and is looked at again and again."""
     logger.warning("schedule %s cannot be fired here: %s", name, error)
+
+
+def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:
+    """The job of a schedule that starts a flow: a template by its id, or the newest of a name."""
+    said = json.dumps({"flow": flow, "inputs": dict(inputs)}, separators=(",", ":"))
+    return new_job(tenant_id, START, said, queue=queue)
+
+
+def flow_key(correlation_id: str) -> str | None:
+    """The key of the flow that a tick starts, from what the tick's job belongs to; none if it belongs to no tick.
+
+    >>> flow_key(correlation("nightly", 1_794_762_620_000_000)), flow_key("job_1")
+    ('schedule:nightly:2026-11-15T17:10:20.000000Z', None)
+    """
+    if tick_of(correlation_id) is None:
+        return None
+    name, _, tick = correlation_id.removeprefix(PREFIX).rpartition("@")
+    return f"schedule:{name}:{tick}"
 
 
 def _job(schedule: Schedule, tick: int, by: str) -> NewJob:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance, breakers, crew_moves
-from detent.service.entities import public_id
 from detent.service.flow_scene import Moved
 from detent.store import Store
 from detent.store.blobs import RESULT_BLOB
@@ -17,7 +17,7 @@ from detent.store.protocol import Transaction
 
 TRIES = 50
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("detent")
 
 T = TypeVar("T")
 
@@ -31,18 +31,33 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
         return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
     except StoreError:
         raise
-    except Exception as error:
-        return await _one_by_one(store, changes, error)
+    except Exception:
+        if not isinstance(store, Begins):
+            raise
+        return await _tree_by_tree(store, changes)
 
 
-async def _one_by_one(store: Store | Transaction, changes: Sequence[Change], error: Exception) -> list[Change]:
-    """What follows from one of these moves cannot be done. It must not end a worker, nor keep back the others: the job
-    alone is moved, and keeps its result; its step is left to `detent doctor`."""
-    if len(changes) > 1:
-        return [late for change in changes for late in await applied(store, [change])]
-    id = public_id(changes[0].lifecycle.name, changes[0].id)
-    logger.error("%s moves without its step: %s; see: detent doctor", id, error, exc_info=error)
-    return await store.apply(changes)
+@runtime_checkable
+class Begins(Protocol):
+    """A store, as opposed to a transaction of one: what fails in it is undone."""
+
+    def transaction(self, tenant_id: int | None = None) -> Any: ...
+
+
+async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]:
+    """One of the flows cannot follow, because somebody damaged it: the others do. Its own jobs end all the same, and
+    what came of them stays with them, for the doctor to find. It must not end a worker."""
+    late: list[Change] = []
+    for tree in dict.fromkeys(change.tree_id for change in changes):
+        own = [change for change in changes if change.tree_id == tree]
+        try:
+            late += await again_if_moved(store, partial(_applied, changes=own), 2 * len(own))
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.warning("a flow cannot follow its jobs: %s; see: detent doctor", error, exc_info=error)
+            late += await store.apply(own)
+    return late
 
 
 async def applied_and_told(
@@ -53,8 +68,10 @@ async def applied_and_told(
         return await again_if_moved(store, lambda tx: breakers.settle(tx, changes, reports, _applied), 2 * len(changes))
     except StoreError:
         raise
-    except Exception as error:
-        return breakers.Settled(await _one_by_one(store, changes, error), False)
+    except Exception:
+        if not isinstance(store, Begins):
+            raise
+        return breakers.Settled(await _tree_by_tree(store, changes), False)
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:

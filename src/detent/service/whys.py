@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from detent import ids
-from detent.lifecycle import CREW, JOB, Lifecycle
-from detent.service import why, why_crews
+from detent.lifecycle import CREW, JOB, RUN, RUN_STEP, WORKSTREAM, Lifecycle
+from detent.service import why_crews, why_flows
 from detent.service.why import Reason
 from detent.store import Store
 
@@ -19,7 +19,13 @@ class Told(NamedTuple):
     reasons: list[Reason]
 
 
-EXPLAINERS = {JOB: why.why, CREW: why_crews.why}
+EXPLAINERS = {
+    JOB: why_flows.why_job,
+    RUN: why_flows.why,
+    WORKSTREAM: why_flows.why,
+    RUN_STEP: why_flows.why_step,
+    CREW: why_crews.why,
+}
 
 
 async def explained(store: Store, tenant_id: int, id: str) -> Told:

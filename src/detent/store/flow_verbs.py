@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from detent.lifecycle import BREAKER, JOB, WORKSTREAM
 from detent.lifecycle.machine import Lifecycle
 from detent.store.approvals import Approval
-from detent.store.records import Job
+from detent.store.records import Hold, Job
 from detent.store.steps import STEP_COLUMNS, FlowFilter, NewGate, Output
 from detent.store.templates import NewTemplate, Template
 
@@ -87,6 +88,9 @@ class FlowReads(ABC):
         found = await self._ask(f"subflows_{lifecycle.table}", step_id=step)
         return await self._in_order(lifecycle, found)
 
+    async def forks(self, workstream: int) -> list[dict[str, Any]]:
+        return await self._in_order(WORKSTREAM, await self._ask("forks", id=workstream))
+
     async def flows(
         self,
         lifecycle: Lifecycle,
@@ -113,6 +117,32 @@ class FlowReads(ABC):
     async def gate(self, tenant_id: int, step: int) -> Approval | None:
         found = await self._ask("gate", tenant_id=tenant_id, step_id=step)
         return Approval(*found[0]) if found else None
+
+    # --- for those who look for what is wrong
+
+    async def ended_amiss(
+        self, lifecycle: Lifecycle, success: str, otherwise: Sequence[str], *, after: int = 0, limit: int = 100
+    ) -> list[int]:
+        which = {"state": success, "names": self._list(otherwise), "after": after, "limit": limit}
+        return [row[0] for row in await self._ask(f"ended_amiss_{lifecycle.table}", **which)]
+
+    async def lost_steps(self, states: Sequence[str], limit: int) -> list[dict[str, Any]]:
+        found = await self._ask("lost_steps", names=self._list(states), limit=limit)
+        rows = await self.steps_by_key([row[0] for row in found]) if found else []
+        return sorted(rows, key=lambda row: int(row["id"]))
+
+    async def long_at_work(self, states: Sequence[str], before: int, limit: int) -> list[dict[str, Any]]:
+        which = {"names": self._list(states), "before": before, "limit": limit}
+        return await self._in_order(JOB, await self._ask("long_at_work", **which))
+
+    async def unleased(self, limit: int) -> list[dict[str, Any]]:
+        return await self._in_order(JOB, await self._ask("unleased", limit=limit))
+
+    async def holds(self) -> list[Hold]:
+        return [Hold(*row) for row in await self._ask("holds")]
+
+    async def unclosed_breakers(self, limit: int) -> list[dict[str, Any]]:
+        return await self._in_order(BREAKER, await self._ask("unclosed_breakers", limit=limit))
 
     async def _in_order(self, lifecycle: Lifecycle, found: Rows) -> list[dict[str, Any]]:
         keys = [row[0] for row in found]

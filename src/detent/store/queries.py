@@ -223,6 +223,8 @@ class Catalogue:
             sets["started_at"] = f"coalesce({table}.started_at, {at})"
         if move.target.final:
             sets["completed_at"] = f"coalesce({table}.completed_at, {at})"
+        elif move.leaves_final:
+            sets["completed_at"] = "NULL"
         return ", ".join(f"{column} = {value}" for column, value in sets.items())
 
     def _claim_assignments(self, triggers: tuple[str, ...]) -> str:

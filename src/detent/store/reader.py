@@ -20,6 +20,7 @@ from detent.store.records import (
     Expired,
     Expiry,
     Held,
+    Hold,
     Job,
     JobFilter,
     LimitRule,
@@ -241,6 +242,10 @@ class Reader(Protocol):
         """The flows of that kind that a step of another flow consists of, the newest first."""
         ...
 
+    async def forks(self, workstream: int) -> list[dict[str, Any]]:
+        """The workstreams that were forked from one, the newest first."""
+        ...
+
     async def flows(
         self, lifecycle: Lifecycle, wanted: FlowFilter = ..., *, after: int | None = None, limit: int = 100
     ) -> list[dict[str, Any]]:
@@ -253,6 +258,35 @@ class Reader(Protocol):
 
     async def next_flow_wake(self) -> int | None:
         """When the next flow or question of one will be moved by time; none if none will."""
+        ...
+
+    async def ended_amiss(
+        self, lifecycle: Lifecycle, success: str, otherwise: Sequence[str], *, after: int = 0, limit: int = 100
+    ) -> list[int]:
+        """Flows of one kind that have ended although a step, a job or a question of theirs has not, or with `success`
+        although a step ended in one of the other states: after that key, at most so many."""
+        ...
+
+    async def lost_steps(self, states: Sequence[str], limit: int) -> list[dict[str, Any]]:
+        """Steps in these states whose job has ended or is gone, and for which no other job works, at most so many."""
+        ...
+
+    async def long_at_work(self, states: Sequence[str], before: int, limit: int) -> list[dict[str, Any]]:
+        """Jobs with workers that have been in one of these states since before then, the longest first, at most so
+        many."""
+        ...
+
+    async def unleased(self, limit: int) -> list[dict[str, Any]]:
+        """Jobs that a worker is said to have though none has a lease on them, at most so many."""
+        ...
+
+    async def holds(self) -> list[Hold]:
+        """What holds back jobs in queues, other than limits; how many jobs of which tenant, and since when at the
+        longest."""
+        ...
+
+    async def unclosed_breakers(self, limit: int) -> list[dict[str, Any]]:
+        """Breakers of any tenant that are not closed, at most so many."""
         ...
 
     async def expired_gates(self, limit: int) -> list[Approval]:

@@ -165,6 +165,15 @@ FORGOTTEN = ("forget_recent_jobs", "forget_uses", "forget_limit_rows")
 """The statements that drop what limits and windows need no longer."""
 
 
+class Hold(NamedTuple):
+    """What holds back jobs of a tenant in its queues: how many, and since when at the longest."""
+
+    tenant_id: int
+    held_by: str
+    jobs: int
+    since: int
+
+
 class LimitRule(NamedTuple):
     """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
     many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""

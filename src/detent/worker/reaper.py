@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from typing import Any
 
 from detent.errors import StoreError
-from detent.lifecycle import JOB, Change, decide, insist
 from detent.service import settle
-from detent.store import Job, Store
+from detent.service.leases import reaped
+from detent.store import Store
 from detent.worker.outage import Outage
+
+__all__ = ["Reaper", "reaped"]
 
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 500
@@ -45,17 +45,3 @@ class Reaper:
             await settle.applied(self._store, changes)
             self._found()
         return len(jobs)
-
-
-def reaped(job: Job, now: int) -> Change:
-    """Back into the queue while attempts are left; otherwise the end its policy asks for."""
-    error = f"the lease of its worker ended in attempt {job.attempts} of {job.max_attempts}"
-    facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
-    if job.attempts < job.max_attempts:
-        return insist(decide(JOB, job, "expire", reason=error, **facts))
-    values = {"error": error}
-    if job.on_exhausted == "fail":
-        return insist(decide(JOB, job, "fail", reason=error, values=values, **facts))
-    detail = json.dumps({"stage": "exec", "last_lease_expires_at": job.lease_until})
-    code = "exhausted_retries"
-    return insist(decide(JOB, job, "dead_letter", reason=code, reason_code=code, detail=detail, values=values, **facts))

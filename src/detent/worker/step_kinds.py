@@ -176,9 +176,10 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
 
 
 def _first_parameter(function: Callable[..., Any]) -> str | None:
+    """Some that are built in do not tell their parameters, and want no context."""
     try:
         return next(iter(inspect.signature(function).parameters), None)
-    except ValueError:  # one that is built in may have none that can be told
+    except ValueError:
         return None
 
 

@@ -70,6 +70,51 @@ SELECT {job_columns} FROM jobs WHERE tree_id = :tree_id AND completed_at IS NULL
 -- The flows a step consists of, the newest first.
 SELECT id FROM {flows} WHERE step_id = :step_id ORDER BY id DESC;
 
+-- name: forks
+-- The workstreams that were forked from one, the newest first.
+SELECT id FROM workstreams WHERE forked_from = :id ORDER BY id DESC;
+
+-- name: ended_amiss
+-- Flows that have ended although a step or a job of theirs has not, or in that state although a step ended in one of
+-- these. What has not ended has small indexes; what has is looked through.
+SELECT f.id FROM {flows} AS f WHERE f.completed_at IS NOT NULL AND f.id > :after AND (
+    EXISTS (SELECT 1 FROM steps AS s WHERE s.flow_id = f.id AND s.completed_at IS NULL)
+    OR EXISTS (SELECT 1 FROM jobs AS j JOIN steps AS s ON s.id = j.step_id
+        WHERE j.tree_id = coalesce(f.tree_id, f.id) AND j.completed_at IS NULL AND s.flow_id = f.id)
+    OR EXISTS (SELECT 1 FROM approvals AS a JOIN steps AS s ON s.id = a.step_id
+        WHERE a.step_id IS NOT NULL AND a.decision IS NULL AND s.flow_id = f.id)
+    OR (f.state = CAST(:state AS text) AND EXISTS (SELECT 1 FROM steps AS s
+        WHERE s.flow_id = f.id AND s.parent_id IS NULL AND s.state IN {names})))
+ORDER BY f.id LIMIT :limit;
+
+-- name: lost_steps
+-- Steps in these states whose job has ended or is gone, and for which no other works. Workers ask again and again, so only
+-- the index of what has not ended is read.
+SELECT s.id FROM steps AS s {by_unfinished_steps} LEFT JOIN jobs AS j ON j.id = s.job_id
+WHERE s.flow_id IS NOT NULL AND s.completed_at IS NULL AND s.job_id IS NOT NULL AND s.state IN {names}
+    AND (j.id IS NULL OR (j.completed_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM jobs AS o
+        WHERE o.tree_id = j.tree_id AND o.completed_at IS NULL AND o.step_id = s.id)))
+LIMIT :limit;
+
+-- name: long_at_work
+-- Jobs with workers that have been in one of these states since before then, the longest first.
+SELECT id FROM jobs WHERE state IN ({job.assigned}, {job.running}) AND state IN {names} AND updated_at <= :before
+ORDER BY updated_at LIMIT :limit;
+
+-- name: unleased
+-- Jobs that a worker is said to have, though none holds a lease on them.
+SELECT id FROM jobs WHERE state IN ({job.assigned}, {job.running}) AND lease_until IS NULL ORDER BY id LIMIT :limit;
+
+-- name: holds
+-- What holds back jobs in queues, other than limits: how many, and since when at the longest.
+SELECT tenant_id, held_by, count(*), min(updated_at) FROM jobs
+WHERE state = {job.queued} AND held_by IS NOT NULL AND held_by <> 'limit'
+GROUP BY tenant_id, held_by ORDER BY tenant_id, held_by;
+
+-- name: unclosed_breakers
+-- Breakers that are open, or were and are being tried.
+SELECT id FROM breakers WHERE state IN ({breaker.OPEN}, {breaker.HALF_OPEN}) ORDER BY id LIMIT :limit;
+
 -- name: listed
 -- Flows, the newest first.
 SELECT id FROM {flows} WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)

@@ -62,6 +62,10 @@ UPDATE crews SET {moves}, result = :result, result_hash = :result_hash {applies}
 -- Why stays with it.
 UPDATE crews SET {moves}, error = :error {applies};
 
+-- name: job.override
+-- Whoever held it holds it no longer; back in the queue it is due at once, and waits for nothing but its limit.
+UPDATE jobs SET {moves}, run_at = {now}, lease_until = NULL, waits_for = NULL, held_by = {held_back} {applies};
+
 -- name: run.succeed
 -- Time has nothing to do with it any longer.
 UPDATE runs SET {moves}, wake_at = NULL {applies};
@@ -72,6 +76,10 @@ UPDATE runs SET {moves}, error = :error, wake_at = NULL {applies};
 
 -- name: run.cancel
 -- Time has nothing to do with it any longer.
+UPDATE runs SET {moves}, wake_at = NULL {applies};
+
+-- name: run.override
+-- What time would have done to it before may be wrong now.
 UPDATE runs SET {moves}, wake_at = NULL {applies};
 
 -- name: workstream.step_fails
@@ -92,6 +100,10 @@ UPDATE workstreams SET {moves}, error = NULL, wake_at = NULL {applies};
 
 -- name: workstream.abandon
 -- Time has nothing to do with it any longer.
+UPDATE workstreams SET {moves}, wake_at = NULL {applies};
+
+-- name: workstream.override
+-- What time would have done to it before may be wrong now.
 UPDATE workstreams SET {moves}, wake_at = NULL {applies};
 
 -- name: run-step.succeed

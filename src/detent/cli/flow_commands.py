@@ -1,0 +1,216 @@
+"""What the commands for runs and those for workstreams have in common: lists, one flow with all there is to know, and
+what is done to one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from detent.cli.jobs import WIDE_ENOUGH, lines
+from detent.service import flow_stories as stories
+from detent.service import flows
+from detent.service.definitions import Kind
+from detent.service.entities import actor_name, public_id
+from detent.service.flow_scene import Actor
+from detent.store.steps import FlowFilter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from detent.service.flow_stories import Page, Story
+    from detent.service.flows import FlowRef
+    from detent.store import Store
+
+Row = dict[str, Any]
+Command = Callable[..., None]
+Deed = Callable[["Store", "FlowRef", Actor], Awaitable[Any]]
+
+FlowId = Annotated[str, typer.Argument(metavar="ID", help="By its public id.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; may be repeated.")
+]
+States = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; may be repeated.")
+]
+
+
+def lister(kind: Kind) -> Command:
+    """The command that lists flows of a kind."""
+
+    def list_(
+        state: States = None,
+        name: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this definition.")] = None,
+        inside: Annotated[bool, typer.Option("--inside", help="Those inside other flows, too.")] = False,
+        limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+        after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
+        tenant: Tenant = DEFAULT_TENANT_NAME,
+        db: Db = None,
+        as_json: screen.Json = False,
+    ) -> None:
+        states = stories.states_named(kind.flow, state or [])
+
+        async def read(store: Store, tenant_id: int) -> tuple[Page, int]:
+            wanted = FlowFilter(tenant_id, states, name, inside)
+            return await stories.page(store, kind, wanted, after=after, limit=limit), await store.now()
+
+        page, now = asyncio.run(with_tenant(db, tenant, read))
+        screen.emit(
+            {f"{kind.name}s": [stories.flow_json(kind, row) for row in page.flows], "next": page.next},
+            lambda: _table(kind, page.flows, now) if page.flows else f"No {kind.name}s.",
+            as_json,
+        )
+        if page.next and not as_json:
+            screen.complain(f"There are more; go on with: --after {page.next}")
+
+    return _documented(list_, f"List {kind.name}s, the newest first.")
+
+
+def shower(kind: Kind) -> Command:
+    """The command that shows one flow of a kind."""
+
+    def show(id: FlowId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+        async def read(store: Store, tenant_id: int) -> tuple[Story, int]:
+            return await stories.story(store, await stories.find(store, kind, tenant_id, id)), await store.now()
+
+        story, now = asyncio.run(with_tenant(db, tenant, read))
+        screen.emit(stories.story_json(story), lambda: _story(story, now), as_json)
+
+    return _documented(show, f"Show everything about one {kind.name}: its steps, what it asks, what happened last.")
+
+
+def doer(kind: Kind, deed: Deed, says: str, doc: str) -> Command:
+    """A command that does something to one flow of a kind, and says what it is then."""
+
+    def do(
+        id: FlowId,
+        reason: Reason = None,
+        tenant: Tenant = DEFAULT_TENANT_NAME,
+        db: Db = None,
+        as_json: screen.Json = False,
+    ) -> None:
+        async def change(store: Store, tenant_id: int) -> Row:
+            ref = await stories.find(store, kind, tenant_id, id)
+            await deed(store, ref, Actor(operator(), reason))
+            (row,) = await store.rows(kind.flow, [ref.id])
+            return row
+
+        row = asyncio.run(with_tenant(db, tenant, change))
+        said = says.format(id=public_id(kind.flow.name, row["id"]), state=row["state"])
+        screen.emit(stories.flow_json(kind, row), lambda: said, as_json)
+
+    return _documented(do, doc)
+
+
+def add_common(app: typer.Typer, kind: Kind) -> None:
+    """The commands that flows of every kind have."""
+    app.command("list")(lister(kind))
+    app.command("show")(shower(kind))
+    app.command("hold")(
+        doer(kind, flows.hold, "{id} is held.", f"Hold a {kind.name}: nothing more of it begins; what runs goes on.")
+    )
+    app.command("release")(doer(kind, flows.let_go, "{id} goes on; it is {state}.", f"Let a held {kind.name} go on."))
+
+
+def _documented(command: Command, doc: str) -> Command:
+    command.__doc__ = doc
+    return command
+
+
+# --- drawing
+
+
+def lately(row: Row, now: int) -> str:
+    """How a flow is getting on, in a few words."""
+    if row["completed_at"] is not None:
+        return screen.ago(row["completed_at"], now)
+    if row["held_at"] is not None:
+        return f"held {screen.ago(row['held_at'], now)}"
+    if row["wake_at"] is not None and row["error"] is not None:
+        return f"due {screen.ago(row['wake_at'], now)}"
+    return f"for {screen.span(now - row['updated_at'])}"
+
+
+def _table(kind: Kind, rows: list[Row], now: int) -> RenderableType:
+    wide = screen.stdout().width >= WIDE_ENOUGH
+    table = screen.table(kind.name, "name", "state", "", "error") if wide else screen.table(kind.name, "state")
+    table.columns[0].no_wrap = True
+    for row in rows:
+        id, state = public_id(kind.flow.name, row["id"]), row["state"]
+        if wide:
+            table.add_row(id, row["name"], state, lately(row, now), row["error"] or "")
+        else:
+            table.add_row(f"{id}\n{row['name']}", f"{state}\n{lately(row, now)}")
+    return table
+
+
+def _story(story: Story, now: int) -> RenderableType:
+    from rich.console import Group
+
+    return Group(
+        *lines(_facts(story, now)),
+        "",
+        steps_table(story.steps, now, story),
+        *_questions(story, now),
+        "",
+        _events(story),
+    )
+
+
+def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
+    row, template = story.flow, story.template
+    yield story.kind.name, story.public_id
+    yield "name", row["name"] if template is None else f"{row['name']}, version {template.version}"
+    yield "state", f"{row['state']}, {lately(row, now)}"
+    yield "took", row["completed_at"] and screen.took(stories.took_us(row, now))
+    yield "made", f"{screen.moment(row['created_at'])} ({screen.ago(row['created_at'], now)})"
+    yield "inputs", (row["inputs"] not in (None, "{}") and row["inputs"]) or None
+    yield "retries", f"{row['retry_count']} of {row['max_retries']}" if row.get("max_retries") else None
+    yield "error", row["error"]
+    yield "reason", row["reason"] if row["error"] is None else None
+    yield "cost", f"${story.cost_micros / 1_000_000:.6f}" if story.cost_micros else None
+    yield "key", row["key"]
+    yield "forked from", row.get("forked_from") and public_id("workstream", row["forked_from"])
+    for fork in story.forks:
+        yield "fork", f"{public_id('workstream', fork['id'])} {fork['state']}"
+    if story.around is not None:
+        yield "is the step", f"{story.around['name']} of {stories.step_json(story.around)['flow']}"
+
+
+def steps_table(steps: list[Row], now: int, story: Story | None = None) -> RenderableType:
+    """Steps in the order of their graph: state, attempts, how long, and what there is to say."""
+    table = screen.table("step", "state", "tries", "took", "")
+    for row in steps:
+        name = row["name"] if row["parent_id"] is None else f"  {row['name']}"
+        took = screen.took(stories.took_us(row, now))
+        table.add_row(name, row["state"], str(row["attempts"] or ""), took, _said(row, story))
+    return table
+
+
+def _said(row: Row, story: Story | None) -> str:
+    inner = [] if story is None else story.inner.get(row["id"], [])
+    cost = None if story is None else story.costs.get(row["id"])
+    parts = [stories.remark(row), *(ref.public_id for ref in inner)]
+    parts += [f"${cost / 1_000_000:.6f}"] if cost else []
+    return " · ".join(part for part in parts if part)
+
+
+def _questions(story: Story, now: int) -> Iterator[str]:
+    for one in story.asked:
+        until = "" if one.expires_at is None else f", expires {screen.ago(one.expires_at, now)}"
+        yield f"\n{one.step} asks {one.scope or 'anyone'}{until}: {one.question}"
+        yield f"  approve with: detent approvals approve {one.public_id}"
+
+
+def _events(story: Story) -> RenderableType:
+    table = screen.table("when", "event", "state", "by", "reason")
+    table.columns[0].no_wrap = True
+    for event in story.events:
+        by = actor_name(event.actor) or "–"
+        table.add_row(screen.moment(event.ts), event.type, event.to_state, by, event.reason or "")
+    return table

@@ -1,0 +1,59 @@
+"""`detent override`: an operator's correction of what no move can mend."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from detent.cli import screen
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from detent.service import overrides as service
+from detent.service.doctor.finding import as_json as finding_json
+
+if TYPE_CHECKING:
+    from detent.service.overrides import Overridden
+    from detent.store import Store
+
+
+def override(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Whatever has a lifecycle, by its public id.")],
+    to: Annotated[str, typer.Option("--to", metavar="STATE", help="Any state of its lifecycle.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Put something into a state, whatever state it is in, past its lifecycle. Every history tells it apart from a
+    move. Try what is declared first: detent doctor --fix."""
+
+    async def write(store: Store, tenant_id: int) -> Overridden:
+        return await service.overridden(store, tenant_id, id, to, reason=reason, actor=operator(), dry_run=dry_run)
+
+    done = asyncio.run(with_tenant(db, tenant, write))
+    screen.emit(_shown(done), lambda: "\n".join(_told(done, dry_run)), as_json)
+
+
+def _shown(done: Overridden) -> dict[str, Any]:
+    return {
+        "id": done.public_id,
+        "entity": done.lifecycle.name,
+        "from": done.before["state"],
+        "state": done.state if done.written else done.before["state"],
+        "to": done.state,
+        "written": done.written,
+        "findings": [finding_json(one) for one in done.findings],
+    }
+
+
+def _told(done: Overridden, dry_run: bool) -> list[str]:
+    way = f"{done.before['state']} → {done.state}"
+    if done.before["state"] == done.state:
+        return [f"{done.public_id} is {done.state} already; nothing was changed."]
+    if dry_run:
+        return [f"{done.public_id} would be overridden: {way}; nothing was changed."]
+    told = [f"{done.public_id} was overridden: {way}."]
+    told += [f"  now: {one.says}" for one in done.findings]
+    return told + (["  run: detent doctor --fix"] if done.findings else [])

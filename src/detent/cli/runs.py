@@ -1,0 +1,79 @@
+"""`detent runs`: flows in strict order, with people's approvals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detent.cli import screen
+from detent.cli.approvals import By, Why
+from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from detent.cli.flow_commands import FlowId, add_common, doer
+from detent.service import approvals, flows, gate_answers
+from detent.service import flow_stories as stories
+from detent.service.definitions import KINDS
+
+if TYPE_CHECKING:
+    from detent.store import Store
+    from detent.store.approvals import Approval
+
+app = typer.Typer()
+KIND = KINDS["run"]
+
+add_common(app, KIND)
+app.command("cancel")(doer(KIND, flows.cancel, "{id} is {state}.", "Cancel a run with all that belongs to it."))
+
+Gate = Annotated[
+    str | None, typer.Option("--gate", metavar="STEP", help="Which of its approvals; needed if it has several.")
+]
+
+
+@app.command()
+def approve(
+    id: FlowId,
+    gate: Gate = None,
+    reason: Why = None,
+    by: By = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Approve what a run asks: it goes on. Approving twice changes nothing."""
+    _answer(id, approvals.APPROVED, gate, reason, by, tenant, db, as_json)
+
+
+@app.command()
+def reject(
+    id: FlowId,
+    gate: Gate = None,
+    reason: Why = None,
+    by: By = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Reject what a run asks: it fails."""
+    _answer(id, approvals.REJECTED, gate, reason, by, tenant, db, as_json)
+
+
+def _answer(
+    id: str,
+    decision: str,
+    gate: str | None,
+    reason: str | None,
+    by: str | None,
+    tenant: str,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    async def write(store: Store, tenant_id: int) -> tuple[Approval, str]:
+        ref = await stories.find(store, KIND, tenant_id, id)
+        found = await gate_answers.answer(store, ref, decision, gate=gate, by=by or operator(), comment=reason)
+        (row,) = await store.rows(KIND.flow, [ref.id], ("state",))
+        return found, row["state"]
+
+    found, state = asyncio.run(with_tenant(db, tenant, write))
+    said = f"{found.step} is {decision}, by {found.decided_by}; the run is {state}."
+    screen.emit({**approvals.as_json(found), "run": id, "run_state": state}, lambda: said, as_json)

@@ -1,0 +1,192 @@
+"""Everything about one flow at one moment that says whether it is well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from detent.flow.phase import Phase, phases
+from detent.flow.shape import Shape
+from detent.lifecycle import JOB, Verb
+from detent.service.definitions import KINDS, Kind, shape
+from detent.service.entities import public_id
+from detent.service.flow_scene import Row
+from detent.service.step_jobs import EXECUTED
+from detent.store import Job
+from detent.store.approvals import Approval
+from detent.store.protocol import Reader
+
+JOB_COLUMNS = ("id", "state", "error", "reason", "result", "result_hash", "updated_at", "completed_at")
+
+
+class Limits(NamedTuple):
+    """How long something may stay in a state before it counts as stuck, in microseconds: by state, and in any other."""
+
+    by_state: Mapping[str, int]
+    otherwise: int = 3_600_000_000
+
+    def of(self, state: str) -> int:
+        return self.by_state.get(state, self.otherwise)
+
+
+USUAL = Limits({})
+
+
+@dataclass(slots=True)
+class Chart:
+    """A flow, its steps by name, the jobs that work for them, what is asked at them, and the flows inside them. `ended`
+    are the last jobs of steps that go on though nobody works for them."""
+
+    kind: Kind
+    flow: Row
+    shape: Shape
+    now: int
+    steps: dict[str, Row] = field(default_factory=dict)
+    jobs: dict[int, list[Job]] = field(default_factory=dict)
+    ended: dict[int, Row] = field(default_factory=dict)
+    gates: dict[int, Approval] = field(default_factory=dict)
+    inner: dict[int, list[tuple[Kind, Row]]] = field(default_factory=dict)
+    around: Row | None = None
+    limits: Limits = USUAL
+    first_of_step: bool = True
+
+    @classmethod
+    async def of(cls, reader: Reader, kind: Kind, flow: Row, limits: Limits = USUAL) -> Chart:
+        """Reads it, all in the moment the reader sees."""
+        chart = cls(kind, flow, await shape(reader, flow["tenant_id"], flow["template_id"]), await reader.now())
+        chart.limits = limits
+        chart.steps = {row["name"]: row for row in await reader.steps(flow["id"])}
+        mine = {row["id"] for row in chart.steps.values()}
+        for job in await reader.unfinished_jobs(flow["tree_id"] or flow["id"]):
+            if job.step_id in mine:
+                chart.jobs.setdefault(job.step_id or 0, []).append(job)
+        await chart._look_at_jobs(reader)
+        await chart._look_at_gates(reader)
+        await chart._look_inside(reader)
+        await chart._look_around(reader)
+        return chart
+
+    async def _look_at_jobs(self, reader: Reader) -> None:
+        lost = [row for row in self.steps.values() if self.has_lost_its_job(row) and row["job_id"] is not None]
+        rows = await reader.rows(JOB, [row["job_id"] for row in lost], JOB_COLUMNS) if lost else []
+        self.ended = {row["id"]: row for row in rows}
+
+    async def _look_at_gates(self, reader: Reader) -> None:
+        for row in self.steps.values():
+            if self.step_kind(row) == "approval":
+                asked = await reader.gate(self.flow["tenant_id"], row["id"])
+                if asked is not None:
+                    self.gates[row["id"]] = asked
+
+    async def _look_inside(self, reader: Reader) -> None:
+        for row in self.steps.values():
+            if self.step_kind(row) == "flow" and self.phase(row) is not Phase.WAITING:
+                found = [
+                    (kind, flow) for kind in KINDS.values() for flow in await reader.subflows(kind.flow, row["id"])
+                ]
+                self.inner[row["id"]] = sorted(found, key=lambda one: -one[1]["id"])
+
+    async def _look_around(self, reader: Reader) -> None:
+        step_id = self.flow["step_id"]
+        if step_id is None:
+            return
+        rows = await reader.steps_by_key([step_id])
+        self.around = rows[0] if rows else None
+        newest = [flow["id"] for kind in KINDS.values() for flow in await reader.subflows(kind.flow, step_id)]
+        self.first_of_step = max(newest) == self.flow["id"]
+
+    # --- what it is
+
+    @property
+    def name(self) -> str:
+        return public_id(self.kind.flow.name, self.flow["id"])
+
+    @property
+    def over(self) -> bool:
+        return self.kind.flow.state(self.flow["state"]).final
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self.flow["state"] == success(self.kind))
+
+    @property
+    def failing(self) -> bool:
+        """It has failed, and is not being tried again at this moment."""
+        into = {move.target.name for move in self.kind.flow.moves if move.verb in (Verb.FAIL, Verb.RETRY)}
+        return self.flow["state"] in into and not self.over
+
+    @property
+    def active(self) -> bool:
+        """It goes on, unless it is held."""
+        return not self.over and not self.failing
+
+    @property
+    def held(self) -> bool:
+        return self.flow["held_at"] is not None
+
+    def phase(self, row: Row) -> Phase:
+        return phases(self.kind.step)[row["state"]]
+
+    def final(self, row: Row) -> bool:
+        return self.kind.step.state(row["state"]).final
+
+    @property
+    def own(self) -> dict[str, Row]:
+        """The steps that the definition names; the others are elements of these."""
+        return {name: row for name, row in self.steps.items() if row["parent_id"] is None}
+
+    def parent(self, row: Row) -> Row | None:
+        return next((one for one in self.own.values() if one["id"] == row["parent_id"]), None)
+
+    def elements(self, row: Row) -> list[Row]:
+        return [one for one in self.steps.values() if one["parent_id"] == row["id"]]
+
+    def step_kind(self, row: Row) -> str:
+        """What carries it out: `list` for a step that runs once for each element of one."""
+        step = self.shape.steps[str(row["name"]).partition("[")[0]]
+        return "list" if step.for_each is not None and row["parent_id"] is None else step.kind
+
+    def executed(self, row: Row) -> bool:
+        """Whether a job carries it out."""
+        return self.step_kind(row) in EXECUTED
+
+    def has_lost_its_job(self, row: Row) -> bool:
+        """It has begun, a job should carry it out, and none does."""
+        waits = row["state"] in asking_states(self.kind)
+        begun = self.phase(row) is Phase.ACTIVE and not waits
+        return begun and self.executed(row) and row["id"] not in self.jobs
+
+    def step_name(self, row: Row) -> str:
+        return public_id(self.kind.step.name, row["id"])
+
+    def asking(self, row: Row) -> bool:
+        """Whether it is a step that waits for somebody's answer."""
+        return self.step_kind(row) == "approval" and self.phase(row) is Phase.ACTIVE
+
+    def open_gate(self, row: Row) -> Approval | None:
+        asked = self.gates.get(row["id"])
+        return asked if asked is not None and asked.decision is None else None
+
+    def unfinished_inner(self, row: Row) -> list[tuple[Kind, Row]]:
+        return [(kind, flow) for kind, flow in self.inner.get(row["id"], []) if not final_flow(kind, flow)]
+
+    @property
+    def last_moved_at(self) -> int:
+        """When anything of it moved last."""
+        jobs = [job.run_at for found in self.jobs.values() for job in found if job.run_at <= self.now]
+        return max([int(self.flow["updated_at"]), *(int(row["updated_at"]) for row in self.steps.values()), *jobs])
+
+
+def success(kind: Kind) -> str:
+    """The state of a flow that succeeded."""
+    return next(move.target.name for move in kind.flow.moves if move.verb is Verb.SUCCEED)
+
+
+def final_flow(kind: Kind, flow: Row) -> bool:
+    return kind.flow.state(flow["state"]).final
+
+
+def asking_states(kind: Kind) -> set[str]:
+    """The states of a step that only questions lead to."""
+    return {move.target.name for move in kind.step.moves if move.verb is Verb.GATE}

@@ -1,0 +1,100 @@
+"""Forks: a workstream run anew from one of its steps on, with what was done before it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detent.errors import BadInput
+from detent.flow.inputs import bound
+from detent.flow.phase import Phase, phases
+from detent.flow.shape import Shape
+from detent.lifecycle import Verb
+from detent.service import advance, launch
+from detent.service.definitions import KINDS, shape_of
+from detent.service.flow_scene import Actor, Row, Scene, inputs_of
+from detent.service.flows import FlowRef
+from detent.service.settle import again_if_moved
+from detent.store import Store
+from detent.store.protocol import Transaction
+from detent.store.steps import Output
+
+
+async def fork(
+    store: Store, ref: FlowRef, from_step: str, given: Mapping[str, Any] | None = None, *, actor: Actor
+) -> FlowRef:
+    """A new workstream of the same definition and inputs, or of others where they are given. What is done of the old
+    one and does not come after that step is kept, with what came of it; that step and all after it run anew. The old
+    one stays as it is."""
+    if ref.kind.name != "workstream":
+        raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
+
+    async def work(tx: Transaction) -> FlowRef:
+        (old,) = await tx.rows(ref.kind.flow, [ref.id])
+        await tx.lock_trees([old["tree_id"] or old["id"]])
+        template = await tx.template(old["tenant_id"], old["template_id"])
+        if template is None:
+            raise BadInput(what=f"the definition of {ref.public_id} is gone, so it cannot be forked")
+        shape = shape_of(template)
+        if from_step not in shape.steps:
+            raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(shape.steps)}")
+        inputs = bound(shape.flow, {**inputs_of(old), **(given or {})})
+        key = await launch.launched(tx, template, inputs, actor=actor, hold=True, forked_from=ref.id)
+        await _carry_on(tx, ref, key, shape, from_step, actor)
+        return FlowRef(KINDS["workstream"], key)
+
+    return await again_if_moved(store, work)
+
+
+def after(shape: Shape, name: str) -> set[str]:
+    """A step and everything that comes after it, however far.
+
+    >>> from detent.flow.definition import Flow
+    >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
+    ...     {"id": "b", "command": ["true"], "depends_on": ["a"]}, {"id": "c", "command": ["true"]}]})
+    >>> sorted(after(Shape.of(flow), "a"))
+    ['a', 'b']
+    """
+    found, new = {name}, [name]
+    while new:
+        new = [later for one in new for later in shape.after[one] if later not in found]
+        found.update(new)
+    return found
+
+
+async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name: str, actor: Actor) -> None:
+    """Makes the new one what the old one was before that step, and lets it go."""
+    await tx.amend(ref.kind.flow, [key], await _tenant(tx, ref), held_at=None)
+    (flow,) = await tx.rows(ref.kind.flow, [key])
+    scene = await Scene.of(tx, ref.kind, flow, actor)
+    await scene.look_at_all()
+    kept = await _kept(tx, ref, set(shape.steps) - after(shape, name))
+    for row, output in kept:
+        _keep(scene, scene.steps[row["name"]], row, output, f"kept from {ref.public_id}")
+    if kept:
+        advance.begin_flow(scene)
+    await scene.write()
+    await advance.restart(scene)
+
+
+async def _tenant(tx: Transaction, ref: FlowRef) -> int:
+    (row,) = await tx.rows(ref.kind.flow, [ref.id], ("tenant_id",))
+    return int(row["tenant_id"])
+
+
+async def _kept(tx: Transaction, ref: FlowRef, names: set[str]) -> list[tuple[Row, Output]]:
+    meaning = phases(ref.kind.step)
+    steps = [row for row in await tx.steps(ref.id, names=sorted(names)) if meaning[row["state"]] is Phase.SATISFIED]
+    outputs = {one.name: one for one in await tx.outputs(ref.id, [row["name"] for row in steps])}
+    return [(row, outputs[row["name"]]) for row in steps]
+
+
+def _keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
+    """The moves that lead to where the old step is: done, or skipped. What it cost stays with the old one."""
+    skipped = {move.target.name for move in scene.kind.step.moves if move.verb is Verb.SKIP}
+    if old["state"] in skipped:
+        scene.move(new, Verb.SKIP, reason)
+        return
+    scene.move(new, Verb.START, reason)
+    what = {"output": output.output, "output_hash": output.output_hash, "cost_micros": None}
+    scene.move(new, Verb.SUCCEED, reason, **what)

@@ -1,0 +1,38 @@
+"""Answering what a flow asks, by the flow: the gate is named where there are several."""
+
+from __future__ import annotations
+
+from detent.errors import BadInput, NothingAsked
+from detent.service import flows
+from detent.service.definitions import shape
+from detent.service.flow_scene import Row
+from detent.service.flows import FlowRef
+from detent.store import Store
+from detent.store.approvals import Approval
+
+
+async def answer(
+    store: Store, ref: FlowRef, decision: str, *, gate: str | None = None, by: str, comment: str | None = None
+) -> Approval:
+    """Approves or rejects what a flow asks. The same answer a second time is the first one, and nothing happens; where
+    nothing is asked, this is `NothingAsked`."""
+    step = await _gate(store, ref, gate)
+    if await store.gate(step["tenant_id"], step["id"]) is None:
+        (flow,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
+        raise NothingAsked(id=ref.public_id, state=flow["state"], step=step["name"], step_state=step["state"])
+    return await flows.decide_gate(store, step, decision, by, comment)
+
+
+async def _gate(store: Store, ref: FlowRef, named: str | None) -> Row:
+    """The step that asks. A flow with several gates needs it named, so that a repeated answer cannot open the next."""
+    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
+    steps = (await shape(store, flow["tenant_id"], flow["template_id"])).steps
+    names = [name for name, step in steps.items() if step.kind == "approval"]
+    if not names:
+        raise BadInput(what=f"{ref.public_id} asks nobody: it has no step of kind approval")
+    if named is None and len(names) > 1:
+        raise BadInput(what=f"{ref.public_id} has several gates; say which with --gate: {', '.join(names)}")
+    if named is not None and named not in names:
+        raise BadInput(what=f"{ref.public_id} has no gate {named!r}; it has: {', '.join(names)}")
+    (row,) = await store.steps(ref.id, names=[named or names[0]])
+    return row

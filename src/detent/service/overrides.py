@@ -1,0 +1,118 @@
+"""The override: an operator's correction of what no move can mend. It is told apart in every history."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from detent.errors import BadInput
+from detent.lifecycle import JOB, RUN, WORKSTREAM, Lifecycle, override
+from detent.lifecycle.machine import OVERRIDE
+from detent.service.definitions import KINDS
+from detent.service.doctor import rounds
+from detent.service.doctor.finding import Finding
+from detent.service.entities import public_id, resolve, unknown
+from detent.service.flow_scene import Moved
+from detent.service.flows import FlowRef, kind_of
+from detent.service.settle import again_if_moved
+from detent.store import Store
+from detent.store.protocol import Reader, Transaction
+
+Row = dict[str, Any]
+
+LONGEST_REASON = 4_000
+
+
+class Overridden(NamedTuple):
+    """An entity as it was, the state it is in now or would be, and what is not in order with that."""
+
+    lifecycle: Lifecycle
+    before: Row
+    state: str
+    written: bool
+    findings: list[Finding]
+
+    @property
+    def public_id(self) -> str:
+        return public_id(self.lifecycle.name, self.before["id"])
+
+
+async def overridden(
+    store: Store, tenant_id: int, id: str, to: str, *, reason: str, actor: str, dry_run: bool = False
+) -> Overridden:
+    """Puts an entity into a state of its lifecycle, whatever state it is in; one that is in that state stays so."""
+    lifecycle, row = await _found(store, id, tenant_id)
+    state = _state(lifecycle, to)
+    because = _reason(reason)
+    if dry_run or row["state"] == state:
+        return Overridden(lifecycle, row, state, False, [])
+
+    async def work(tx: Transaction) -> Row:
+        tree = await _tree(tx, lifecycle, row)
+        if tree is not None:
+            await tx.lock_trees([tree])
+        (seen,) = await tx.rows(lifecycle, [row["id"]])
+        if await tx.apply([override(lifecycle, seen, state, reason=because, actor=actor)]):
+            raise Moved
+        return seen
+
+    before = await again_if_moved(store, work)
+    return Overridden(lifecycle, before, state, True, await _left(store, lifecycle, before))
+
+
+async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row]:
+    lifecycles, key = resolve(id)
+    for lifecycle in lifecycles:
+        row = await store.get(lifecycle, key, tenant_id)
+        if row is not None:
+            return lifecycle, row
+    raise unknown(id)
+
+
+def _state(lifecycle: Lifecycle, named: str) -> str:
+    """A state as it is declared, or as people write it."""
+    wanted = named.strip().replace("-", "_").casefold()
+    for state in lifecycle.states:
+        if state.name.casefold() == wanted:
+            return state.name
+    known = ", ".join(state.name for state in lifecycle.states)
+    raise BadInput(what=f"a {lifecycle.name} has no state {named!r}; it has: {known}")
+
+
+def _reason(reason: str) -> str:
+    if not reason.strip():
+        raise BadInput(what=f"an {OVERRIDE} needs a reason: say why with --reason")
+    if len(reason) > LONGEST_REASON:
+        raise BadInput(what=f"a reason of {len(reason):,} characters is over the limit of {LONGEST_REASON:,}")
+    return reason
+
+
+async def _tree(store: Reader, lifecycle: Lifecycle, row: Row) -> int | None:
+    """The tree of flows that the entity belongs to, whose lock its changes take."""
+    if lifecycle in (RUN, WORKSTREAM):
+        return int(row["tree_id"] or row["id"])
+    if lifecycle is JOB:
+        return None if row["tree_id"] is None else int(row["tree_id"])
+    if lifecycle.shares_table and row["flow_id"] is not None:
+        found = await store.rows(kind_of(row).flow, [row["flow_id"]], ("id", "tree_id"))
+        return int(found[0]["tree_id"] or found[0]["id"]) if found else None
+    return None
+
+
+async def _left(store: Store, lifecycle: Lifecycle, row: Row) -> list[Finding]:
+    """What is not in order with the flow of the entity now."""
+    ref = await _flow(store, lifecycle, row)
+    return [] if ref is None else await rounds.examine_flow(store, ref)
+
+
+async def _flow(store: Reader, lifecycle: Lifecycle, row: Row) -> FlowRef | None:
+    if lifecycle in (RUN, WORKSTREAM):
+        return FlowRef(KINDS[lifecycle.name], row["id"])
+    step = row
+    if lifecycle is JOB:
+        steps = [] if row["step_id"] is None else await store.steps_by_key([row["step_id"]])
+        if not steps:
+            return None
+        step = steps[0]
+    elif not lifecycle.shares_table:
+        return None
+    return None if step["flow_id"] is None else FlowRef(kind_of(step), step["flow_id"])

@@ -1,0 +1,162 @@
+"""Why a flow or a step is not moving: each cause there is, made for real on both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+import pytest
+
+from detent.lifecycle import JOB
+from detent.service import flows, whys
+from detent.service.entities import public_id
+from detent.service.flow_scene import Actor
+from detent.service.why import Cause
+from detent.service.why_flows import FlowCause
+from detent.store import Store
+from tests.conformance.stage import moved
+from tests.service.flow_driver import Driver, flow, step
+
+FAILS = {"max_retries": 0}
+
+
+async def started(store: Store, *steps: dict[str, object], **more: object) -> flows.FlowRef:
+    return await flows.start(store, flow(*steps, **more))
+
+
+async def step_id(store: Store, ref: flows.FlowRef, name: str) -> str:
+    (row,) = await store.steps(ref.id, names=[name])
+    return public_id(ref.kind.step.name, row["id"])
+
+
+async def failing(store: Store, **more: object) -> flows.FlowRef:
+    ref, driver = await started(store, step("a"), step("b", "a"), **more), Driver(store)
+    await driver.settle(await driver.start(), lambda _: True)
+    return ref
+
+
+# --- one scene for each cause; each returns the id to ask about
+
+
+async def ended(store: Store) -> str:
+    ref = await started(store, step("a"))
+    await flows.cancel(store, ref, Actor("ann", "enough"))
+    return ref.public_id
+
+
+async def held(store: Store) -> str:
+    ref = await started(store, step("a"))
+    await flows.hold(store, ref, Actor("ann"))
+    return ref.public_id
+
+
+async def retry(store: Store) -> str:
+    return (await failing(store, max_retries=1)).public_id
+
+
+async def failed(store: Store) -> str:
+    return (await failing(store)).public_id
+
+
+async def asked(store: Store) -> str:
+    question = {"question": "Ship it?", "by": "ops", "expires": "1h"}
+    return (await started(store, step("sign", approval=question))).public_id
+
+
+async def dependency(store: Store) -> str:
+    ref = await started(store, step("a"), step("b", "a"), step("c", "b"))
+    return await step_id(store, ref, "c")
+
+
+async def subflow(store: Store) -> str:
+    inner = flow(step("ask", approval={"question": "Go on?"}))
+    ref = await flows.start(store, flow(step("sub", flow="inner")), library={"inner": inner})
+    return ref.public_id
+
+
+async def of_a_step(store: Store) -> str:
+    ref = await started(store, step("a"))
+    (job,) = await store.unfinished_jobs(ref.id)
+    return public_id("job", job.id)
+
+
+async def damage(store: Store) -> str:
+    """Whoever applies a move of a job without the service does not tell its flow."""
+    ref = await started(store, step("a"))
+    (job,) = await store.unfinished_jobs(ref.id)
+    await moved(store, JOB, job.id, "cancel")
+    return ref.public_id
+
+
+async def paused(store: Store) -> str:
+    ref = await started(store, step("a"))
+    await store.set_queue_paused("default", True)
+    return ref.public_id
+
+
+async def backing_off(store: Store) -> str:
+    ref = await started(store, step("a", for_each={"items": [1], "limit": 1}, retries=3))
+    return await step_id(store, ref, "a")
+
+
+Scene = Callable[[Store], Awaitable[str]]
+
+SCENES: list[tuple[StrEnum, Scene, str, str]] = [
+    (FlowCause.ENDED, ended, "it has ended as S_ABANDONED (enough)", "detent workstreams fork ws_"),
+    (FlowCause.HELD, held, "it has been held since", "detent workstreams release ws_"),
+    (FlowCause.RETRY, retry, "it failed (a: on purpose), and is tried again", ""),
+    (FlowCause.FAILED, failed, "it failed (a: on purpose), and waits for an operator", "detent steps skip step_"),
+    (
+        FlowCause.ASKED,
+        asked,
+        "step sign: it waits for somebody (ops) to approve: Ship it?",
+        "detent approvals approve apr_",
+    ),
+    (FlowCause.DEPENDENCY, dependency, "it waits for b (S_PENDING)", "detent why step_"),
+    (FlowCause.ASKED, subflow, "it waits for somebody (anyone) to approve: Go on?", "detent approvals approve apr_"),
+    (FlowCause.DAMAGE, damage, "waits for nothing, and has no job", "detent doctor --fix"),
+    (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "detent queues resume default"),
+    (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work MODULE:APP"),
+]
+CLEARS = {FlowCause.RETRY, FlowCause.FAILED}
+
+
+@pytest.mark.parametrize(("cause", "scene", "says", "todo"), SCENES, ids=[scene.__name__ for _, scene, _, _ in SCENES])
+async def test_it_names_the_cause_at_the_bottom_and_what_to_do(
+    store: Store, cause: StrEnum, scene: Scene, says: str, todo: str
+) -> None:
+    told = await whys.explained(store, 1, await scene(store))
+    assert told.reasons[0].cause is cause, told.reasons
+    assert says in told.reasons[0].says
+    assert todo in (told.reasons[0].todo or "")
+    if cause in CLEARS:
+        assert told.reasons[0].clears_at is not None
+
+
+def test_every_cause_of_flows_has_its_scene() -> None:
+    covered = {cause for cause, *_ in SCENES} | {FlowCause.STEP, FlowCause.SUBFLOW}
+    assert set(FlowCause) <= covered
+
+
+async def test_a_flow_inside_is_named_on_the_way_down(store: Store) -> None:
+    told = await whys.explained(store, 1, await subflow(store))
+    assert told.reasons[0].says.startswith("step sub: it is the flow ws_")
+
+
+async def test_what_is_at_the_bottom_of_a_dependency_is_told_too(store: Store) -> None:
+    told = await whys.explained(store, 1, await dependency(store))
+    assert "step a: its job job_" in told.reasons[1].says
+    assert told.reasons[1].cause is Cause.NO_WORKER
+
+
+async def test_a_job_that_carries_out_a_step_says_which(store: Store) -> None:
+    told = await whys.explained(store, 1, await of_a_step(store))
+    assert told.reasons[-1].cause is FlowCause.STEP
+    assert "it carries out the step a of ws_" in told.reasons[-1].says
+
+
+async def test_a_foreign_or_unknown_flow_is_not_found(store: Store) -> None:
+    other = await store.add_tenant("other")
+    id = await held(store)
+    with pytest.raises(Exception, match="No flow"):
+        await whys.explained(store, other, id)

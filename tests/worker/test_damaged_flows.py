@@ -1,0 +1,58 @@
+"""Workers and flows that somebody damaged: one such flow must not take the workers down, nor the other flows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from detent import Detent
+from detent.lifecycle import WORKSTREAM
+from detent.service import flows, overrides
+from detent.service.doctor import rounds
+from detent.service.entities import public_id
+from tests.service.flow_driver import flow, states, step
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Detent]:
+    app = Detent(database_url)
+    yield app
+    await app.close()
+
+
+async def test_a_flow_that_cannot_follow_its_jobs_leaves_the_worker_and_the_others_alone(app: Detent) -> None:
+    """What its job had come to was refused again and again, and ended every worker that tried."""
+    store = await app.open()
+    bad = await flows.start(store, flow(step("sub", flow="inner")), library={"inner": flow(step("x"))})
+    good = await flows.start(store, flow(step("a"), step("b", "a")))
+    (sub,) = await store.steps(bad.id)
+    id = public_id("workstream-step", sub["id"])
+    done = await overrides.overridden(store, 1, id, "S_RETRYING", reason="to damage it", actor="ann")
+    assert [finding.check for finding in done.findings] == ["misplaced"]
+    assert await app.work(until_idle=True) == 3
+    assert (await states(store, good))[0] == "S_SUCCESS"
+    assert (await rounds.treat(store)).left == []
+    await app.work(until_idle=True)
+    assert (await states(store, bad))[0] == "S_SUCCESS"
+
+
+async def test_a_step_whose_flow_is_not_there_fails(app: Detent) -> None:
+    """It ended every worker that came to it."""
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), step("sub", "a", flow="nothing"), abandon_after="0s"))
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert (state, steps["a"]) == ("S_ABANDONED", "S_SUCCESS")
+    (row,) = await store.rows(WORKSTREAM, [ref.id])
+    assert "No template nothing" in row["error"]
+
+
+async def test_a_flow_that_time_cannot_move_does_not_keep_the_others_waiting(app: Detent) -> None:
+    store = await app.open()
+    refs = [await flows.start(store, flow(step("a", approval={}), timeout="1h", kind="run")) for _ in range(2)]
+    async with store.transaction() as tx:
+        await tx.amend(refs[0].kind.flow, [ref.id for ref in refs], 1, wake_at=1)
+        await tx.execute(f"UPDATE runs SET template_id = 7 WHERE id = {refs[0].id}")
+    await flows.wake(store)
+    assert [(await states(store, ref))[0] for ref in refs] == ["WAITING_APPROVAL", "FAILED"]
