@@ -153,7 +153,8 @@ async def restart(scene: Scene) -> None:
         skipped = await begin(scene, idle)
         for name, row in own.items():
             expanded = scene.shape.steps[name].for_each is not None and name not in idle
-            if expanded and scene.phase(row) is Phase.ACTIVE and await elements.go_on(scene, row):
+            going = expanded and scene.phase(row) is Phase.ACTIVE and not held(scene)
+            if going and await elements.go_on(scene, row):
                 skipped.append(name)
         await let_go(scene, skipped)
     await conclude(scene)
@@ -192,6 +193,8 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
     """These steps begin; returns those that are done with it already, because they are skipped."""
     skipped = []
     for name in names:
+        if held(scene):
+            break  # one that could not begin has failed the flow
         step, row = scene.shape.steps[name], scene.steps[name]
         how = beginning(step, await scene.values(wanted_at_start(step)))
         if how.how is Begin.SKIP:
@@ -270,6 +273,7 @@ def _patience_us(scene: Scene) -> int:
 
 async def withdraw(scene: Scene, reason: str) -> None:
     """Jobs that no worker has begun are not needed any longer; their steps can begin another time."""
+    scene.jobs.clear()
     await scene.look_at_all()
     waiting = {step["id"] for step in scene.steps.values() if scene.phase(step) is Phase.WAITING}
     for job in await scene.tx.unfinished_jobs(scene.tree):

@@ -166,15 +166,22 @@ class Scene:
 
 def waves(changes: Sequence[Change]) -> list[list[Change]]:
     """In an order that keeps the moves of each record as they were decided, with as few batches as can be: the first
-    move of every record, then the second of those that have one, and so on; within each, jobs first."""
+    move of every record, then the second of those that have one, and so on; within each, jobs first, and what begins
+    last: the log tells of the end of a step before the beginning of those that waited for it."""
     seen: dict[tuple[str, int], int] = {}
     placed: list[tuple[int, Change]] = []
     for change in changes:
         key = (change.lifecycle.table, change.id)
         seen[key] = seen.get(key, -1) + 1
         placed.append((seen[key], change))
-    placed.sort(key=lambda one: (one[0], one[1].lifecycle is not JOB, one[1].lifecycle.table, one[1].move.trigger))
+    placed.sort(key=_place)
     return [[change for _, change in wave] for _, wave in groupby(placed, key=lambda one: one[0])]
+
+
+def _place(one: tuple[int, Change]) -> tuple[int, bool, str, bool, str]:
+    wave, change = one
+    begins = change.move.verb in (Verb.START, Verb.GATE)
+    return wave, change.lifecycle is not JOB, change.lifecycle.table, begins, change.move.trigger
 
 
 async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
