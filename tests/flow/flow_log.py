@@ -182,9 +182,9 @@ def _failed_at_once(log: Sequence[Event]) -> set[int]:
         if event.entity not in STEPS:
             continue
         before = last.get(event.entity_id)
-        if before and before[1].trigger in BEGINNING and event.trigger in ("fail", "failure"):
-            if before[1].actor == event.actor and before[1].ts + 1 >= event.ts:
-                found.add(before[0])
+        failed = before is not None and before[1].trigger in BEGINNING and event.trigger in ("fail", "failure")
+        if before is not None and failed and before[1].actor == event.actor and before[1].ts + 1 >= event.ts:
+            found.add(before[0])
         last[event.entity_id] = (place, event)
     return found
 
@@ -214,9 +214,7 @@ def _left(all: Known) -> Iterator[str]:
             yield f"flow {id} is {flow['state']}, and waits for nothing"
 
 
-def _ended(
-    all: Known, id: int, flow: dict[str, Any], steps: list[dict[str, Any]], own: list[Phase]
-) -> Iterator[str]:
+def _ended(all: Known, id: int, flow: dict[str, Any], steps: list[dict[str, Any]], own: list[Phase]) -> Iterator[str]:
     if flow["state"] in ("S_SUCCESS", "SUCCEEDED"):
         if set(own) != {Phase.SATISFIED}:
             yield f"flow {id} is {flow['state']}, its steps are {sorted({one.name for one in own})}"

@@ -6,7 +6,6 @@ which order things happen and what comes of them; time stands still until the dr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -74,7 +73,9 @@ def _kind(chance: Random, kind: str, inner: tuple[str, ...]) -> dict[str, Any]:
     if drawn < 0.16 and inner:
         return {"flow": chance.choice(inner)}
     if drawn < 0.26 and kind == "workstream":
-        items = chance.choice(([], list(range(chance.randint(1, 12))), "${flow.name}" if chance.random() < 0.2 else [0]))
+        items = chance.choice(
+            ([], list(range(chance.randint(1, 12))), "${flow.name}" if chance.random() < 0.2 else [0])
+        )
         each = {"items": items, "limit": chance.choice((1, 2, 5))}
         return {**CALL, "for_each": each, "retries": chance.choice((0, 2))}
     return {**CALL, "retries": chance.choice((0, 0, 1, 3))}
@@ -86,10 +87,11 @@ def _kind(chance: Random, kind: str, inner: tuple[str, ...]) -> dict[str, Any]:
 class Driver:
     """Carries flows out until each has ended, or waits for something that can be named."""
 
-    def __init__(self, timed: Timed, seed: int, *, meddling: bool = True) -> None:
+    def __init__(self, timed: Timed, seed: int, *, meddling: bool = True, patience: int = PATIENCE) -> None:
         self._timed, self._store = timed, timed.store
         self._chance = Random(seed)
         self._meddling = meddling
+        self._patience = patience
         self._workers: list[int] = []
         self._hands: list[Job] = []
         self._claims = 0
@@ -115,19 +117,16 @@ class Driver:
         self.definitions.append(definition)
 
     async def _until_all_rest(self) -> None:
-        for _ in range(PATIENCE):
+        for _ in range(self._patience):
             if await self._all_rest():
                 return
             await self._act()
-        raise AssertionError(f"after {PATIENCE} actions there is still something to do")
+        raise AssertionError(f"after {self._patience} actions there is still something to do")
 
     async def _all_rest(self) -> bool:
-        """Whether every flow has ended; once meddling is over, what is held is let go."""
-        if self._hands or not await self._all_over():
+        """Whether every flow has ended."""
+        if self._hands:
             return False
-        return True
-
-    async def _all_over(self) -> bool:
         for kind in KINDS.values():
             keys = [ref.id for ref in self.refs if ref.kind is kind]
             if any(row["completed_at"] is None for row in await self._store.rows(kind.flow, keys, ("completed_at",))):
@@ -159,10 +158,7 @@ class Driver:
         self._chance.shuffle(self._hands)
         count = self._chance.randint(1, 6)
         batch, self._hands = self._hands[:count], self._hands[count:]
-        changes = [
-            settlement.settle(job, None, self._said(), self._chance.random, f"w:{job.owner}")
-            for job in batch
-        ]
+        changes = [settlement.settle(job, None, self._said(), self._chance.random, f"w:{job.owner}") for job in batch]
         if changes:
             await settle.applied(self._store, sorted(changes, key=lambda change: change.move.trigger))
 
@@ -186,7 +182,7 @@ class Driver:
         await flows.wake(self._store)
 
     async def _answer(self) -> None:
-        gates = [one for one in await self._open_gates()]
+        gates = await self._open_gates()
         if not gates:
             return
         gate = self._chance.choice(gates)

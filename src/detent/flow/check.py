@@ -38,6 +38,12 @@ def load(text: str, source: str) -> Flow:
     return flow
 
 
+def insist(flow: Flow) -> None:
+    """A flow that did not come from a file must not contradict itself either."""
+    if problems := sorted(set(_contradictions(Document(flow.name, {}, {}), flow))):
+        raise BadFlow.of(flow.name, problems)
+
+
 def _misfits(document: Document, error: ValidationError) -> Iterator[Problem]:
     """What the model refuses, in our words. A value that could have been one of several things is said to be wrong
     once."""
@@ -173,6 +179,7 @@ def misfit(wanted: Input, value: object) -> str | None:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
+    dependencies = flow.dependencies
     for place, step in enumerate(flow.steps):
         line = document.line(("steps", place))
         try:
@@ -180,7 +187,7 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
         except Wrong as error:
             yield Problem(line, f"{step.id}: {error}")
             continue
-        earlier = graph.before(flow.dependencies, step.id)
+        earlier = graph.before(dependencies, step.id) if found else set()
         for reference in dict.fromkeys(found):
             if wrong := _dangling(flow, step, reference, earlier):
                 yield Problem(line, f"{step.id} uses {reference}, {wrong}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from detent.errors import BadInput, NotFound
+from detent.flow.expression import Wrong
 from detent.flow.phase import Phase
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
@@ -55,6 +57,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         return False
     error = change.values.get("error") or change.reason or f"its job was {change.move.target.name}"
     if verb in (Verb.FAIL, Verb.DEAD_LETTER, Verb.CANCEL):
+        if waiting and await _has_another_job(scene, row, change):
+            return False
         fail_step(scene, row, error)
     elif verb is Verb.SUCCEED and not waiting:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
@@ -65,6 +69,12 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
     else:
         return False
     return True
+
+
+async def _has_another_job(scene: Scene, row: Row, change: Change) -> bool:
+    """Whether the step waits in a later round than the one that job was of: its end was told before."""
+    jobs = await scene.tx.unfinished_jobs(scene.tree)
+    return any(job.step_id == row["id"] and job.id != change.id for job in jobs)
 
 
 def _retry_step(scene: Scene, row: Row, error: str) -> None:
@@ -214,9 +224,7 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
         case Begin.GATE:
             await gates.open_gate(scene, row)
         case Begin.SUBFLOW:
-            scene.move(row, Verb.START)
-            await subflows.start(scene, row)
-            await scene.look_again()
+            return await _begin_subflow(scene, row)
         case Begin.CREW:
             scene.move(row, Verb.START)
             await subflows.muster(scene, row)
@@ -226,6 +234,21 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
             fail_step(scene, row, how.why)
             await fail(scene, row)
     return False
+
+
+async def _begin_subflow(scene: Scene, row: Row) -> bool:
+    """A step that is a flow. One that cannot be started fails the step, as anything else that is wrong with it does."""
+    try:
+        start = await subflows.chosen(scene, row)
+    except (BadInput, NotFound, Wrong) as error:
+        fail_step(scene, row, str(error))
+        await fail(scene, row)
+        return False
+    scene.move(row, Verb.START)
+    over = await subflows.start(scene, row, start)
+    if scene.phase(row) is Phase.FAILED:
+        await fail(scene, row)
+    return over and scene.phase(row) is Phase.SATISFIED
 
 
 # --- ending
@@ -317,6 +340,7 @@ async def conclude(scene: Scene) -> None:
     if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
+            begin_flow(scene)  # one of which every step is skipped has not begun until now
             scene.move_flow(Verb.SUCCEED)
     if scene.over:
         await scene.write()
@@ -331,4 +355,5 @@ async def _over(scene: Scene) -> None:
             if not scene.kind.step.state(step["state"]).final:
                 await _give_up_step(scene, step, "its run ended")
         await scene.write()
-    await subflows.ended(scene, go_on)
+    if not scene.starting:
+        await subflows.ended(scene, go_on)

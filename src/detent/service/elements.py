@@ -67,6 +67,10 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
     if satisfied == sum(counts.values()):
         await _gather(scene, parent)
         return parent
+    if sum(phases(scene.kind.step)[state] is Phase.SATISFIED for state in counts) > 1:
+        if not held:  # somebody skipped one: those let go need not be the first ones
+            await go_on(scene, parent)
+        return None
     if not held:
         let_go = _limit(scene, parent) + satisfied
         await _begin_places(scene, parent, range(let_go - done, min(let_go, sum(counts.values()))))

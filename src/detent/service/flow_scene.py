@@ -50,6 +50,7 @@ class Scene:
         self.steps: dict[str, Row] = {}
         self.changes: list[Change] = []
         self.jobs: list[NewJob] = []
+        self.starting = False
         self._values: dict[str, Any] = {}
 
     @classmethod
@@ -110,12 +111,6 @@ class Scene:
                 self._values[output.name] = await content(self.tx, self.tenant_id, output)
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
         return looking({**self._values, **known})
-
-    async def look_again(self) -> None:
-        """Reads the flow and the steps that were read anew: something else in this transaction may have moved them."""
-        (self.flow,) = await self.tx.rows(self.kind.flow, [self.id])
-        names, self.steps = list(self.steps), {}
-        await self.look_at(names)
 
     # --- deciding
 

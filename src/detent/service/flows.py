@@ -6,9 +6,11 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 from detent import ids
 from detent.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, NotFound
+from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
@@ -56,7 +58,9 @@ async def start(
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
-    is let go. What is wrong with the inputs is refused, and nothing is stored."""
+    is let go. What is wrong with the flow or its inputs is refused, and nothing is stored."""
+    for one in (flow, *(library or {}).values()):
+        check.insist(one)
     inputs = bound(flow, given or {})
 
     async def work(tx: Transaction) -> FlowRef:
@@ -97,7 +101,7 @@ async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor
 
 def _lock_of(tenant_id: int, key: str) -> int:
     """Two who start a flow under one key at the same time come one after the other. Keys of flows are far larger."""
-    return hash((tenant_id, key)) & 0xFFFFFFFF
+    return crc32(f"{tenant_id} {key}".encode())
 
 
 async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) -> Template:

@@ -14,7 +14,12 @@ from detent.store.records import Birth
 from detent.store.templates import Template
 
 
-async def launched(
+async def launched(tx: Transaction, template: Template, inputs: Mapping[str, Any], *, actor: Actor, **how: Any) -> int:
+    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+    return (await scene_of(tx, template, inputs, actor=actor, **how)).id
+
+
+async def scene_of(
     tx: Transaction,
     template: Template,
     inputs: Mapping[str, Any],
@@ -28,7 +33,7 @@ async def launched(
     forked_from: int | None = None,
     trace_id: str | None = None,
 ) -> int:
-    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+    """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks."""
     from detent.service import advance
 
     kind, definition = KINDS[template.kind], shape_of(template).flow
@@ -55,8 +60,9 @@ async def launched(
     await tx.lock_trees([scene.tree])
     await _make_steps(scene)
     if not hold:
+        scene.starting = True
         await advance.begin_at_roots(scene)
-    return id
+    return scene
 
 
 async def _make_steps(scene: Scene) -> None:
