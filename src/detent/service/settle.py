@@ -9,7 +9,7 @@ from detent.errors import FlowBusy
 from detent.lifecycle import Change, Verb
 from detent.service import advance
 from detent.service.flow_scene import Moved
-from detent.store import Store
+from detent.store import Job, Store
 from detent.store.blobs import RESULT_BLOB
 from detent.store.protocol import Transaction
 
@@ -24,6 +24,18 @@ async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list
     if not any(change.tree_id for change in changes):
         return await store.apply(changes)
     return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+
+
+async def applied_and_claimed(
+    store: Store, changes: Sequence[Change], claim: Callable[[Transaction], Awaitable[list[Job]]]
+) -> tuple[list[Change], list[Job]]:
+    """The same, and in the same transaction what the claim takes of what is due then: the step that comes next begins
+    where the one before it has ended, and needs no transaction of its own."""
+
+    async def work(tx: Transaction) -> tuple[list[Change], list[Job]]:
+        return await _applied(tx, changes), await claim(tx)
+
+    return await again_if_moved(store, work, 3 * len(changes))
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:

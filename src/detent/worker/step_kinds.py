@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from detent import ids
@@ -103,12 +103,16 @@ async def call(ctx: Context, task: Task) -> Any:
     """A Python function with the arguments of `with`. One whose first parameter is called ctx gets the context, and can
     keep checkpoints of its own; one that is not async runs in a thread."""
     function = _function(task.step.call or "")
-    first = next(iter(inspect.signature(function).parameters), None)
-    arguments = [ctx] if first == "ctx" else []
+    arguments = [ctx] if _takes_context(function) else []
     bound = partial(function, *arguments, **task.step.with_)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)
+
+
+@lru_cache(maxsize=1_000)
+def _takes_context(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "ctx"
 
 
 def _function(named: str) -> Callable[..., Any]:

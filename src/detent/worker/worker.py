@@ -25,9 +25,10 @@ from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.service.orders import Order
-from detent.service.settle import applied
+from detent.service.settle import applied, applied_and_claimed
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
+from detent.store.protocol import Transaction
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.departure import Departure, terminated
@@ -334,8 +335,8 @@ class Worker:
                 self._outage.endure("claim", error)
                 again, pause = True, await self._pause(pause)
 
-    async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
-        return await self._store.claim(
+    async def _claim_under(self, number: int, limit: int, again: bool, within: Transaction | None = None) -> list[Job]:
+        return await (within or self._store).claim(
             self._registration.id,
             self._settings.queues,
             limit,
@@ -409,23 +410,40 @@ class Worker:
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
-        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
+        late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger))
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
-        self._maybe_due |= any(_makes_due(change) for change in changes)
+        self._in_hand += len(next_jobs)
+        for job in next_jobs:
+            self._inbox.put_nowait(job)
+        self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
 
-    async def _apply(self, changes: list[Change]) -> list[Change]:
-        """As often as it takes: the same change a second time counts as written."""
-        pause = SHORTEST_PAUSE
+    async def _apply(self, changes: list[Change]) -> tuple[list[Change], list[Job]]:
+        """As often as it takes: the same change a second time counts as written. Where steps of flows have ended, what
+        comes after them is claimed with it; a claim whose answer was lost is asked for again under its number."""
+        number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
+        room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
         while True:
             try:
-                late = await applied(self._store, changes)
+                if not room or (self._departure.asked and not again):
+                    late, jobs = await applied(self._store, changes), []
+                else:
+                    late, jobs = await self._apply_and_claim(changes, number, room, again)
+                    self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
+                    self._flows.begun(jobs)
                 self._outage.over("write")
-                return late
+                return late, jobs
             except StoreError as error:
                 self._outage.endure("write", error)
-                pause = await self._pause(pause)
+                again, pause = True, await self._pause(pause)
+
+    async def _apply_and_claim(
+        self, changes: list[Change], number: int, room: int, again: bool
+    ) -> tuple[list[Change], list[Job]]:
+        return await applied_and_claimed(
+            self._store, changes, lambda tx: self._claim_under(number, room, again, within=tx)
+        )
 
     # --- end
 
