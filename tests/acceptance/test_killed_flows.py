@@ -97,11 +97,11 @@ def check(on: Stage, count: int, kills: int, pause: float, patience: float) -> N
     on.fleet.close()
     found, steps = asyncio.run(_looked_into(on.url))
     first: dict[str, Any] = {}
-    recoveries = [one.at - first.setdefault(one.key, one).at for one in on.sink.deliveries]
+    longest = max((one.at - first.setdefault(one.key, one).at for one in on.sink.deliveries), default=0.0)
     seconds = time.monotonic() - began
     print(
         f"\n{on.kind}: {count} flows, {steps} steps, {killing.kills} kills, {len(on.sink.kept)} effects of"
-        f" {len(on.sink.deliveries)} deliveries, longest recovery {max(recoveries, default=0.0):.1f} s, in {seconds:.0f} s"
+        f" {len(on.sink.deliveries)} deliveries, longest recovery {longest:.1f} s, in {seconds:.0f} s"
     )
     assert ended, "not every flow has ended"
     assert killing.kills > kills // 2

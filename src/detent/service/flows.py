@@ -276,7 +276,7 @@ async def decide_gate(
     if gate is None:
         raise BadInput(what=f"the step {step['name']} asks nothing now; see: detent approvals list")
     if gate.decision is None and before is not None and gate.id != (asked or before.id):
-        raise ApprovalChanged(id=before.public_id, new=gate.public_id)
+        raise ApprovalChanged(id=before._replace(id=asked or before.id).public_id, new=gate.public_id)
     if gate.decision != decision or asked not in (None, gate.id):
         raise AlreadyDecided(id=gate.public_id, **_told(gate))
     return gate
