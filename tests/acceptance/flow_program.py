@@ -19,7 +19,7 @@ from typing import Any
 from detent import Detent
 from detent.flow.definition import Flow
 from detent.lifecycle import Change
-from detent.service import flows, settle
+from detent.service import advance, flows
 from detent.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
@@ -98,12 +98,12 @@ def tell_later() -> None:
         late = await store.apply(changes)
         if chance.random() < 0.1:
             os.kill(os.getpid(), signal.SIGKILL)
-        await store.atomically(lambda tx: settle.advance.settled(tx, [one for one in changes if one not in late]))
+        await store.atomically(lambda tx: advance.settled(tx, [one for one in changes if one not in late]))
         return late, []
 
     import detent.worker.worker as program
 
-    program.applied_and_claimed = claimed
+    program.applied_and_claimed = claimed  # type: ignore[attr-defined]
 
 
 def main(*words: str) -> None:

@@ -18,7 +18,7 @@ from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.phase import Phase
 from detent.flow.shape import Shape
-from detent.service import advance, audit, elements, flows, settle
+from detent.service import advance, audit, elements, flows
 from detent.store import open_store
 from tests.flow.flow_log import Known, faults, known
 from tests.flow.random_flows import Driver
@@ -114,7 +114,7 @@ def _no_limit(scene: Any, parent: Any) -> int:
 
 TWINS = {
     "a plan that forgets a dependency": (advance, "ready", _forgetful, "began before"),
-    "an advance outside the job's transaction": (settle.advance, "settled", _apart, "waits for nothing"),
+    "an advance outside the job's transaction": (advance, "settled", _apart, "waits for nothing"),
     "jobs that outlive their failed flow": (advance, "withdraw", _nobody_is_told, "when its flow was"),
     "elements without a limit": (elements, "_limit", _no_limit, "began beside"),
 }

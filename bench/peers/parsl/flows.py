@@ -5,7 +5,9 @@ import pickle
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import parsl
 from parsl.config import Config
@@ -53,7 +55,7 @@ class ParslFlows(FlowProgram):
         return self._timed(steps, lambda: [step(number) for number in range(steps)])
 
     def chain(self, steps: int) -> float:
-        def started() -> list[object]:
+        def started() -> list[Any]:
             last = [step(0)]
             for number in range(1, steps):
                 last = [step(number, *last)]
@@ -61,7 +63,7 @@ class ParslFlows(FlowProgram):
 
         return self._timed(steps, started)
 
-    def _timed(self, steps: int, start) -> float:
+    def _timed(self, steps: int, start: Callable[[], list[Any]]) -> float:
         loaded()
         step(-1).result()  # its processes have started
         began = time.perf_counter()

@@ -32,7 +32,7 @@ async def scene_of(
     webhook: str | None = None,
     forked_from: int | None = None,
     trace_id: str | None = None,
-) -> int:
+) -> Scene:
     """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks."""
     from detent.service import advance
 

@@ -335,8 +335,11 @@ class Worker:
                 self._outage.endure("claim", error)
                 again, pause = True, await self._pause(pause)
 
-    async def _claim_under(self, number: int, limit: int, again: bool, within: Transaction | None = None) -> list[Job]:
-        return await (within or self._store).claim(
+    async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
+        return await self._claim_from(self._store, number, limit, again)
+
+    async def _claim_from(self, store: Store | Transaction, number: int, limit: int, again: bool) -> list[Job]:
+        return await store.claim(
             self._registration.id,
             self._settings.queues,
             limit,
@@ -424,14 +427,16 @@ class Worker:
         comes after them is claimed with it; a claim whose answer was lost is asked for again under its number."""
         number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
         room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
+        jobs: list[Job] = []
         while True:
             try:
                 if not room or (self._departure.asked and not again):
-                    late, jobs = await applied(self._store, changes), []
+                    late = await applied(self._store, changes)
                 else:
                     late, jobs = await self._apply_and_claim(changes, number, room, again)
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
                     self._flows.begun(jobs)
+                    self._maybe_due |= len(jobs) >= room  # there may be more
                 self._outage.over("write")
                 return late, jobs
             except StoreError as error:
@@ -441,9 +446,7 @@ class Worker:
     async def _apply_and_claim(
         self, changes: list[Change], number: int, room: int, again: bool
     ) -> tuple[list[Change], list[Job]]:
-        return await applied_and_claimed(
-            self._store, changes, lambda tx: self._claim_under(number, room, again, within=tx)
-        )
+        return await applied_and_claimed(self._store, changes, lambda tx: self._claim_from(tx, number, room, again))
 
     # --- end
 

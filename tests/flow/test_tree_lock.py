@@ -1,0 +1,64 @@
+"""Two workers who end the last two things a step waits for at the same moment: it begins, and begins once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from detent.flow.definition import Flow
+from detent.lifecycle import Change
+from detent.service import advance, flows, settle
+from detent.store import open_store
+from detent.store.postgres import PostgresTransaction
+from detent.worker import settlement
+from tests.conformance.stage import worker
+from tests.flow.flow_log import faults, known
+
+CALL = {"call": "time:time"}
+JOIN = Flow.model_validate(
+    {"name": "join", "steps": [{"id": "a", **CALL}, {"id": "b", **CALL}, {"id": "c", **CALL, "depends_on": ["a", "b"]}]}
+)
+WAIT = 0.3
+
+
+async def together(url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Both ends are written before either looks at what follows, if nothing keeps them apart; what is wrong then."""
+    stores = [await open_store(url) for _ in range(2)]
+    await flows.start(stores[0], JOIN)
+    owner = await worker(stores[0])
+    jobs = await stores[0].claim(owner, ["default"], 2, 60_000_000, claim_id=1, start=True)
+    met, follows = asyncio.Barrier(2), advance.settled
+
+    async def meeting(tx: Any, changes: Sequence[Change]) -> None:
+        with suppress(TimeoutError, asyncio.BrokenBarrierError):
+            async with asyncio.timeout(WAIT):
+                await met.wait()
+        await follows(tx, changes)
+
+    monkeypatch.setattr(advance, "settled", meeting)
+    changes = [settlement.settle(job, None, None, lambda: 0.5, f"w:{owner}") for job in jobs]
+    await asyncio.gather(*(settle.applied(store, [one]) for store, one in zip(stores, changes, strict=True)))
+    found = faults(await known(stores[0]))
+    for store in stores:
+        await store.close()
+    return found
+
+
+async def test_two_ends_at_one_moment_let_the_step_after_them_begin_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await together(postgres_url, monkeypatch) == []
+
+
+async def test_without_the_lock_of_the_tree_the_flow_hangs_and_the_check_says_so(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(self: Any, trees: Sequence[int]) -> None:
+        """The twin: nobody waits for anybody."""
+
+    monkeypatch.setattr(PostgresTransaction, "lock_trees", nobody)
+    assert any("waits for nothing" in fault for fault in await together(postgres_url, monkeypatch))
