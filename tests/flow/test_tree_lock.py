@@ -22,10 +22,10 @@ CALL = {"call": "time:time"}
 JOIN = Flow.model_validate(
     {"name": "join", "steps": [{"id": "a", **CALL}, {"id": "b", **CALL}, {"id": "c", **CALL, "depends_on": ["a", "b"]}]}
 )
-WAIT = 0.3
+A_WHILE, LONG = 0.3, 20.0
 
 
-async def together(url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -> list[str]:
     """Both ends are written before either looks at what follows, if nothing keeps them apart; what is wrong then."""
     stores = [await open_store(url) for _ in range(2)]
     await flows.start(stores[0], JOIN)
@@ -35,7 +35,7 @@ async def together(url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def meeting(tx: Any, changes: Sequence[Change]) -> None:
         with suppress(TimeoutError, asyncio.BrokenBarrierError):
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience):
                 await met.wait()
         await follows(tx, changes)
 
@@ -51,7 +51,7 @@ async def together(url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_two_ends_at_one_moment_let_the_step_after_them_begin_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await together(postgres_url, monkeypatch) == []
+    assert await together(postgres_url, monkeypatch, A_WHILE) == []
 
 
 async def test_without_the_lock_of_the_tree_the_flow_hangs_and_the_check_says_so(
@@ -61,4 +61,4 @@ async def test_without_the_lock_of_the_tree_the_flow_hangs_and_the_check_says_so
         """The twin: nobody waits for anybody."""
 
     monkeypatch.setattr(PostgresTransaction, "lock_trees", nobody)
-    assert any("waits for nothing" in fault for fault in await together(postgres_url, monkeypatch))
+    assert any("waits for nothing" in fault for fault in await together(postgres_url, monkeypatch, LONG))
