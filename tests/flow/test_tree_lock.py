@@ -28,9 +28,10 @@ A_WHILE, LONG = 0.3, 20.0
 async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -> list[str]:
     """Both ends are written before either looks at what follows, if nothing keeps them apart; what is wrong then."""
     stores = [await open_store(url) for _ in range(2)]
-    await flows.start(stores[0], JOIN)
+    ref = await flows.start(stores[0], JOIN)
     owner = await worker(stores[0])
     jobs = await stores[0].claim(owner, ["default"], 2, 60_000_000, claim_id=1, start=True)
+    await flows.began(stores[0], [(ref.public_id, 1)])  # neither is to move the flow: its row would keep them apart
     met, follows = asyncio.Barrier(2), advance.settled
 
     async def meeting(tx: Any, changes: Sequence[Change]) -> None:
