@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from detent.flow.definition import Flow
-from detent.lifecycle import Change
 from detent.service import advance, flows, settle
 from detent.store import open_store
 from detent.store.postgres import PostgresTransaction
@@ -25,6 +24,19 @@ JOIN = Flow.model_validate(
 A_WHILE, LONG = 0.3, 20.0
 
 
+def meeting(follows: Callable[..., Awaitable[None]], patience: float) -> Callable[..., Awaitable[None]]:
+    """The same, once the other one is here as well, or does not come."""
+    met = asyncio.Barrier(2)
+
+    async def met_first(*what: Any) -> None:
+        with suppress(TimeoutError, asyncio.BrokenBarrierError):
+            async with asyncio.timeout(patience):
+                await met.wait()
+        await follows(*what)
+
+    return met_first
+
+
 async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -> list[str]:
     """Both ends are written before either looks at what follows, if nothing keeps them apart; what is wrong then."""
     stores = [await open_store(url) for _ in range(2)]
@@ -32,15 +44,8 @@ async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -
     owner = await worker(stores[0])
     jobs = await stores[0].claim(owner, ["default"], 2, 60_000_000, claim_id=1, start=True)
     await flows.began(stores[0], [(ref.public_id, 1)])  # neither is to move the flow: its row would keep them apart
-    met, follows = asyncio.Barrier(2), advance.settled
-
-    async def meeting(tx: Any, changes: Sequence[Change]) -> None:
-        with suppress(TimeoutError, asyncio.BrokenBarrierError):
-            async with asyncio.timeout(patience):
-                await met.wait()
-        await follows(tx, changes)
-
-    monkeypatch.setattr(advance, "settled", meeting)
+    for name in ("settled", "conclude"):  # both have written before either looks, and looked before either goes on
+        monkeypatch.setattr(advance, name, meeting(getattr(advance, name), patience))
     changes = [settlement.settle(job, None, None, lambda: 0.5, f"w:{owner}") for job in jobs]
     await asyncio.gather(*(settle.applied(store, [one]) for store, one in zip(stores, changes, strict=True)))
     found = faults(await known(stores[0]))
