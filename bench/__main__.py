@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import history, lifecycle, limits, memory, pruning, run
+from bench.flows.comparison import OF_FLOWS
 from bench.peers.comparison import OF_JOBS, Comparison, compare
 from bench.peers.measurement import Effort
 from bench.workflows.comparison import OF_WORKFLOWS
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, Callable[[argparse.Namespace], bool]] = {
     "lifecycle": plain(lifecycle.measure),
     "peers": beside_peers(OF_JOBS),
     "workflows": beside_peers(OF_WORKFLOWS),
+    "flows": beside_peers(OF_FLOWS),
     "history": plain(history.measure),
     "memory": plain(memory.measure),
     "pruning": plain(pruning.measure),
@@ -51,14 +53,16 @@ def main() -> None:
         "--seconds", type=float, help="how long each single run takes (lifecycle 3, peers and workflows 4)"
     )
     parser.add_argument(
-        "--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers and workflows 3)"
+        "--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers, workflows and flows 3)"
     )
     parser.add_argument(
-        "--only", type=systems, metavar="A,B", help="peers, workflows: these systems, such as absurd,detent"
+        "--only", type=systems, metavar="A,B", help="peers, workflows, flows: these systems, such as absurd,detent"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="peers, workflows: so many in every drain")
-    parser.add_argument("--quick", action="store_true", help="peers, workflows: one short round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="peers, workflows: keep all figures of all rounds")
+    parser.add_argument("--jobs", type=int, metavar="N", help="peers, workflows, flows: so many in every drain or flow")
+    parser.add_argument("--quick", action="store_true", help="peers, workflows, flows: one short round")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="peers, workflows, flows: keep all figures of all rounds"
+    )
     options = parser.parse_args()
     # Told to end, it ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -70,7 +74,7 @@ def main() -> None:
 
 
 def systems(text: str) -> list[str]:
-    known = {system.name for comparison in (OF_JOBS, OF_WORKFLOWS) for system in comparison.systems}
+    known = {system.name for comparison in (OF_JOBS, OF_WORKFLOWS, OF_FLOWS) for system in comparison.systems}
     if unknown := set(text.split(",")) - known:
         raise argparse.ArgumentTypeError(
             f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-# "server": a server that the peer brings along, with a storage of its own
-Engine = Literal["postgres", "sqlite", "redis", "server"]
-Part = Literal["singles", "drain_by_one", "drain_by_two", "workflows"]
+# "server": a server that the peer brings along, with a storage of its own; "processes", "threads": no database at all
+Engine = Literal["postgres", "sqlite", "redis", "server", "processes", "threads"]
+Part = Literal["singles", "drain_by_one", "drain_by_two", "workflows", "wide", "chain"]
 ALL: tuple[Part, ...] = ("singles", "drain_by_one", "drain_by_two")
 
 

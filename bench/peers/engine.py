@@ -40,6 +40,8 @@ class Engines:
             "sqlite": self._file,
             "redis": self._broker,
             "server": self._server,
+            "processes": self._files,
+            "threads": self._files,
         }
         return makers[system.engine](system)
 
@@ -60,6 +62,12 @@ class Engines:
         with self._new_folder() as folder:
             path = folder / "bench.db"
             yield str(path) if system.name == "huey" else f"sqlite:///{path}"
+
+    @contextmanager
+    def _files(self, system: System) -> Iterator[str]:
+        """For a system without a database: how it is to work, and where its files may lie."""
+        with self._new_folder() as folder:
+            yield f"{system.engine}:{folder}"
 
     @contextmanager
     def _broker(self, _: System) -> Iterator[str]:

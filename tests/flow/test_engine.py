@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from detent import Detent, ids
+from detent.clock import ManualClock
 from detent.errors import BadInput, BelongsToStep
 from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB
-from detent.service import advance, flows, jobs
+from detent.outcomes import PermanentError
+from detent.service import advance, flows, jobs, settle
 from detent.service.flow_scene import Actor, Row, Scene
-from detent.store import Store
+from detent.store import Store, open_store
+from detent.worker import settlement
+from tests.conformance.stage import worker
 
 ORDER: list[str] = []
 
@@ -340,3 +344,89 @@ async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_work
     assert job is not None
     assert (job["state"], json.loads(job["result"])) == ("succeeded", {"name": "a"})
     assert "out of order; see: detent doctor" in caplog.text
+
+
+async def test_a_flow_inside_that_cannot_be_started_fails_its_step(app: Detent) -> None:
+    """Its inputs do not fit, there is none of that name, or what it is given does not exist."""
+    inner = flow(step("x"), inputs={"n": {"type": "integer", "required": True}})
+    for given in ({"with": {"n": "${a.name}"}}, {"flow": "nobody"}, {"with": {"n": "${a.nothing}"}}):
+        said = {"flow": "inner", **given}
+        definition = flow(step("a"), step("sub", "a", **said), step("c", "sub"))
+        store = await app.open()
+        ref = await flows.start(store, definition, library={"inner": inner})
+        await app.work(until_idle=True)
+        state, steps = await states(store, ref)
+        assert (state, steps) == ("S_FAILED", {"a": "S_SUCCESS", "sub": "S_FAILED", "c": "S_PENDING"})
+
+
+async def test_a_flow_that_contains_itself_ends(app: Detent) -> None:
+    store = await app.open()
+    definition = flow(step("a"), step("sub", flow="test"))
+    ref = await flows.start(store, definition)
+    await app.work(until_idle=True)
+    (row,) = await store.rows(ref.kind.flow, [ref.id])
+    assert row["state"] == "S_FAILED"
+    assert "does one contain itself?" in row["error"]
+
+
+async def test_many_flows_inside_one_after_the_other_may_have_nothing_to_do(app: Detent) -> None:
+    """Each ends at the moment it starts, and none of them is started from within the one before it."""
+    inner = flow(step("x", when="false"))
+    steps = [step(f"s{n}", *([f"s{n - 1}"] if n else []), flow="inner") for n in range(200)]
+    ref, store = await carried_out_with(app, flow(*steps), {"inner": inner})
+    state, found = await states(store, ref)
+    assert state == "S_SUCCESS"
+    assert set(found.values()) == {"S_SUCCESS"}
+
+
+async def carried_out_with(app: Detent, definition: Flow, library: dict[str, Flow]) -> tuple[flows.FlowRef, Store]:
+    store = await app.open()
+    ref = await flows.start(store, definition, library=library)
+    await app.work(until_idle=True)
+    return ref, store
+
+
+async def test_a_flow_of_which_every_step_is_skipped_has_succeeded(app: Detent) -> None:
+    ref, store = await carried_out(app, flow(step("a", when="false"), step("b", "a", when="false")))
+    assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SKIPPED", "b": "S_SKIPPED"})
+
+
+async def test_elements_after_a_skipped_one_all_run(app: Detent) -> None:
+    """Skipping one in the middle neither runs it nor leaves out another."""
+    store = await app.open()
+    ref = await flows.start(store, flow(step("b", for_each={"items": [0, 1, 2, 3, 4], "limit": 1})))
+    element = next(row for row in await store.steps(ref.id) if row["name"] == "b[3]")
+    await flows.skip(store, element, Actor("ann"))
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert (state, steps.pop("b[3]"), set(steps.values())) == ("S_SUCCESS", "S_SKIPPED", {"S_SUCCESS"})
+
+
+async def test_the_same_failure_told_again_after_a_new_round_began_changes_nothing(store: Store) -> None:
+    """The answer was lost; by the time it is sent again, the step has been reset and has another job."""
+    ref = await flows.start(store, flow(step("a")))
+    (job,) = await store.claim(await worker(store), ["default"], 1, 60_000_000, claim_id=1, start=True)
+    failure = settlement.settle(job, None, settlement.Raised(PermanentError("no")), lambda: 0.5, "w:1")
+    assert await settle.applied(store, [failure]) == []
+    await flows.retry(store, ref, Actor("ann"))
+    before = await store.event_count()
+    assert await settle.applied(store, [failure]) == []
+    assert await store.event_count() == before
+    assert await states(store, ref) == ("S_RUNNING", {"a": "S_PENDING"})
+
+
+async def test_two_databases_may_give_one_key_to_two_definitions() -> None:
+    """Their clocks stand still at one moment, so they do."""
+    stores = [await open_store("sqlite:///:memory:", clock=ManualClock()) for _ in range(2)]
+    try:
+        for store, count in zip(stores, (1, 3), strict=True):
+            ref = await flows.start(store, flow(*(step(f"s{n}") for n in range(count))))
+            assert len(await store.steps(ref.id)) == count
+    finally:
+        for store in stores:
+            await store.close()
+
+
+def test_no_step_that_nobody_carries_out_runs_for_each_element() -> None:
+    with pytest.raises(ValueError, match="for_each belongs to"):
+        flow(step("a", approval={}, for_each={"items": [1]}))

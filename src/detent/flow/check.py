@@ -43,6 +43,12 @@ def checked(document: Document) -> Flow:
     return flow
 
 
+def insist(flow: Flow) -> None:
+    """A flow that did not come from a file must not contradict itself either."""
+    if problems := sorted(set(_contradictions(Document(flow.name, {}, {}), flow))):
+        raise BadFlow.of(flow.name, problems)
+
+
 def _misfits(document: Document, error: ValidationError) -> Iterator[Problem]:
     for path, what in misfits(document.data, error, _known):
         yield Problem(document.line(path), what)
@@ -61,7 +67,6 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _ids(document, flow)
     yield from _unknown_dependencies(document, flow)
     yield from _run_rules(document, flow)
-    yield from _lists(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -102,13 +107,6 @@ def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
                 yield Problem(line, f"{key} has no meaning in a run, whose steps go in order; use kind: workstream")
 
 
-def _lists(document: Document, flow: Flow) -> Iterator[Problem]:
-    for place, step in enumerate(flow.steps):
-        if step.for_each is not None and step.kind in ("approval", "crew"):
-            line = document.line(("steps", place, "for_each"))
-            yield Problem(line, f"for_each cannot be said of a step of kind {step.kind}; put it into a flow")
-
-
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
     for name, wanted in flow.inputs.items():
         line = document.line((INPUTS, name))
@@ -128,6 +126,7 @@ def misfit(wanted: Input, value: object) -> str | None:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
+    dependencies = flow.dependencies
     for place, step in enumerate(flow.steps):
         line = document.line(("steps", place))
         try:
@@ -135,7 +134,7 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
         except Wrong as error:
             yield Problem(line, f"{step.id}: {error}")
             continue
-        earlier = graph.before(flow.dependencies, step.id)
+        earlier = graph.before(dependencies, step.id) if found else set()
         for reference in dict.fromkeys(found):
             if wrong := _dangling(flow, step, reference, earlier):
                 yield Problem(line, f"{step.id} uses {reference}, {wrong}")

@@ -7,8 +7,8 @@ A flow is a list of steps. A step is of exactly one kind, named by the key that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from decimal import Decimal
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -166,13 +166,12 @@ class Step(Model):
         """What it is, by the key that says so."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
-    @property
-    def references(self) -> Iterator[expression.Reference]:
+    @cached_property
+    def references(self) -> tuple[expression.Reference, ...]:
         """Every value of others it uses."""
         said = self.model_dump(exclude={"when", "id", "depends_on", "description"}, exclude_defaults=True)
-        yield from expression.references(said)
-        if self.when is not None:
-            yield from expression.condition(self.when).references.values()
+        asked = () if self.when is None else expression.condition(self.when).references.values()
+        return (*expression.references(said), *asked)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
@@ -191,6 +190,7 @@ class Step(Model):
 _PROCESS = ("tool", "command")
 _ONLY_OF = {
     "with_": ("call", "flow"),
+    "for_each": ("tool", "command", "call", "agent"),
     "args": ("tool",),
     "env": _PROCESS,
     "cwd": _PROCESS,

@@ -16,7 +16,7 @@ def cycle(dependencies: Dependencies) -> list[str] | None:
     """
     done: set[str] = set()
     for start in dependencies:
-        path: list[str] = []
+        path: dict[str, None] = {}  # in order, and quickly asked
         # Each entry is a step and how many of its dependencies were looked at: recursion would end at a thousand.
         stack = [(start, 0)]
         while stack:
@@ -25,14 +25,15 @@ def cycle(dependencies: Dependencies) -> list[str] | None:
                 if name in done:
                     continue
                 if name in path:
-                    return [*path[path.index(name) :], name]
-                path.append(name)
+                    names = list(path)
+                    return [*names[names.index(name) :], name]
+                path[name] = None
             after = dependencies.get(name, ())
             if place < len(after):
                 stack += [(name, place + 1), (after[place], 0)]
             else:
                 done.add(name)
-                path.pop()
+                path.popitem()
     return None
 
 

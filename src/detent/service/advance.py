@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from detent.errors import BadInput, NotFound
+from detent.flow.expression import Wrong
 from detent.flow.phase import Phase
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
@@ -62,6 +64,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         return False
     error = change.values.get("error") or change.reason or f"its job was {change.move.target.name}"
     if verb in (Verb.FAIL, Verb.DEAD_LETTER, Verb.CANCEL):
+        if waiting and await _has_another_job(scene, row, change):
+            return False
         fail_step(scene, row, error)
     elif verb is Verb.SUCCEED and not waiting:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
@@ -72,6 +76,12 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
     else:
         return False
     return True
+
+
+async def _has_another_job(scene: Scene, row: Row, change: Change) -> bool:
+    """Whether the step waits in a later round than the one that job was of: its end was told before."""
+    jobs = await scene.tx.unfinished_jobs(scene.tree)
+    return any(job.step_id == row["id"] and job.id != change.id for job in jobs)
 
 
 def _retry_step(scene: Scene, row: Row, error: str) -> None:
@@ -163,8 +173,11 @@ async def restart(scene: Scene) -> None:
         skipped = await begin(scene, idle)
         for name, row in own.items():
             expanded = scene.shape.steps[name].for_each is not None and name not in idle
-            if expanded and scene.phase(row) is Phase.ACTIVE and await elements.go_on(scene, row):
+            going = expanded and scene.phase(row) is Phase.ACTIVE and not held(scene)
+            if going and await elements.go_on(scene, row):
                 skipped.append(name)
+                if scene.phase(row) is Phase.FAILED:
+                    await fail(scene, row)
         await let_go(scene, skipped)
     await conclude(scene)
     await scene.write()
@@ -223,24 +236,35 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
         case Begin.GATE:
             await gates.open_gate(scene, row)
         case Begin.SUBFLOW:
-            await _begin_subflow(scene, row)
+            return await _begin_subflow(scene, row)
         case Begin.CREW:
             if error := await step_crews.muster(scene, row):
                 fail_step(scene, row, error)
                 await fail(scene, row)
         case Begin.EXPAND:
-            return await elements.expand(scene, row, how.items)
+            over = await elements.expand(scene, row, how.items)
+            if scene.phase(row) is Phase.FAILED:
+                await fail(scene, row)
+            return over and scene.phase(row) is Phase.SATISFIED
         case Begin.FAIL:
             fail_step(scene, row, how.why)
             await fail(scene, row)
     return False
 
 
-async def _begin_subflow(scene: Scene, row: Row) -> None:
-    """What cannot be started, because there is no such flow or its inputs do not fit, fails the step."""
-    if error := await subflows.start(scene, row):
-        fail_step(scene, row, error)
+async def _begin_subflow(scene: Scene, row: Row) -> bool:
+    """A step that is a flow. One that cannot be started fails the step, as anything else that is wrong with it does."""
+    try:
+        start = await subflows.chosen(scene, row)
+    except (BadInput, NotFound, Wrong) as error:
+        fail_step(scene, row, str(error))
         await fail(scene, row)
+        return False
+    scene.move(row, Verb.START)
+    over = await subflows.start(scene, row, start)
+    if scene.phase(row) is Phase.FAILED:
+        await fail(scene, row)
+    return over and scene.phase(row) is Phase.SATISFIED
 
 
 # --- ending
@@ -290,6 +314,7 @@ def patience_us(scene: Scene) -> int:
 
 async def withdraw(scene: Scene, reason: str) -> None:
     """Jobs that no worker has begun are not needed any longer; their steps can begin another time."""
+    scene.jobs.clear()
     await scene.look_at_all()
     waiting = {step["id"] for step in scene.steps.values() if scene.phase(step) is Phase.WAITING}
     for job in await scene.tx.unfinished_jobs(scene.tree):
@@ -333,7 +358,7 @@ async def conclude(scene: Scene) -> None:
     if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
-            begin_flow(scene)
+            begin_flow(scene)  # one of which every step is skipped has not begun until now
             scene.move_flow(Verb.SUCCEED)
     if scene.ends:
         scene.ends = False
@@ -350,4 +375,5 @@ async def _over(scene: Scene) -> None:
                 await _give_up_step(scene, step, "its run ended")
         await scene.write()
     await webhooks.enqueue(scene.tx, scene.flow, scene.kind.flow, scene.flow["state"])
-    await subflows.ended(scene, go_on)
+    if not scene.starting:
+        await subflows.ended(scene, go_on)

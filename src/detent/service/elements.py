@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from detent.errors import BadInput, NotFound
+from detent.flow.expression import Wrong
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import Verb
 from detent.service import subflows
@@ -31,16 +33,27 @@ async def expand(scene: Scene, parent: Row, items: Sequence[Any]) -> bool:
 
 
 async def go_on(scene: Scene, parent: Row) -> bool:
-    """As many elements begin as may run at the same time; true if all are done."""
-    rows = await scene.tx.steps(scene.id, parent=parent["id"])
-    if all(scene.phase(row) is Phase.SATISFIED for row in rows):
-        await _gather(scene, parent)
-        return True
-    working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
-    busy = [row for row in rows if row["id"] in working or scene.phase(row) is Phase.ACTIVE]
-    waiting = [row for row in rows if scene.phase(row) is Phase.WAITING and row["id"] not in working]
-    await begin(scene, parent, waiting[: max(0, _limit(scene, parent) - len(busy))])
-    return False
+    """As many elements begin as may run at the same time; true if the step is over with that: all are done, or one
+    could not begin."""
+    while True:
+        rows = await scene.tx.steps(scene.id, parent=parent["id"])
+        if failed := [row for row in rows if scene.phase(row) is Phase.FAILED]:
+            _fail(scene, parent, failed[0])
+            return True
+        if all(scene.phase(row) is Phase.SATISFIED for row in rows):
+            await _gather(scene, parent)
+            return True
+        working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
+        busy = [row for row in rows if row["id"] in working or scene.phase(row) is Phase.ACTIVE]
+        waiting = [row for row in rows if scene.phase(row) is Phase.WAITING and row["id"] not in working]
+        if not await begin(scene, parent, waiting[: max(0, _limit(scene, parent) - len(busy))]):
+            return False
+        await scene.write()
+
+
+def _fail(scene: Scene, parent: Row, element: Row) -> None:
+    error = f"{element['name']}: {element['error']}"
+    scene.move(parent, Verb.FAIL, error, error=error)
 
 
 async def told(scene: Scene, ended: Sequence[Row], held: bool) -> list[Row]:
@@ -56,8 +69,7 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
     if scene.phase(parent) is not Phase.ACTIVE:
         return None
     if failed := [row for row in mine if scene.phase(row) is Phase.FAILED]:
-        error = f"{failed[0]['name']}: {failed[0]['error']}"
-        scene.move(parent, Verb.FAIL, error, error=error)
+        _fail(scene, parent, failed[0])
         return parent
     done = sum(scene.phase(row) is Phase.SATISFIED for row in mine)
     if not done:
@@ -68,25 +80,32 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
     if satisfied == sum(counts.values()):
         await _gather(scene, parent)
         return parent
-    if not held:
-        let_go = _limit(scene, parent) + satisfied
-        await _begin_places(scene, parent, range(let_go - done, min(let_go, sum(counts.values()))))
+    if held:
+        return None
+    skipped = sum(phases(scene.kind.step)[state] is Phase.SATISFIED for state in counts) > 1
+    let_go = _limit(scene, parent) + satisfied
+    places = range(let_go - done, min(let_go, sum(counts.values())))
+    # Where somebody skipped one, those let go need not be the first ones.
+    if skipped or await _begin_places(scene, parent, places):
+        await scene.write()
+        return parent if await go_on(scene, parent) else None
     return None
 
 
-async def _begin_places(scene: Scene, parent: Row, places: Iterable[int]) -> None:
+async def _begin_places(scene: Scene, parent: Row, places: Iterable[int]) -> bool:
     names = [f"{parent['name']}[{place}]" for place in places]
-    await begin(scene, parent, await scene.tx.steps(scene.id, names=names) if names else [])
+    return await begin(scene, parent, await scene.tx.steps(scene.id, names=names) if names else [])
 
 
-async def begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> None:
-    """These elements begin."""
+async def begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> bool:
+    """These elements begin; true if any of them is over with that."""
     if not rows:
-        return
+        return False
     given = {one.name: one.item for one in await scene.tx.outputs(scene.id, [row["name"] for row in rows])}
     for row in rows:
         scene.steps[row["name"]] = row
         await _begin_one(scene, parent, row, json.loads(given[row["name"]] or "null"))
+    return any(scene.phase(row) not in (Phase.WAITING, Phase.ACTIVE) for row in rows)
 
 
 async def _begin_one(scene: Scene, parent: Row, row: Row, item: Any) -> None:
@@ -94,11 +113,15 @@ async def _begin_one(scene: Scene, parent: Row, row: Row, item: Any) -> None:
     step = scene.shape.steps[parent["name"]]
     if step.flow is None:
         scene.jobs.append(step_job(scene, row, step, item))
-    elif error := await subflows.start(scene, row, item):
-        from detent.service import advance
-
-        advance.fail_step(scene, row, error)
-        await advance.go_on(scene, [row])
+        return
+    try:
+        start = await subflows.chosen(scene, row, item)
+    except (BadInput, NotFound, Wrong) as error:
+        scene.move(row, Verb.START)
+        scene.move(row, Verb.FAIL, str(error), error=str(error))
+        return
+    scene.move(row, Verb.START)
+    await subflows.start(scene, row, start)
 
 
 def _limit(scene: Scene, parent: Row) -> int:

@@ -52,6 +52,7 @@ class Scene:
         self.jobs: list[NewJob] = []
         self.ends = False
         """Whether it was decided here that the flow is over, and others have not been told."""
+        self.starting = False
         self._values: dict[str, Any] = {}
 
     @classmethod
@@ -113,12 +114,6 @@ class Scene:
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
         return looking({**self._values, **known}, item)
 
-    async def look_again(self) -> None:
-        """Reads the flow and the steps that were read anew: something else in this transaction may have moved them."""
-        (self.flow,) = await self.tx.rows(self.kind.flow, [self.id])
-        names, self.steps = list(self.steps), {}
-        await self.look_at(names)
-
     # --- deciding
 
     def move(self, step: Row, verb: Verb, reason: str | None = None, **values: Any) -> None:
@@ -169,15 +164,22 @@ class Scene:
 
 def waves(changes: Sequence[Change]) -> list[list[Change]]:
     """In an order that keeps the moves of each record as they were decided, with as few batches as can be: the first
-    move of every record, then the second of those that have one, and so on; within each, jobs first."""
+    move of every record, then the second of those that have one, and so on; within each, jobs first, and what begins
+    last: the log tells of the end of a step before the beginning of those that waited for it."""
     seen: dict[tuple[str, int], int] = {}
     placed: list[tuple[int, Change]] = []
     for change in changes:
         key = (change.lifecycle.table, change.id)
         seen[key] = seen.get(key, -1) + 1
         placed.append((seen[key], change))
-    placed.sort(key=lambda one: (one[0], one[1].lifecycle is not JOB, one[1].lifecycle.table, one[1].move.trigger))
+    placed.sort(key=_place)
     return [[change for _, change in wave] for _, wave in groupby(placed, key=lambda one: one[0])]
+
+
+def _place(one: tuple[int, Change]) -> tuple[int, bool, str, bool, str]:
+    wave, change = one
+    begins = change.move.verb in (Verb.START, Verb.GATE)
+    return wave, change.lifecycle is not JOB, change.lifecycle.table, begins, change.move.trigger
 
 
 async def content(tx: Reader, tenant_id: int, output: Output) -> Any:

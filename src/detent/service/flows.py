@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 from detent import ids
 from detent.errors import (
@@ -19,6 +20,7 @@ from detent.errors import (
     NotFound,
     StoreError,
 )
+from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
@@ -70,7 +72,9 @@ async def start(
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
     is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name no queue go into the one given here.
-    What is wrong with the inputs is refused, and nothing is stored."""
+    What is wrong with the flow or its inputs is refused, and nothing is stored."""
+    for one in (flow, *(library or {}).values()):
+        check.insist(one)
     inputs, hook = bound(flow, given or {}), None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
@@ -112,7 +116,7 @@ async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor
 
 def _lock_of(tenant_id: int, key: str) -> int:
     """Two who start a flow under one key at the same time come one after the other. Keys of flows are far larger."""
-    return hash((tenant_id, key)) & 0xFFFFFFFF
+    return crc32(f"{tenant_id} {key}".encode())
 
 
 async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) -> Template:
@@ -297,7 +301,7 @@ async def decide_gate(
     if gate is None:
         raise BadInput(what=f"the step {step['name']} asks nothing now; see: detent approvals list")
     if gate.decision is None and before is not None and gate.id != (asked or before.id):
-        raise ApprovalChanged(id=before.public_id, new=gate.public_id)
+        raise ApprovalChanged(id=before._replace(id=asked or before.id).public_id, new=gate.public_id)
     if gate.decision != decision or asked not in (None, gate.id):
         raise AlreadyDecided(id=gate.public_id, **_told(gate))
     return gate

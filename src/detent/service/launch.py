@@ -15,7 +15,12 @@ from detent.store.records import ITSELF, Birth
 from detent.store.templates import Template
 
 
-async def launched(
+async def launched(tx: Transaction, template: Template, inputs: Mapping[str, Any], *, actor: Actor, **how: Any) -> int:
+    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+    return (await scene_of(tx, template, inputs, actor=actor, **how)).id
+
+
+async def scene_of(
     tx: Transaction,
     template: Template,
     inputs: Mapping[str, Any],
@@ -29,8 +34,8 @@ async def launched(
     queue: str | None = None,
     forked_from: int | None = None,
     trace_id: str | None = None,
-) -> int:
-    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+) -> Scene:
+    """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks."""
     from detent.service import advance
 
     kind, definition = KINDS[template.kind], shape_of(template).flow
@@ -58,8 +63,9 @@ async def launched(
     await tx.lock_trees([scene.tree])
     await _make_steps(scene)
     if not hold:
+        scene.starting = True
         await advance.begin_at_roots(scene)
-    return id
+    return scene
 
 
 async def _make_steps(scene: Scene) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance, breakers, crew_moves
 from detent.service.flow_scene import Moved
-from detent.store import Store
+from detent.store import Job, Store
 from detent.store.blobs import RESULT_BLOB
 from detent.store.protocol import Transaction
 
@@ -21,20 +21,48 @@ logger = logging.getLogger("detent")
 
 T = TypeVar("T")
 
+Claim = Callable[[Transaction], Awaitable[list[Job]]]
+
+
+class Settled(NamedTuple):
+    """The changes that came too late, the jobs that were claimed with the others, and whether a breaker may have
+    moved."""
+
+    late: list[Change]
+    jobs: Sequence[Job] = ()
+    stirred: bool = False
+
 
 async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list[Change]:
-    """Writes moves of jobs, and in the same transaction those of the steps they carry out and of their flows. Those
-    that came too late are returned, and have changed nothing."""
-    if not any(change.tree_id for change in changes) and not crew_moves.concerned(changes):
-        return await store.apply(changes)
+    """Writes moves of jobs, and in the same transaction those of the steps they carry out, of their flows and crews.
+    Those that came too late are returned, and have changed nothing."""
+    return (await settle(store, changes)).late
+
+
+async def settle(
+    store: Store | Transaction,
+    changes: Sequence[Change],
+    reports: Sequence[breakers.Report] = (),
+    claim: Claim | None = None,
+) -> Settled:
+    """The same. The breakers that the jobs had asked are told in the same transaction what came of them, and the claim
+    takes of what is due then: the step that comes next begins where the one before it has ended."""
+    follows = any(change.tree_id for change in changes) or crew_moves.concerned(changes)
+    if not (follows or reports or claim):
+        return Settled(await store.apply(changes))
+
+    async def work(tx: Transaction) -> Settled:
+        told = await breakers.settle(tx, changes, reports, _applied)
+        return Settled(told.late, [] if claim is None else await claim(tx), told.stirred)
+
     try:
-        return await again_if_moved(store, lambda tx: _applied(tx, changes), 2 * len(changes))
+        return await again_if_moved(store, work, 3 * len(changes))
     except StoreError:
         raise
     except Exception:
         if not isinstance(store, Begins):
             raise
-        return await _tree_by_tree(store, changes)
+        return Settled(await _tree_by_tree(store, changes))
 
 
 @runtime_checkable
@@ -58,20 +86,6 @@ async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]
             logger.warning("a flow cannot follow its jobs: %s; see: detent doctor", error, exc_info=error)
             late += await store.apply(own)
     return late
-
-
-async def applied_and_told(
-    store: Store | Transaction, changes: Sequence[Change], reports: Sequence[breakers.Report]
-) -> breakers.Settled:
-    """The same, and in the same transaction the breakers that the jobs had asked are told what came of them."""
-    try:
-        return await again_if_moved(store, lambda tx: breakers.settle(tx, changes, reports, _applied), 2 * len(changes))
-    except StoreError:
-        raise
-    except Exception:
-        if not isinstance(store, Begins):
-            raise
-        return breakers.Settled(await _tree_by_tree(store, changes), False)
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent import ids
 from detent.errors import BadInput, NotFound
 from detent.flow import expression
-from detent.flow.expression import Wrong
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb
@@ -18,24 +17,49 @@ from detent.service.definitions import KINDS, Kind, shape_of
 from detent.service.flow_scene import Row, Scene, content, flow_of
 from detent.store.templates import PREFIX, Template
 
+DEEPEST = 20
+"""Flows inside one another: deeper than anybody needs, and soon enough for one that contains itself."""
+
 GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
 
 
-async def start(scene: Scene, row: Row, item: Any = None) -> str | None:
-    """Starts the flow that a step consists of; returns why it cannot be, and then nothing was changed. It may be over
-    at once, and the flow around it with it: the scene is looked at again."""
+class Start(NamedTuple):
+    """The flow a step is to be: its definition, and what it is given."""
+
+    template: Template
+    inputs: Row
+
+
+async def chosen(scene: Scene, row: Row, item: Any = None) -> Start:
+    """The flow that a step consists of. What is wrong with it, or with what it is given, is `BadInput`, `NotFound` or
+    `Wrong`, and nothing has happened then."""
     step = scene.shape.steps[str(row["name"]).partition("[")[0]]
-    look = await scene.values(step.references, item)
-    try:
-        template = await _template(scene, step.flow or "")
-        inputs = bound(shape_of(template).flow, expression.filled(step.with_, look))
-    except (BadInput, NotFound, Wrong) as error:
-        return str(error)
-    scene.move(row, Verb.START)
+    template = await _template(scene, step.flow or "")
+    given = expression.filled(step.with_, await scene.values(step.references, item))
+    inputs = bound(shape_of(template).flow, given)
+    if await _depth(scene) >= DEEPEST:
+        raise BadInput(what=f"the flow {template.name} would lie {DEEPEST} flows deep; does one contain itself?")
+    return Start(template, inputs)
+
+
+async def _depth(scene: Scene) -> int:
+    """How many flows this one lies in."""
+    depth, step_id = 0, scene.flow["step_id"]
+    while step_id is not None and depth < DEEPEST:
+        _, flow = await flow_of(scene.tx, (await scene.tx.steps_by_key([step_id]))[0])
+        depth, step_id = depth + 1, flow["step_id"]
+    return depth
+
+
+async def start(scene: Scene, row: Row, start: Start) -> bool:
+    """Starts it; true if it has ended already, because there was nothing to wait for in it: then so has the step."""
     await scene.write()
-    await launch.launched(scene.tx, template, inputs, actor=scene.actor, inside=scene, step_id=row["id"])
-    await scene.look_again()
-    return None
+    inner = await launch.scene_of(
+        scene.tx, start.template, start.inputs, actor=scene.actor, inside=scene, step_id=row["id"]
+    )
+    if inner.over:
+        await _told(inner, scene, row)
+    return inner.over
 
 
 async def _template(scene: Scene, named: str) -> Template:
@@ -61,12 +85,17 @@ async def ended(scene: Scene, go_on: GoOn) -> None:
     row = around.steps[rows[0]["name"]] = rows[0]
     if around.over or around.phase(row) is not Phase.ACTIVE:
         return
+    await _told(scene, around, row)
+    await go_on(around, [row])
+
+
+async def _told(scene: Scene, around: Scene, row: Row) -> None:
+    """The end of a flow is that of the step it is."""
     if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
         around.move(row, Verb.SUCCEED, **await around.kept(await _output(scene)))
     else:
         error = f"{scene.public_id} is {scene.flow['state']}: {scene.flow['error'] or scene.flow['reason'] or '–'}"
         around.move(row, Verb.FAIL, error, error=error)
-    await go_on(around, [row])
 
 
 def _success(kind: Kind) -> Any:

@@ -31,7 +31,7 @@ from detent.store.postgres_server import (
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter, NewJob
+from detent.store.records import Event, EventFilter, Job, NewJob
 from detent.store.tally import Tally, flush
 from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
@@ -95,12 +95,24 @@ class PostgresStore(PostgresVerbs):
         """Of two that wait for each other the server undoes one; that one begins again, after a while of its own."""
         for rounds in range(1, MOST_ROUNDS):
             try:
-                return await super().atomically(work, weight)
+                return await self._once(work)
             except StoreError as error:
                 if not asks_again(error):
                     raise
             await asyncio.sleep(SHORTEST_PAUSE * random.uniform(0, 1 << rounds))  # noqa: S311 - no secret
-        return await super().atomically(work, weight)
+        return await self._once(work)
+
+    async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Those who wait for work are told once, at the end, and not of what was taken here."""
+        async with self._begun() as transaction:
+            transaction.untold = set()
+            result = await work(transaction)
+            ring = self._bell.due() if transaction.untold else None
+            if ring is not None:
+                await transaction._fetch("ring", ring=ring)
+        if transaction.untold:
+            self._bell.rung(to_all=ring is not None)
+        return result
 
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, PostgresTransaction):
@@ -226,6 +238,8 @@ class PostgresTransaction(PostgresVerbs):
         self._turn = Turn()
         self.tally = tally
         self._spoilt = False
+        self.untold: set[int] | None = None
+        """Jobs that nobody was told of yet; none where each call tells by itself."""
 
     def insist_unspoilt(self) -> None:
         """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
@@ -246,6 +260,18 @@ class PostgresTransaction(PostgresVerbs):
         insist_harmless(sql)
         async with self._connection() as connection:
             return [dict(row) for row in await connection.fetch(sql, *values)]
+
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        if self.untold is None:
+            return await super()._enqueue_as(keys, jobs, ring)
+        self.untold.update(keys)
+        return await super()._enqueue_as(keys, jobs, None)
+
+    async def claim(self, *which: Any, **how: Any) -> list[Job]:
+        jobs = await super().claim(*which, **how)
+        if self.untold is not None:
+            self.untold.difference_update(job.id for job in jobs)
+        return jobs
 
     async def narrow_to(self, tenant_id: int) -> None:
         """From here on only this tenant's rows can be seen or touched."""

@@ -19,7 +19,7 @@ from detent.store.follow import following
 from detent.store.migrations import newest
 from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import DEFAULT_TENANT, Event, EventFilter, NewJob
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob
 from detent.store.schedules import Planner
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
@@ -209,25 +209,37 @@ class SqliteWithin(SqliteVerbs):
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self._turn = Turn()
-        self.rings = False
+        self._told = False
+        self._enqueued: set[int] = set()
+
+    @property
+    def rings(self) -> bool:
+        """Whether there is something to tell: whoever takes all that it enqueues tells nobody."""
+        return self._told or bool(self._enqueued)
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
         return await work(self)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        self.rings = True
-        return await super().enqueue(jobs)
+        keys = await super().enqueue(jobs)
+        self._enqueued.update(keys)
+        return keys
+
+    async def claim(self, *which: Any, **how: Any) -> list[Job]:
+        jobs = await super().claim(*which, **how)
+        self._enqueued.difference_update(job.id for job in jobs)
+        return jobs
 
     async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
-        self.rings = True
+        self._told = True
         return await super().fire_schedules(plan, limit, most_jobs)
 
     async def set_queue_paused(self, name: str, paused: bool, tenant_id: int = DEFAULT_TENANT) -> None:
-        self.rings |= not paused
+        self._told |= not paused
         await super().set_queue_paused(name, paused, tenant_id)
 
     def _ring(self) -> None:
-        self.rings = True
+        self._told = True
 
 
 class SqliteAtOneGo(SqliteWithin):

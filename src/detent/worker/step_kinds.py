@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from detent import ids
@@ -168,19 +168,20 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
     async runs in a thread."""
     function = _function(named)
-    arguments = [ctx] if _first_parameter(function) == "ctx" else []
+    arguments = [ctx] if _takes_context(function) else []
     bound = partial(function, *arguments, **given)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)
 
 
-def _first_parameter(function: Callable[..., Any]) -> str | None:
+@lru_cache(maxsize=1_000)
+def _takes_context(function: Callable[..., Any]) -> bool:
     """Some that are built in do not tell their parameters, and want no context."""
     try:
-        return next(iter(inspect.signature(function).parameters), None)
+        return next(iter(inspect.signature(function).parameters), None) == "ctx"
     except ValueError:
-        return None
+        return False
 
 
 def _function(named: str) -> Callable[..., Any]:

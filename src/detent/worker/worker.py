@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from detent import metrics
@@ -27,9 +28,10 @@ from detent.lifecycle import Change
 from detent.process.tool import Tools
 from detent.service import breakers
 from detent.service.orders import Order
-from detent.service.settle import applied, applied_and_told
+from detent.service.settle import settle as settled
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
+from detent.store.protocol import Transaction
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.breaker_gate import Gate
@@ -354,7 +356,10 @@ class Worker:
                 again, pause = True, await self._pause(pause)
 
     async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
-        return await self._store.claim(
+        return await self._claim_from(self._store, number, limit, again)
+
+    async def _claim_from(self, store: Store | Transaction, number: int, limit: int, again: bool) -> list[Job]:
+        return await store.claim(
             self._registration.id,
             self._settings.queues,
             limit,
@@ -429,29 +434,40 @@ class Worker:
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
         told = self._gate.reports(batch)
-        late = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
+        late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
-        self._maybe_due |= any(_makes_due(change) for change in changes)
+        self._in_hand += len(next_jobs)
+        for job in next_jobs:
+            self._inbox.put_nowait(job)
+        self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
 
-    async def _apply(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
-        """As often as it takes: the same change a second time counts as written."""
-        pause = SHORTEST_PAUSE
+    async def _apply(self, changes: list[Change], told: list[breakers.Report]) -> tuple[list[Change], list[Job]]:
+        """As often as it takes: the same change a second time counts as written. Where steps of flows have ended, what
+        comes after them is claimed with it; a claim whose answer was lost is asked for again under its number."""
+        number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
+        room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
         while True:
             try:
-                late = await (self._tell_breakers(changes, told) if told else applied(self._store, changes))
+                claims = room and (again or not self._departure.asked)
+                claim = partial(self._claim_from, number=number, limit=room, again=again) if claims else None
+                done = await settled(self._store, changes, told, claim)
+                self._hold_next(done.jobs, sent, room)
+                if done.stirred:
+                    self._breaker_watch.ring()
                 self._outage.over("write")
-                return late
+                return done.late, list(done.jobs)
             except StoreError as error:
                 self._outage.endure("write", error)
-                pause = await self._pause(pause)
+                again, pause = True, await self._pause(pause)
 
-    async def _tell_breakers(self, changes: list[Change], told: list[breakers.Report]) -> list[Change]:
-        settled = await applied_and_told(self._store, changes, told)
-        if settled.stirred:
-            self._breaker_watch.ring()
-        return settled.late
+    def _hold_next(self, jobs: Sequence[Job], sent: float, room: int) -> None:
+        """What was claimed with a write is held from when that was sent."""
+        if room:
+            self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
+            self._flows.begun(jobs)
+            self._maybe_due |= len(jobs) >= room  # there may be more
 
     # --- end
 

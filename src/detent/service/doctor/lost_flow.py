@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
+from detent.errors import BadInput, NotFound
+from detent.flow.expression import Wrong
 from detent.flow.phase import Phase
 from detent.service import advance, subflows
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding, FlowCheck, step_of
 from detent.service.doctor.misplaced import is_misplaced
 from detent.service.entities import public_id
-from detent.service.flow_scene import Scene
+from detent.service.flow_scene import Row, Scene
 
 
 def look(chart: Chart) -> Iterator[Finding]:
@@ -43,7 +46,19 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
         kind, flow = inner[0]
         await subflows.ended(await Scene.of(scene.tx, kind, flow, scene.actor), advance.go_on)
     else:
-        await subflows.start(scene, row)
+        await _start_again(scene, row)
+
+
+async def _start_again(scene: Scene, row: Row) -> None:
+    (given,) = await scene.tx.outputs(scene.id, [row["name"]])
+    try:
+        start = await subflows.chosen(scene, row, json.loads(given.item or "null"))
+    except (BadInput, NotFound, Wrong) as error:
+        advance.fail_step(scene, row, str(error))
+        await advance.go_on(scene, [row])
+    else:
+        if await subflows.start(scene, row, start):
+            await advance.go_on(scene, [row])
 
 
 CHECK = FlowCheck("lost_flow", look, mend)

@@ -26,8 +26,8 @@ ORDER BY name, version DESC LIMIT :limit;
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id ORDER BY position, place;
 
 -- name: steps_by_name
--- Some steps of a flow.
-SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names} ORDER BY position, place;
+-- Some steps of a flow. By the index of their names: SQLite would take that of their order, and look at every step.
+SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names} ORDER BY +position, place;
 
 -- name: steps_by_key
 -- Some steps, whatever flow they are of.
@@ -58,9 +58,10 @@ SELECT state, count(*) FROM steps WHERE parent_id = :parent_id GROUP BY state;
 SELECT id FROM {flows} WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: any_unfinished
--- Whether any step has not ended, other than in these states.
+-- Whether any step has not ended, other than in these states. In the order of the index that has only those.
 SELECT 1 FROM steps
-WHERE flow_id = :flow_id AND completed_at IS NULL AND parent_id IS NULL AND state NOT IN {names} LIMIT 1;
+WHERE flow_id = :flow_id AND completed_at IS NULL AND parent_id IS NULL AND state NOT IN {names}
+ORDER BY state LIMIT 1;
 
 -- name: unfinished_jobs
 -- What still works for a tree of flows.

@@ -1,0 +1,122 @@
+"""A worker whose steps deliver to the sink, and a program that starts flows: both to be killed by tests.
+
+Usage: python -m tests.acceptance.flow_program URL SINK_PORT NAME LEASE [TWIN], which works; and with START COUNT before
+the URL, written `start 8`, it starts so many flows, each under a key of its own, so that it can be killed and begin
+anew. Both end when their standard input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from detent import Detent
+from detent.flow.definition import Flow
+from detent.lifecycle import Change
+from detent.service import advance, flows
+from detent.store import Store, open_store
+from tests.acceptance.effects import Outlet
+from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
+
+TARGET = f"{__name__ if __name__ != '__main__' else 'tests.acceptance.flow_program'}:deliver"
+LONGEST = 0.03
+ELEMENTS = 4
+
+_outlets: list[Outlet] = []
+
+
+async def deliver(ctx: Any, number: int, name: str, seconds: float) -> str:
+    """One effect, outside, under a key that stays the same however often the step is tried."""
+    if not _outlets:
+        _outlets.append(Outlet(int(os.environ["FLOW_SINK"])))
+    await asyncio.sleep(seconds)
+    _outlets[0].deliver(ctx.idempotency_key("effect"), number, name, token(ctx))
+    return name
+
+
+def definition(number: int) -> tuple[Flow, dict[str, Flow]]:
+    """The flow of that number and the one inside it: a graph that chance has drawn, with a list in it."""
+    chance = Random(number)
+    steps = [_step(chance, number, f"s{place}", _before(chance, place)) for place in range(chance.randint(3, 7))]
+    items = [f"e{place}" for place in range(ELEMENTS)]
+    steps.append(
+        {
+            **_step(chance, number, "each", ["s0"]),
+            "for_each": {"items": items, "limit": 2},
+            "with": {"number": number, "name": "${item}", "seconds": 0.0},
+        }
+    )
+    steps.append({"id": "sub", "flow": f"inner{number}", "depends_on": ["s1"]})
+    steps.append(_step(chance, number, "last", [step["id"] for step in steps]))
+    inner = [_step(chance, number, "i0", []), _step(chance, number, "i1", ["i0"])]
+    name = f"inner{number}"
+    whole = Flow.model_validate({"name": f"flow{number}", "steps": steps})
+    return whole, {name: Flow.model_validate({"name": name, "steps": inner})}
+
+
+def effects(number: int) -> set[str]:
+    """What that flow is to do to the world, each once."""
+    whole, _ = definition(number)
+    own = {step.id for step in whole.steps if step.call is not None and step.for_each is None}
+    return own | {f"e{place}" for place in range(ELEMENTS)} | {"i0", "i1"}
+
+
+def _before(chance: Random, place: int) -> list[str]:
+    return [f"s{one}" for one in sorted(chance.sample(range(place), min(place, chance.randint(0, 2))))]
+
+
+def _step(chance: Random, number: int, name: str, before: list[str]) -> dict[str, Any]:
+    given = {"number": number, "name": name, "seconds": chance.uniform(0, LONGEST)}
+    step = {"id": name, "call": TARGET, "with": given, "retries": 100, "backoff": "10ms"}
+    return {**step, **({"depends_on": before} if before else {})}
+
+
+async def start(url: str, count: int) -> None:
+    store = await open_store(url)
+    for number in range(count):
+        whole, library = definition(number)
+        await flows.start(store, whole, key=f"flow-{number}", library=library)
+    await store.close()
+
+
+async def work(url: str, name: str, lease: str) -> None:
+    await Detent(url).work(name=name, lease=lease, concurrency=SLOTS)
+
+
+def tell_later() -> None:
+    """The twin: a job ends in one transaction, and what follows from it would happen in the next one; now and then the
+    process dies between the two."""
+    chance = Random(os.getpid())
+
+    async def claimed(store: Store, changes: Sequence[Change], claim: Any) -> tuple[list[Change], list[Any]]:
+        late = await store.apply(changes)
+        if chance.random() < 0.1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        await store.atomically(lambda tx: advance.settled(tx, [one for one in changes if one not in late]))
+        return late, []
+
+    import detent.worker.worker as program
+
+    program.applied_and_claimed = claimed  # type: ignore[attr-defined]
+
+
+def main(*words: str) -> None:
+    threading.Thread(target=die_with_the_test, daemon=True).start()
+    if words[0] == "start":
+        asyncio.run(start(words[2], int(words[1])))
+        os._exit(0)  # the thread that waits for the test still reads
+    url, port, name, lease, *twin = words
+    os.environ["FLOW_SINK"] = port
+    if twin:
+        tell_later()
+    asyncio.run(work(url, name, lease))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
