@@ -190,7 +190,7 @@ class Step(Model):
 _PROCESS = ("tool", "command")
 _ONLY_OF = {
     "with_": ("call", "flow"),
-    "for_each": ("tool", "command", "call", "agent"),
+    "for_each": ("tool", "command", "call", "agent", "flow"),
     "args": ("tool",),
     "env": _PROCESS,
     "cwd": _PROCESS,
