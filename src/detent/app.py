@@ -7,13 +7,12 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import __version__, ids
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
-from detent.config import read as read_config
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
 from detent.flow_handle import Definition, FlowHandle, start_flow
@@ -41,6 +40,9 @@ from detent.worker.settings import Settings
 from detent.worker.start_kind import StartKind
 from detent.worker.step_kinds import StepKinds
 from detent.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from detent.config import Config
 
 MEMORY = ":memory:"
 
@@ -495,7 +497,7 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        steps = StepKinds(self.open, config=partial(read_config, self._config))
+        steps = StepKinds(self.open, config=partial(_read_config, self._config))
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
@@ -541,6 +543,13 @@ class Detent:
             yield store
         finally:
             await store.close()
+
+
+def _read_config(path: str | None) -> Config:
+    """What detent.toml says; read, with all it takes to read it, when a tool is first wanted."""
+    from detent.config import read
+
+    return read(path)
 
 
 def _in_memory(url: str | None) -> bool:

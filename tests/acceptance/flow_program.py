@@ -19,7 +19,8 @@ from typing import Any
 from detent import Detent
 from detent.flow.definition import Flow
 from detent.lifecycle import Change
-from detent.service import advance, flows
+from detent.service import advance, flows, lost_steps
+from detent.service.settle import Settled
 from detent.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
@@ -91,19 +92,23 @@ async def work(url: str, name: str, lease: str) -> None:
 
 def tell_later() -> None:
     """The twin: a job ends in one transaction, and what follows from it would happen in the next one; now and then the
-    process dies between the two."""
+    process dies between the two, and nobody catches up on it."""
     chance = Random(os.getpid())
 
-    async def claimed(store: Store, changes: Sequence[Change], claim: Any) -> tuple[list[Change], list[Any]]:
+    async def settled(store: Store, changes: Sequence[Change], *_: Any) -> Settled:
         late = await store.apply(changes)
         if chance.random() < 0.1:
             os.kill(os.getpid(), signal.SIGKILL)
         await store.atomically(lambda tx: advance.settled(tx, [one for one in changes if one not in late]))
-        return late, []
+        return Settled(late)
+
+    async def caught_up(store: Store, limit: int = 0) -> int:
+        return 0
 
     import detent.worker.worker as program
 
-    program.applied_and_claimed = claimed  # type: ignore[attr-defined]
+    program.settled = settled  # type: ignore[attr-defined,assignment]
+    lost_steps.catch_up = caught_up
 
 
 def main(*words: str) -> None:

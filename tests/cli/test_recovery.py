@@ -97,7 +97,7 @@ def test_recovery_3_a_breaker_that_stays_open(scene: Scene) -> None:
     scene.use(trip)
     scene.sql("UPDATE jobs SET held_by = 'breaker:tool:aider' WHERE step_id IS NOT NULL")
     assert scene.told("doctor")["left"] == []  # not yet: a worker may still try it
-    scene.sql(f"UPDATE breakers SET updated_at = updated_at - {2 * HOURS}")
+    scene.sql(f"UPDATE breakers SET updated_at = updated_at - {2 * HOURS}, probe_at = probe_at - {2 * HOURS}")
     assert "holds back 1 job" in str(found(scene, "stuck_breaker")["matters"])
     assert "mended: reset it" in mended(scene)
     scene.drive()

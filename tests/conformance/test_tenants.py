@@ -100,6 +100,7 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.put_delivery(
             NewDelivery(tenant_id, "run", tenant_id, 2, "run.failed", "https://a.b/", "{}")
         )
+        await postgres_store.set_quotas(tenant_id, {0: 7})
         await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)

@@ -203,6 +203,7 @@ async def stuck(ward: Ward) -> None:
 async def stuck_breaker(ward: Ward) -> None:
     id = await ward.store.create(BREAKER, name="tool:x", failure_threshold=0)
     await moved(ward.store, BREAKER, id, "trip")
+    await ward.hand.run("UPDATE breakers SET probe_at = updated_at")
     await queued(ward.store, 2, held_by="breaker:tool:x")
 
 

@@ -29,7 +29,7 @@ def random_flow(chance: random.Random) -> Flow:
     kind = chance.choice(["run", "workstream", "workstream"])
     steps = []
     for place, name in enumerate(names):
-        before = chance.sample(names[:place], chance.randint(0, min(2, place)))
+        before = [] if kind == "run" else chance.sample(names[:place], chance.randint(0, min(2, place)))
         more: dict[str, Any] = chance.choice(
             [
                 {},
@@ -37,7 +37,7 @@ def random_flow(chance: random.Random) -> Flow:
                 {"retries": 1},
                 {"approval": {}},
                 {"flow": "inner"},
-                {"for_each": {"items": [1, 2, 3], "limit": 2}},
+                {} if kind == "run" else {"for_each": {"items": [1, 2, 3], "limit": 2}},
             ]
         )
         steps.append(step(name, *before, **more))

@@ -204,7 +204,7 @@ def _questions(story: Story, now: int) -> Iterator[str]:
     for one in story.asked:
         until = "" if one.expires_at is None else f", expires {screen.ago(one.expires_at, now)}"
         yield f"\n{one.step} asks {one.scope or 'anyone'}{until}: {one.question}"
-        yield f"  approve with: detent approvals approve {one.public_id}"
+        yield f"  detent approvals approve {one.public_id}"
 
 
 def _events(story: Story) -> RenderableType:

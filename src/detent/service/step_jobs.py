@@ -29,7 +29,7 @@ def retries_of(kind: str, step: Step) -> int:
     return step.retries if kind != "run" or "retries" in step.model_fields_set else RUN_RETRIES
 
 
-def _may_be_reviewed(step: Step) -> bool:
+def may_be_reviewed(step: Step) -> bool:
     """Whether a crash of its worker must leave it an attempt in which people are asked: it says that it must not run
     twice, or its tool may, which only workers know. Those count its failures themselves."""
     return step.idempotent is False or (step.tool is not None and step.idempotent is None)
@@ -47,7 +47,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
         json.dumps(said, separators=(",", ":")),
         step.queue or scene.flow["queue"] or "default",
         scene.tenant_id,
-        max_attempts=SPARE_ATTEMPTS if _may_be_reviewed(step) else retries_of(scene.kind.name, step) + 1,
+        max_attempts=SPARE_ATTEMPTS if may_be_reviewed(step) else retries_of(scene.kind.name, step) + 1,
         on_exhausted="fail",
         hold_key=breaker_of(step),
         actor=scene.actor.name,

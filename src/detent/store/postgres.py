@@ -107,6 +107,7 @@ class PostgresStore(PostgresVerbs):
         async with self._begun() as transaction:
             transaction.untold = set()
             result = await work(transaction)
+            transaction.insist_unspoilt()
             ring = self._bell.due() if transaction.untold else None
             if ring is not None:
                 await transaction._fetch("ring", ring=ring)

@@ -119,7 +119,7 @@ class SqliteStore(SqliteVerbs):
             with explained(self._path):
                 connection.execute("BEGIN")
                 session = self._session_on(connection)
-            yield SqliteSnapshot(session, self._path)
+            yield SqliteSnapshot(session, self._path, self.tally)
         finally:
             connection.close()
 
@@ -191,9 +191,10 @@ class SqliteStore(SqliteVerbs):
 class SqliteSnapshot(SqliteReads):
     """Reads of one moment, on a connection of their own."""
 
-    def __init__(self, session: Session, path: str) -> None:
+    def __init__(self, session: Session, path: str, tally: Tally) -> None:
         self._session = session
         self._path = path
+        self.tally = tally
 
     async def _read(self, work: Callable[[Session], T]) -> T:
         return await asyncio.to_thread(self._explained, work)

@@ -53,6 +53,11 @@ class Context:
         return self._job.attempts
 
     @property
+    def max_attempts(self) -> int:
+        """How many starts the job has in all."""
+        return self._job.max_attempts
+
+    @property
     def fencing_token(self) -> int:
         """Grows each time the job is claimed anew: a sink outside can refuse what comes with a lower one."""
         return self._job.epoch

@@ -7,13 +7,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detent import ids
 from detent.agent.model import Model, OfflineModel
 from detent.breaker import Breaker
-from detent.config import Config
-from detent.config import read as read_config
 from detent.errors import DetentError
 from detent.flow import expression
 from detent.flow.definition import Step
@@ -25,11 +23,14 @@ from detent.outcomes import PermanentError, TransientError, ValidationError
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
-from detent.service.step_jobs import EXECUTED, PREFIX, retries_of
+from detent.service.step_jobs import EXECUTED, PREFIX, SPARE_ATTEMPTS, may_be_reviewed, retries_of
 from detent.store import Store
 from detent.target import Target, load, unwrapped
 from detent.worker.context import Context
 from detent.worker.tool_step import run_tool, spec_of
+
+if TYPE_CHECKING:
+    from detent.config import Config
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 
@@ -57,11 +58,11 @@ class StepKinds:
         self,
         opened: Callable[[], Awaitable[Store]],
         model: Model | None = None,
-        config: Callable[[], Config] = read_config,
+        config: Callable[[], Config] | None = None,
     ) -> None:
         self._opened = opened
         self._model = model or OfflineModel()
-        self._config = cache(config)
+        self._config = cache(config or _read_config)
         self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
 
     def job_types(self) -> dict[str, JobType]:
@@ -122,8 +123,10 @@ class StepKinds:
         except DetentError as error:
             raise PermanentError(str(error)) from None
         spec = replace(spec_of(task.step, config), tries=task.tries)
-        if spec.idempotent and ctx.attempt > task.tries:
-            raise PermanentError(f"its worker died in each of {task.tries} attempts")
+        spare = SPARE_ATTEMPTS - task.tries if may_be_reviewed(task.step) else 0
+        most = ctx.max_attempts - spare
+        if spec.idempotent and ctx.attempt > most:
+            raise PermanentError(f"its worker died in each of {most} attempts")
         if task.again and not spec.idempotent:
             question = f"{task.name} ran in an earlier round of {task.flow}, and must not run twice. Run it again?"
             await ctx.wait_for_approval(question, by=spec.review_by, details={"command": list(spec.argv)[:100]})
@@ -135,7 +138,7 @@ class StepKinds:
                 ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
             raise
         except TransientError as error:
-            if spec.idempotent and ctx.attempt >= task.tries:
+            if spec.idempotent and ctx.attempt >= most:
                 raise PermanentError(str(error)) from None
             raise
 
@@ -153,6 +156,12 @@ class StepKinds:
         prompt, tier = expression.as_text(task.step.agent), task.step.tier or "haiku"
         reply: dict[str, Any] = await ctx.step("reply", partial(_replied, self._model, prompt, tier))
         return reply
+
+
+def _read_config() -> Config:
+    from detent.config import read
+
+    return read()
 
 
 async def _replied(model: Model, prompt: str, tier: str) -> dict[str, Any]:
