@@ -160,7 +160,8 @@ async def test_it_has_its_streams_its_folder_and_nothing_else_open(tools: Tools,
 async def test_no_signal_is_ignored_or_blocked_in_it(tools: Tools) -> None:
     _, output = await run(tools, "cat", "/proc/self/status")
     found = dict(line.split(":\t") for line in output.stdout.text.splitlines() if line.startswith("Sig"))
-    assert (int(found["SigIgn"], 16), int(found["SigBlk"], 16)) == (0, 0)
+    settable = sum(1 << (number - 1) for number in signal.valid_signals())  # the C library keeps two for itself
+    assert (int(found["SigIgn"], 16) & settable, int(found["SigBlk"], 16) & settable) == (0, 0)
     _, output = await run(tools, "sh", "-c", "yes | head -1")
     assert output.stderr.text == ""
 

@@ -19,7 +19,7 @@ from detent.process.frames import framed, receive
 
 FIRST_FREE = 3
 PAST_LAST = 1 << 16
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_CHANGEABLE = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _NOT_HERE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
 
@@ -58,8 +58,8 @@ def _become(order: dict[str, Any], files: list[int], line: int) -> dict[str, Any
         os.dup2(file, number)
     os.closerange(FIRST_FREE, line)
     os.closerange(line + 1, PAST_LAST)
-    for ignored in _IGNORED_BY_PYTHON:
-        signal.signal(ignored, signal.SIG_DFL)
+    for number in _CHANGEABLE:  # Python ignores some, and who started the worker may ignore others
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     return _executed(argv, environment)
 
