@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from detent.errors import BadInput
 
 SCRIPT = "__detent_main__"
 
-_loading = False
+_loading = threading.local()
+"""Of each thread: whether it is loading somebody's module. Others may open databases meanwhile."""
 
 
 class Target(NamedTuple):
@@ -81,7 +83,7 @@ def is_found(target: Target, function: Callable[..., Any]) -> bool:
 
 def refuse_while_loading() -> None:
     """A script without `if __name__ == "__main__":` would enqueue and work once more for every process it starts."""
-    if _loading:
+    if getattr(_loading, "now", False):
         raise BadInput(
             what='this module works or enqueues while it is being imported; put that under if __name__ == "__main__":'
         )
@@ -89,12 +91,11 @@ def refuse_while_loading() -> None:
 
 @contextlib.contextmanager
 def _marked() -> Iterator[None]:
-    global _loading
-    _loading = True
+    _loading.now = True
     try:
         yield
     finally:
-        _loading = False
+        _loading.now = False
 
 
 def _script(path: str) -> ModuleType:

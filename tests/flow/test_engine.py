@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -430,3 +431,35 @@ async def test_two_databases_may_give_one_key_to_two_definitions() -> None:
 def test_no_step_that_nobody_carries_out_runs_for_each_element() -> None:
     with pytest.raises(ValueError, match="for_each belongs to"):
         flow(step("a", approval={}, for_each={"items": [1]}))
+
+
+async def test_while_a_function_is_imported_other_threads_may_open_databases(
+    app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's lease thread opens its own connection just then."""
+    opened = """import asyncio, threading
+from detent import Detent
+
+found = []
+
+async def look():
+    async with Detent("sqlite:///:memory:") as app:
+        await app.open()
+        return "opened"
+
+def elsewhere():
+    try:
+        found.append(asyncio.run(look()))
+    except Exception as error:
+        found.append(str(error))
+
+thread = threading.Thread(target=elsewhere)
+thread.start()
+thread.join()
+
+"""
+    (tmp_path / "opens_elsewhere.py").write_text(opened + "def told():\n    return found\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ref, store = await carried_out(app, flow({"id": "a", "call": "opens_elsewhere:told"}))
+    (output,) = await store.outputs(ref.id, ["a"])
+    assert json.loads(output.output or "") == {"value": ["opened"]}
