@@ -32,11 +32,12 @@ def with_versions(url: str, *versions: int) -> Detent:
 
 def _handler(app: Detent, version: int) -> Any:
     async def fetch(ctx: Context) -> Any:
-        """It goes back into the queue after its first step, and its worker ends, so that another goes on with it."""
+        """It goes back into the queue after its first step, and its worker ends, so that another goes on with it. It is
+        due after a while: a claim of the first worker may be under way, and would take it."""
         first = await ctx.step("first", lambda: version)
         if ctx.fencing_token == 0:
             app.stop()
-            return Snooze(0)
+            return Snooze("200ms")
         return [version, first, await ctx.step("second", lambda: version)]
 
     return fetch
