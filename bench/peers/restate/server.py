@@ -4,8 +4,8 @@ How its settings were chosen: a lone workflow of five steps was timed under each
 two cores that had other work too. The log of a single node instead of that of a cluster (both with fsync) carried a
 third more workflows when many were in flight; for a lone one it was faster in two rounds of three: that is what runs
 here. The Python SDK, HTTP/1.1 and its default of 24 partitions were not tried. No difference beyond the noise: 1, 2 or
-4 partitions; 1, 2 or 4 threads; commits in the background; no statistics of RocksDB; no compression of its log; protocol
-v7; Node 24 instead of 20; everything on one core. Such a workflow is 8 to 9 ms, with 8 fsyncs of 0.1 ms; without fsync,
+4 partitions; 1, 2 or 4 threads; commits in the background; no statistics of RocksDB; no compression of its log;
+protocol v7; Node 24 instead of 20; all on one core. Such a workflow is 8 to 9 ms, with 8 fsyncs of 0.1 ms; without it,
 which would not be durable, it is 5.5 ms. The server is busy for two thirds of that time, so that another SDK would not
 help much either.
 """
