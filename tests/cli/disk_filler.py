@@ -25,7 +25,7 @@ async def main(folder: Path, how: str) -> None:
     store = await open_store(f"sqlite:///{folder}/detent.db")
     assert isinstance(store, SqliteStore)
     if how == "limit":  # no small disk to be had: the file is kept from growing instead
-        store._writer._db.pragma("max_page_count", 300)
+        await store._write(lambda session: session._db.pragma("max_page_count", 300))
     acknowledged, refusal = 0, ""
     while not refusal:
         try:
@@ -35,7 +35,7 @@ async def main(folder: Path, how: str) -> None:
     kept = (await audit.verify(store)).rows["job"]
     ballast.unlink()
     if how == "limit":
-        store._writer._db.pragma("max_page_count", 400)
+        await store._write(lambda session: session._db.pragma("max_page_count", 400))
     resumed = len(await store.enqueue([NewJob("resume")] * BATCH))
     await store.close()
     again = await open_store(f"sqlite:///{folder}/detent.db", migrate=False, create=False)

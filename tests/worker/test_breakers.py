@@ -30,7 +30,8 @@ async def breaker(app: Detent, name: str = "api") -> dict[str, Any]:
 
 
 async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run_in_the_end(app: Detent) -> None:
-    """Those that opened it have failed once; no other has been tried in vain."""
+    """Those that opened it have failed once; of the others only one may have been tried in vain: the next, which the
+    worker takes up while the failure that opens the breaker is being written."""
     works, ran = False, []
 
     @app.job(breaker=Breaker("api", failure_threshold=2, cooldown="300ms"), backoff="1ms")
@@ -56,7 +57,8 @@ async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run
     assert (await breaker(app))["state"] == "CLOSED"
     moves = [event.trigger for event in await log(await app.open(), entity="breaker")]
     assert moves[:3] == ["create", "trip", "probe"]
-    assert (moves[-1], len(failed)) == ("close", 2 + moves.count("reopen"))
+    assert moves[-1] == "close"
+    assert len(failed) - 2 - moves.count("reopen") in (0, 1)
 
 
 async def test_others_are_not_asked_and_go_on_meanwhile(app: Detent) -> None:

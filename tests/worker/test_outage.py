@@ -63,13 +63,13 @@ def test_what_no_repetition_can_heal_is_raised_and_not_waited_for(caplog: pytest
 
 @asynccontextmanager
 async def full_disk(app: Detent) -> AsyncIterator[None]:
-    """The file is kept from growing, which SQLite reports as a full disk."""
+    """The file is kept from growing, which SQLite reports as a full disk. Asked for on the thread that writes: two
+    threads at once in one connection damage it."""
     store = await app.open()
     assert isinstance(store, SqliteStore)
-    pages = store._writer._db.pragma("page_count")
-    store._writer._db.pragma("max_page_count", pages)
+    await store._write(lambda session: session._db.pragma("max_page_count", session._db.pragma("page_count")))
     yield
-    store._writer._db.pragma("max_page_count", 1 << 30)
+    await store._write(lambda session: session._db.pragma("max_page_count", 1 << 30))
 
 
 async def test_a_worker_on_a_full_disk_says_so_once_and_goes_on_when_there_is_room(
@@ -169,7 +169,7 @@ async def test_a_worker_that_may_not_write_any_more_ends_with_that_error(
     async with Detent(database_url) as app, ending(app) as work:
         store = await app.open()
         if isinstance(store, SqliteStore):
-            store._writer._db.pragma("query_only", True)
+            await store._write(lambda session: session._db.pragma("query_only", True))
         else:
             database = urlsplit(database_url).path.lstrip("/")
             await asyncio.to_thread(postgres_server.superuser_sql, "ALTER TABLE jobs OWNER TO postgres", database)
