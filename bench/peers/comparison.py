@@ -17,7 +17,7 @@ from bench.peers.engine import Engines
 from bench.peers.environment import NotInstalled
 from bench.peers.measurement import PARTS, Effort, Figures, Measure, measure
 from bench.peers.report import JOBS, Sheet, show
-from bench.peers.targets import TARGETS, Measured, Target
+from bench.peers.targets import TARGETS, Measured, Wanted
 
 FLOOR_BATCH = 500
 
@@ -28,7 +28,7 @@ class Comparison:
 
     systems: Sequence[System]
     parts: Mapping[Part, Measure]
-    targets: Sequence[Target]
+    targets: Sequence[Wanted]
     sheet: Sheet
     beside_floor: bool = False
 

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from bench.peers.catalogue import System
 from bench.peers.measurement import Figures
-from bench.peers.targets import Measured, Target, advantage, not_at_their_best, reference
+from bench.peers.targets import Measured, Wanted, advantage, not_at_their_best, reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def show(
     systems: Sequence[System],
     measured: Measured,
     floors: dict[str, float],
-    targets: Sequence[Target],
+    targets: Sequence[Wanted],
     doubts: Iterable[str],
 ) -> None:
     console.print(_figures(sheet, systems, measured))
@@ -93,7 +93,7 @@ def _ratios(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Tabl
     return table
 
 
-def _verdicts(sheet: Sheet, targets: Sequence[Target], measured: Measured) -> Table:
+def _verdicts(sheet: Sheet, targets: Sequence[Wanted], measured: Measured) -> Table:
     table = Table("target", "wanted", "found", "", title="Targets", title_justify="left")
     for target in targets:
         verdict = "met" if target.met(measured) else "[red]not met[/red]"

@@ -41,6 +41,34 @@ class Target:
         return what, f"≥ {self.at_least:.2f}×", "not measured" if found is None else f"{found:.2f}×"
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A time of Detent's is to stay below so much, whatever its peers need."""
+
+    figure: str
+    ours: str
+    below: float
+
+    @property
+    def speaks_of(self) -> set[str]:
+        return {self.ours}
+
+    def met(self, measured: Measured) -> bool:
+        found = self._found(measured)
+        return found is not None and found < self.below
+
+    def told(self, columns: Mapping[str, str], measured: Measured) -> tuple[str, str, str]:
+        found = self._found(measured)
+        what = f"{columns[self.figure].split(',')[0]}, {self.ours}"
+        return what, f"< {self.below:g}", "not measured" if found is None else f"{found:.2f}"
+
+    def _found(self, measured: Measured) -> float | None:
+        return measured[self.ours].median(self.figure) if self.ours in measured else None
+
+
+Wanted = Target | Limit
+
+
 def _targets() -> Iterator[Target]:
     for figure in ("drain", "drain_two", "bulk"):
         yield Target(figure, "detent/postgres", "pgqueuer/postgres")

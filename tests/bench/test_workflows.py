@@ -12,7 +12,7 @@ from bench.peers.comparison import compare
 from bench.peers.engine import Engines
 from bench.peers.measurement import Effort, Figures, measure, station
 from bench.peers.processes import Failed
-from bench.peers.targets import reference
+from bench.peers.targets import Limit, reference
 from bench.workflows.catalogue import SYSTEMS
 from bench.workflows.comparison import OF_WORKFLOWS, TARGETS
 from bench.workflows.measurement import PARTS, insist_on_results
@@ -58,6 +58,14 @@ def test_every_target_speaks_of_systems_that_are_measured_in_every_round() -> No
     systems = {system.label: system for system in SYSTEMS}
     for target in TARGETS:
         assert all(systems[label].every_round for label in target.speaks_of)
+
+
+def test_a_time_that_was_not_measured_is_not_below_its_limit() -> None:
+    limit = Limit("p50_ms", "a", 3.0)
+    assert not limit.met({})
+    assert not limit.met({"a": Figures(trouble=["did not start"])})
+    assert limit.told({"p50_ms": "alone p50, ms"}, {}) == ("alone p50, a", "< 3", "not measured")
+    assert limit.told({"p50_ms": "alone p50, ms"}, {"a": figures(p50_ms=2.5)})[2] == "2.50"
 
 
 def test_a_time_once_seen_of_a_peer_is_told_beside_what_is_found_here() -> None:
