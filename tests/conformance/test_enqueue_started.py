@@ -19,7 +19,7 @@ async def started(store: Store, owner: int, **fields: object) -> Job:
 
 @keeps(
     Writer.enqueue_started,
-    "A job that is due at once, has no key, falls under no limit and works for no flow is queued and, if its queue is "
+    "A job that is due at once, has no key, falls under no limit and works for no crew is queued and, if its queue is "
     "served and the worker may claim, running under that worker when it is returned",
     "three moves and three events in one write",
     "For a worker that has just found nothing due, so that nobody is overtaken",

@@ -73,7 +73,13 @@ async def by_hand(store: Store, hand: Hand, step: int) -> int:
     return id
 
 
-WAYS = [by_claim_and_start, by_claim_then_start, by_hand]
+async def at_birth(store: Store, hand: Hand, step: int) -> int:
+    made = await store.enqueue_started(NewJob("kind", step_id=step, tree_id=1), await worker(store), LEASE, 7)
+    assert made.state == "running"
+    return made.id
+
+
+WAYS = [by_claim_and_start, by_claim_then_start, by_hand, at_birth]
 
 
 async def wrong(store: Store, case: Case, step: int, job: int, before: int) -> list[str]:
@@ -99,6 +105,7 @@ async def tried(store: Store, hand: Hand, case: Case, way: Any) -> list[str]:
     return await wrong(store, case, step, await way(store, hand, step), before)
 
 
+@keeps(Writer.enqueue_started, "a step it works for starts with it")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_step_starts_with_its_job_by_one_move_with_one_event(store: Store, hand: Hand, way: Any) -> None:
     found = {name: await tried(store, hand, case, way) for name, case in CASES.items()}
@@ -106,15 +113,12 @@ async def test_a_step_starts_with_its_job_by_one_move_with_one_event(store: Stor
 
 
 @keeps(Writer.enqueue_started, "Otherwise it is returned queued")
-async def test_a_job_that_works_for_a_step_goes_through_the_queue(store: Store) -> None:
-    step = await step_of(store, CASES["a run's step that waits"])
+async def test_a_job_that_works_for_a_crew_goes_through_the_queue(store: Store) -> None:
     owner = await worker(store)
-    made = await store.enqueue_started(NewJob("kind", step_id=step, crew_id=2, tree_id=3), owner, LEASE, 7)
-    assert (made.state, made.owner, made.step_id, made.crew_id, made.tree_id) == ("queued", None, step, 2, 3)
-    assert (await entity(store, LIFECYCLES["run-step"], step))["state"] == "PENDING"
+    made = await store.enqueue_started(NewJob("kind", crew_id=2, tree_id=3), owner, LEASE, 7)
+    assert (made.state, made.owner, made.crew_id, made.tree_id) == ("queued", None, 2, 3)
     (job,) = await claim(store, owner, 1, start=True)
     assert job.id == made.id
-    assert (await entity(store, LIFECYCLES["run-step"], step))["state"] == "RUNNING"
 
 
 async def test_a_start_that_is_undone_leaves_the_step_alone(store: Store) -> None:

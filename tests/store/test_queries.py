@@ -10,9 +10,10 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.lifecycle import LIFECYCLES, Change, Lifecycle, Move, Right
+from detent.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right
 from detent.lifecycle.machine import OVERRIDE
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from detent.store.handover import Unmoved
 from detent.store.queries import Catalogue, _read
 from detent.store.records import ENTITY_COLUMNS, NewJob
 from detent.store.url import database_url as parsed
@@ -28,9 +29,13 @@ MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
 
 
 def names(dialect: Dialect) -> list[str]:
-    """Those that are sent as they stand; the enqueue of PostgreSQL takes its shape from the jobs."""
-    every = [*_read("shared.sql"), *_read(f"{dialect.name}.sql")]
-    return [name for name in every if dialect is SQLITE or name != "enqueue"]
+    """Those that are sent as they stand, or for each kind of flow; the enqueue of PostgreSQL takes its shape from the
+    jobs."""
+    sources = ("shared", "flows", "outbox", "breakers", "crews", dialect.name)
+    every = {name: text for file in sources for name, text in _read(f"{file}.sql").items()}
+    tables = {name: ("_runs", "_workstreams") if "{flows}" in text else ("",) for name, text in every.items()}
+    spelt = [f"{name}{table}" for name, of in tables.items() for table in of]
+    return [name for name in spelt if dialect is SQLITE or name != "enqueue"]
 
 
 def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> Iterator[str]:
@@ -52,10 +57,20 @@ def enqueues(catalogue: Catalogue) -> Iterator[str]:
         yield catalogue.enqueue(columns).sql
 
 
+def handovers(catalogue: Catalogue) -> Iterator[str]:
+    """From one step to the next, in both kinds of flow."""
+    job = Change(JOB, JOB.move("succeed"), 1, 1, "running", 3, 0, Right.HOLDER)
+    for flow, step, trigger in (("runs", RUN_STEP, "succeed"), ("workstreams", WORKSTREAM_STEP, "success")):
+        ended = Change(step, step.move(trigger), 1, 1, step.move(trigger).sources[0].name, 2, 0)
+        yield catalogue.hand_over([job, ended], [Unmoved(flow, 1, 2), Unmoved("steps", 3, 4)]).sql
+
+
 def every_statement(dialect: Dialect) -> Iterator[tuple[str, str]]:
     """Everything the store may ever send: the named statements, each move by each right, each birth."""
     catalogue = Catalogue(dialect)
     yield from ((name, catalogue[name].sql) for name in names(dialect))
+    if dialect is POSTGRES:
+        yield from (("hand_over", sql) for sql in handovers(catalogue))
     if dialect is POSTGRES:
         yield from (("enqueue", sql) for sql in enqueues(catalogue))
     for lifecycle, move, right in MOVES:

@@ -19,13 +19,15 @@ from detent.moments import span_us
 from detent.service import elements, gates, step_crews, subflows, webhooks
 from detent.service.definitions import KINDS
 from detent.service.flow_scene import Actor, Row, Scene, flow_of
+from detent.service.seat import Seat
 from detent.service.step_jobs import step_job
 from detent.store.blobs import RESULT_BLOB
 from detent.store.protocol import Transaction
 
 
-async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
-    """What follows from moves of jobs that carry out steps, which were just written in this transaction."""
+async def settled(tx: Transaction, changes: Sequence[Change], seat: Seat | None = None) -> None:
+    """What follows from moves of jobs that carry out steps, which were just written in this transaction. If there is a
+    seat and just one step comes next, it takes that."""
     rows = await tx.steps_by_key([change.step_id or 0 for change in changes])
     by_step = {row["id"]: row for row in rows}
     by_flow: dict[int, list[tuple[Row, Change]]] = {}
@@ -34,7 +36,7 @@ async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
         if row is not None:
             by_flow.setdefault(row["flow_id"], []).append((row, change))
     for flow_id in sorted(by_flow):
-        await _settled_in(tx, by_flow[flow_id])
+        await _settled_in(tx, by_flow[flow_id], seat)
 
 
 async def crews_ended(tx: Transaction, crews: Iterable[Row]) -> None:
@@ -42,9 +44,10 @@ async def crews_ended(tx: Transaction, crews: Iterable[Row]) -> None:
     await step_crews.ended(tx, crews, go_on)
 
 
-async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]]) -> None:
+async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: Seat | None) -> None:
     kind, flow = await flow_of(tx, settled[0][0])
     scene = await Scene.of(tx, kind, flow, Actor(settled[0][1].actor))
+    scene.seat = seat
     if scene.over:
         return
     begin_flow(scene)
@@ -125,7 +128,7 @@ async def go_on(scene: Scene, ended: Iterable[Row]) -> None:
     elif done and not held(scene):
         await let_go(scene, done)
     await conclude(scene)
-    await scene.write()
+    await scene.write(scene.seat)
 
 
 def held(scene: Scene) -> bool:

@@ -17,6 +17,7 @@ from detent.flow.plan import looking
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, insist
 from detent.service.definitions import KINDS, Kind, shape
+from detent.service.seat import Seat
 from detent.store import Blob, NewJob
 from detent.store.protocol import Reader, Transaction
 from detent.store.steps import Output
@@ -53,6 +54,7 @@ class Scene:
         self.ends = False
         """Whether it was decided here that the flow is over, and others have not been told."""
         self.starting = False
+        self.seat: Seat | None = None
         self._values: dict[str, Any] = {}
 
     @classmethod
@@ -144,13 +146,16 @@ class Scene:
 
     # --- writing
 
-    async def write(self) -> None:
-        """Everything that was decided, jobs first: whoever claims locks them before their steps."""
+    async def write(self, seat: Seat | None = None) -> None:
+        """Everything that was decided, jobs first: whoever claims locks them before their steps. Once nothing more will
+        be decided, a step that is the only one to begin may take a seat."""
         changes, self.changes = self.changes, []
         if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
             raise Moved
         jobs, self.jobs = self.jobs, []
-        if jobs:
+        if len(jobs) == 1 and seat is not None and seat.is_for(jobs[0]):
+            await seat.take(self.tx, jobs[0])
+        elif jobs:
             await self.tx.enqueue(jobs)
 
     async def kept(self, text: str | None) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance, breakers, crew_moves
 from detent.service.flow_scene import Moved
+from detent.service.handover import HandsOver, handed_over
+from detent.service.seat import Seat
 from detent.store import Job, Store
 from detent.store.blobs import RESULT_BLOB
 from detent.store.protocol import Transaction
@@ -44,16 +46,24 @@ async def settle(
     changes: Sequence[Change],
     reports: Sequence[breakers.Report] = (),
     claim: Claim | None = None,
+    seat: Seat | None = None,
 ) -> Settled:
-    """The same. The breakers that the jobs had asked are told in the same transaction what came of them, and the claim
-    takes of what is due then: the step that comes next begins where the one before it has ended."""
+    """The same. The breakers that the jobs had asked are told in the same transaction what came of them. The step that
+    comes next begins where the one before it has ended: it takes the seat, or else the claim takes of what is due
+    then."""
     follows = any(change.tree_id for change in changes) or crew_moves.concerned(changes)
     if not (follows or reports or claim):
         return Settled(await store.apply(changes))
+    if seat is not None and isinstance(store, HandsOver) and len(changes) == 1 and not reports:
+        begun = await handed_over(store, changes[0], _without_result(changes[0]), seat)
+        if begun is not None:
+            return Settled([], [begun])
 
     async def work(tx: Transaction) -> Settled:
-        told = await breakers.settle(tx, changes, reports, _applied)
-        return Settled(told.late, [] if claim is None else await claim(tx), told.stirred)
+        if seat is not None:
+            seat.taken_by = None
+        told = await breakers.settle(tx, changes, reports, partial(_applied, seat=seat))
+        return Settled(told.late, await _taken(tx, seat, claim), told.stirred)
 
     try:
         return await again_if_moved(store, work, 3 * len(changes))
@@ -63,6 +73,12 @@ async def settle(
         if not isinstance(store, Begins):
             raise
         return Settled(await _tree_by_tree(store, changes))
+
+
+async def _taken(tx: Transaction, seat: Seat | None, claim: Claim | None) -> list[Job]:
+    if seat is not None and seat.taken_by is not None:
+        return [seat.taken_by]
+    return [] if claim is None else await claim(tx)
 
 
 @runtime_checkable
@@ -99,13 +115,13 @@ async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction
     raise FlowBusy(tries=TRIES)
 
 
-async def _applied(tx: Transaction, changes: Sequence[Change]) -> list[Change]:
+async def _applied(tx: Transaction, changes: Sequence[Change], seat: Seat | None = None) -> list[Change]:
     await tx.lock_trees([*(change.tree_id for change in changes if change.tree_id), *crew_moves.locks(changes)])
     late = await tx.apply([_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
     if working := [change for change in in_time if change.step_id is not None]:
-        await advance.settled(tx, working)
+        await advance.settled(tx, working, seat)
     if crew_moves.concerned(in_time):
         await advance.crews_ended(tx, await crew_moves.settled(tx, in_time))
     return [change for change in changes if (change.id, change.seq) in too_late]

@@ -18,6 +18,12 @@ T = TypeVar("T")
 
 Rows = Sequence[Sequence[Any]]
 
+_POSITION, _PLACE = STEP_COLUMNS.index("position"), STEP_COLUMNS.index("place")
+
+
+def _in_order_of_flow(row: Sequence[Any]) -> tuple[int, int]:
+    return row[_POSITION], row[_PLACE] or 0
+
 
 class FlowReads(ABC):
     """The reads."""
@@ -50,7 +56,8 @@ class FlowReads(ABC):
         self, flow: int, *, names: Sequence[str] | None = None, parent: int | None = None
     ) -> list[dict[str, Any]]:
         if names is not None:
-            found = await self._ask("steps_by_name", flow_id=flow, names=self._list(sorted(names)))
+            rows = await self._ask("steps_by_name", flow_id=flow, names=self._list(names))
+            found: Rows = sorted(rows, key=_in_order_of_flow)
         elif parent is not None:
             found = await self._ask("steps_of_step", flow_id=flow, parent_id=parent)
         else:

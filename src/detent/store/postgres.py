@@ -7,13 +7,18 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
 
 from detent.errors import NewerDatabase, NotMigrated, StoreError, Unreachable
+from detent.lifecycle import Change
+from detent.store import postgres_handover
+from detent.store.blobs import with_blobs
 from detent.store.dialect import POSTGRES
 from detent.store.follow import following
+from detent.store.handover import Unmoved
 from detent.store.migrations import newest
 from detent.store.own_sql import insist_harmless
 from detent.store.postgres_bell import Bell
@@ -32,9 +37,11 @@ from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
 from detent.store.records import Event, EventFilter, Job, NewJob
+from detent.store.steps import STEP_COLUMNS
 from detent.store.tally import Tally, flush
 from detent.store.turn import Turn
 from detent.store.url import DatabaseUrl
+from detent.store.wakes import wakes
 
 T = TypeVar("T")
 
@@ -164,6 +171,42 @@ class PostgresStore(PostgresVerbs):
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def scene(self, table: str, flow: int, names: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """A flow, by the table it is in, and those of its steps that are named, at one look; nothing at all if it has
+        none of them."""
+        rows = await self._fetch(f"scene_{table}", id=flow, names=list(names))
+        return dict(rows[0]["f"]) if rows else {}, [dict(zip(STEP_COLUMNS, row[1:], strict=True)) for row in rows]
+
+    async def hand_over(
+        self,
+        changes: Sequence[Change],
+        unmoved: Sequence[Unmoved],
+        job: NewJob,
+        worker: int,
+        lease_us: int,
+        claim_id: int,
+    ) -> Job | None:
+        """Makes these moves of single records and starts a job of the same tree on a worker, all in one statement; or
+        nothing, if somebody else is at the tree, a record was moved since, or the job cannot be started there. An
+        answer that is lost is not asked for again here: a claim under this number finds the job."""
+        if with_blobs(changes) or wakes([changes[:1]]) or any(change.limit_key for change in changes):
+            return None
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        moves = [(change, self._catalogue.given(change)) for change in changes]
+        values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
+        statement = self._catalogue.hand_over(changes, unmoved)
+        values |= postgres_handover.values(moves, unmoved)
+        try:
+            async with self._connection() as connection:
+                rows = await connection.fetch(statement.sql, *[values[name] for name in statement.parameters])
+        except asyncpg.LockNotAvailableError:  # so the statement says that not all was as it should be
+            return None
+        if not rows:
+            return None
+        self.tally.enqueued([job], [id], [id])
+        self.tally.claimed(rows, None)
+        return Job(*rows[0])
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:

@@ -53,7 +53,7 @@ TYPES = {
 }
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-_LOGGED = ("tenant_id", "from_state", "actor", "cause", "reason", "detail")
+LOGGED = ("tenant_id", "from_state", "actor", "cause", "reason", "detail")
 _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
 
 
@@ -94,9 +94,9 @@ def move_statement(
 ) -> BatchStatement:
     """One statement for many moves of one kind; the events go in with the rows."""
     batch, t = _Batch(names, each), lifecycle.table
-    facts = {name: f"m.{name}" if name in each else batch.places[name] for name in _LOGGED}
+    facts = {name: f"m.{name}" if name in each else batch.places[name] for name in LOGGED}
     returned = [f"{t}.{name}" for name in ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")]
-    returned += [f"g.{name}" for name in _LOGGED if name in each]
+    returned += [f"g.{name}" for name in LOGGED if name in each]
     moved = _PARAMETER.sub(r"g.\1", update).replace(GIVEN, batch.fenced)
     sql = (
         f"{CLOCK},\nmoved AS ({moved}\nRETURNING {', '.join(returned)}),\n"

@@ -126,7 +126,7 @@ class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
         return [known.get((job.tenant_id, job.key), id) for job, id in zip(jobs, keys, strict=True)]
 
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
-        if job.works_for_flow:
+        if job.crew_id is not None:
             return await self._enqueue_one(job)
         (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
@@ -134,6 +134,8 @@ class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
         rows = rows or await self._surely(partial(self._fetch, "job", id=id))
         made = Job(*rows[0])
         self.tally.claimed(rows if made.owner == worker else [], None)
+        if made.owner != worker:
+            await self._announce()
         return made
 
     async def _enqueue_one(self, job: NewJob) -> Job:

@@ -9,7 +9,7 @@ statements that write a move are made here from the declaration and `moves.sql`,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from operator import itemgetter
@@ -24,6 +24,7 @@ from detent.store.breakers import BREAKER_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
+from detent.store.handover import Unmoved
 from detent.store.outbox import OUTBOX_COLUMNS, PENDING
 from detent.store.postgres_batches import (
     DIFFERING,
@@ -37,6 +38,7 @@ from detent.store.postgres_batches import (
     move_statement,
     shape,
 )
+from detent.store.postgres_handover import words as handover_words
 from detent.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
 from detent.store.schedules import SCHEDULE_COLUMNS
 from detent.store.steps import STEP_COLUMNS
@@ -157,6 +159,25 @@ class Catalogue:
             self._shaped[key] = move_statement(change.lifecycle, change.move, move.sql, tuple(columns), each)
         return self._shaped[key]
 
+    def given(self, change: Change) -> dict[str, Any]:
+        """What the statement of a single move is given, by name."""
+        move = self.move(change)
+        values = dict(zip(move.names, move.fields(change), strict=True))
+        return values | {name: change.values.get(name) for name in move.extras}
+
+    def hand_over(self, changes: Sequence[Change], unmoved: Sequence[Unmoved]) -> Statement:
+        """PostgreSQL: the statement that makes these moves and starts a new job, if all is still as it was."""
+        which = *((change.move.trigger, change.lifecycle.name, change.right) for change in changes), None
+        name = f"hand_over {which} {[row.table for row in unmoved]}"
+        if name not in self._statements:
+            moves = [(change, *self.move(change)) for change in changes]
+            given = handover_words(
+                [(change, sql, (*names, *extras)) for change, sql, _, names, extras in moves], unmoved
+            )
+            sql = fill(self._raw["hand_over"], lambda word: given[word] if word in given else self._word(word))
+            self._statements[name] = self._numbered(sql, _names(sql))
+        return self._statements[name]
+
     def birth(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
         """The statement that brings an entity into being, with the columns given beside what every entity has."""
         unknown = set(columns) - ENTITY_COLUMNS[lifecycle.name]
@@ -268,6 +289,7 @@ class Catalogue:
         plain = name.removesuffix(KNOWN)
         words = {**_WORDS, "now": ":now" if self._sqlite else "detent_now()"}
         words["known"] = _LEFT_TO_OTHERS if plain != name else ""
+        words |= handover_words([], []) if name == "hand_over" else {}
         words["also_born"], words["woken"] = (_ALSO_BORN, _WOKEN) if name == "enqueue_limited" else ("", "")
         if triggers := CLAIMS.get(plain):
             words |= {"moves": self._claim_assignments(triggers), "claim_events": _claim_events(triggers)}
@@ -279,7 +301,7 @@ class Catalogue:
     def _word(self, word: str) -> str | None:
         if word in self._parts:
             return fill(self._parts[word], self._word)
-        return self.dialect.words[word] if word in self.dialect.words else declared(word)
+        return self.dialect.words.get(word) if word in self.dialect.words else _WORDS.get(word) or declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:
         mark = "?" if self._sqlite else "$"

@@ -40,10 +40,6 @@ class NewJob(NamedTuple):
     crew_id: int | None = None
     tree_id: int | None = None
 
-    @property
-    def works_for_flow(self) -> bool:
-        return not (self.step_id is self.crew_id is self.tree_id is None)
-
 
 ITSELF = "itself"
 """As a correlation: that of an entity under whose own id others will belong together."""

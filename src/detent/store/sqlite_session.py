@@ -91,7 +91,7 @@ class Session(SessionReads):
 
     def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
         (id,) = self.enqueue([job])
-        served = not job.works_for_flow and self._run("is_served", tenant_id=job.tenant_id, queue=job.queue)
+        served = job.crew_id is None and self._run("is_served", tenant_id=job.tenant_id, queue=job.queue)
         if served and self._run("may_claim", worker=worker):
             self._take([id], worker, lease_us, claim_id, start=True)
         return Job(*self._run("job", id=id)[0])

@@ -237,6 +237,8 @@ class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
         made = await self._write(lambda session: session.enqueue_started(job, worker, lease_us, claim_id))
         self.tally.claimed([made] if made.owner == worker else [], None)
+        if made.owner != worker:
+            self._ring()
         return made
 
     async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:

@@ -37,10 +37,10 @@ class Writer(Protocol):
         ...
 
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
-        """A job that is due at once, has no key, falls under no limit and works for no flow is queued and, if its queue
+        """A job that is due at once, has no key, falls under no limit and works for no crew is queued and, if its queue
         is served and the worker may claim, running under that worker when it is returned: three moves and three events
-        in one write. Otherwise it is returned queued. For a worker that has just found nothing due, so that nobody is
-        overtaken."""
+        in one write; a step it works for starts with it. Otherwise it is returned queued. For a worker that has just
+        found nothing due, so that nobody is overtaken."""
         ...
 
     async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:

@@ -28,6 +28,7 @@ from detent.lifecycle import Change
 from detent.process.tool import Tools
 from detent.service import breakers
 from detent.service.orders import Order
+from detent.service.seat import Seat
 from detent.service.settle import settle as settled
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
@@ -285,7 +286,7 @@ class Worker:
             self._changed.clear()
             # Asked before the claim: what is settled while it is under way may have made a job due again.
             idle = not self._in_hand
-            room = self._pace.room(self._in_hand) if self._maybe_due or until_idle else 0
+            room = self._pace.room(self._in_hand) if self._maybe_due or (until_idle and idle) else 0
             if room:
                 self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
@@ -434,7 +435,8 @@ class Worker:
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
         told = self._gate.reports(batch)
-        late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told)
+        ended = batch[0][0] if len(batch) == 1 else None
+        late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told, ended)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
@@ -443,7 +445,9 @@ class Worker:
             self._inbox.put_nowait(job)
         self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
 
-    async def _apply(self, changes: list[Change], told: list[breakers.Report]) -> tuple[list[Change], list[Job]]:
+    async def _apply(
+        self, changes: list[Change], told: list[breakers.Report], ended: Job | None
+    ) -> tuple[list[Change], list[Job]]:
         """As often as it takes: the same change a second time counts as written. Where steps of flows have ended, what
         comes after them is claimed with it; a claim whose answer was lost is asked for again under its number."""
         number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
@@ -452,8 +456,10 @@ class Worker:
             try:
                 claims = room and (again or not self._departure.asked)
                 claim = partial(self._claim_from, number=number, limit=room, again=again) if claims else None
-                done = await settled(self._store, changes, told, claim)
-                self._hold_next(done.jobs, sent, room)
+                seat = self._seat(number, ended) if claims and not again else None
+                done = await settled(self._store, changes, told, claim, seat)
+                self._hold_next(done.jobs, sent)
+                self._maybe_due |= claim is not None and not (seat and seat.taken_by) and len(done.jobs) >= room
                 if done.stirred:
                     self._breaker_watch.ring()
                 self._outage.over("write")
@@ -462,12 +468,18 @@ class Worker:
                 self._outage.endure("write", error)
                 again, pause = True, await self._pause(pause)
 
-    def _hold_next(self, jobs: Sequence[Job], sent: float, room: int) -> None:
+    def _seat(self, number: int, ended: Job | None) -> Seat | None:
+        """For a step that comes next, unless something may be due that has waited longer."""
+        if self._maybe_due:
+            return None
+        worker, settings = self._registration.id, self._settings
+        return Seat(worker, self._lease_us, number, settings.queues, settings.tenant_id, ended)
+
+    def _hold_next(self, jobs: Sequence[Job], sent: float) -> None:
         """What was claimed with a write is held from when that was sent."""
-        if room:
+        if jobs:
             self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
             self._flows.begun(jobs)
-            self._maybe_due |= len(jobs) >= room  # there may be more
 
     # --- end
 

@@ -25,10 +25,6 @@ ORDER BY name, version DESC LIMIT :limit;
 -- All steps of a flow, in order.
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id ORDER BY position, place;
 
--- name: steps_by_name
--- Some steps of a flow. By the index of their names: SQLite would take that of their order, and look at every step.
-SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names} ORDER BY +position, place;
-
 -- name: steps_by_key
 -- Some steps, whatever flow they are of.
 SELECT {step_columns} FROM steps WHERE id IN {ids};

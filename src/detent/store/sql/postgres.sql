@@ -66,40 +66,25 @@ SELECT {job_columns} FROM moved ORDER BY rank;
 -- the same row and the same moment: for a worker that asked and found nothing due, so that nobody is overtaken. A repeated
 -- call changes nothing, and returns nothing.
 WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
-able AS MATERIALIZED (
-    SELECT 1 FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
-way AS MATERIALIZED (
-    SELECT now, CASE WHEN EXISTS (SELECT 1 FROM able)
-        AND NOT EXISTS (SELECT 1 FROM queues
-            WHERE tenant_id = :tenant_id::int AND name = :queue::text AND paused_at IS NOT NULL)
-        AND NOT EXISTS (SELECT 1 FROM limit_rules WHERE what = 'queue' AND name = :queue::text)
-        THEN :worker::bigint END AS owner FROM clock),
-born AS (
-    INSERT INTO jobs (id, created_at, run_at, tenant_id, correlation_id, trace_id, priority, max_attempts, queue, kind,
-        on_exhausted, hold_key, redriven_from, parent_id, payload, owner, updated_at, started_at, lease_until, claim_id,
-        seq, attempts, state, move, actor, cause)
-    SELECT :id::bigint, now, now, :tenant_id::int, :correlation_id::text, :trace_id::text, :priority::int,
-        :max_attempts::int, :queue::text, :kind::text, :on_exhausted::text, :hold_key::text, :redriven_from::bigint,
-        :parent_id::bigint, :payload::json, owner, t.*
-    FROM way CROSS JOIN LATERAL (
-        SELECT now + 2, now + 2, now + :lease_us::bigint, :claim_id::bigint, 3, 1, {job.running}, {job.start},
-            'w:' || owner, NULL WHERE owner IS NOT NULL
-        UNION ALL
-        SELECT now, NULL, NULL, NULL, 1, 0, {job.queued}, {job.enqueue}, :actor::text, :cause::text
-        WHERE owner IS NULL) AS t
-    ON CONFLICT DO NOTHING
-    RETURNING {job_columns}, created_at, actor),
+{born_started},
 logged AS (
     INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
         correlation_id, trace_id, cause)
-    SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.seq, 0, 'job', e.type, e.trigger,
-        e.from_state, e.to_state, CASE e.seq WHEN 1 THEN :actor::text ELSE b.actor END, b.correlation_id, b.trace_id,
-        CASE e.seq WHEN 1 THEN :cause::text END
-    FROM born AS b JOIN (VALUES (1, {event job.enqueue}, {job.enqueue}, NULL, {job.queued}),
-        (2, {event job.claim}, {job.claim}, {job.queued}, {job.assigned}),
-        (3, {event job.start}, {job.start}, {job.assigned}, {job.running})) AS e(seq, type, trigger, from_state, to_state)
-        ON e.seq <= b.seq)
+    {started_events})
 SELECT {job_columns} FROM born;
+
+-- name: hand_over
+-- A job ends, and with it the step it worked for; the next step begins with a job that is born started: all of it in one
+-- statement, or none. Nothing is touched unless nobody else is at the tree of flows. Rows that only matter must be as they
+-- were read: locked, each is looked at as it is now, whatever this statement saw when it began.
+WITH free AS MATERIALIZED (SELECT 1 WHERE pg_try_advisory_xact_lock(:tree_id::bigint)),
+clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx FROM free),
+{unmoved}{moved}{born_started},
+logged AS (
+    INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, from_state, to_state, actor,
+        correlation_id, trace_id, cause, reason, payload)
+    {moved_events}SELECT s.*, NULL::text, NULL::json FROM ({started_events}) AS s)
+SELECT {job_columns} FROM born WHERE detent_insist(owner IS NOT NULL{all_found});
 
 -- name: job
 -- A job as a claim returns it.
@@ -347,3 +332,14 @@ UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT j.id FROM jobs AS j WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
         AND :job_id::bigint IN (0, j.id) ORDER BY j.id FOR NO KEY UPDATE) AS w
 WHERE jobs.id = w.id RETURNING jobs.id;
+
+-- name: steps_by_name
+-- Some steps of a flow, each by its name: otherwise the planner would look at all of the flow's.
+SELECT {step_columns} FROM unnest(:names::text[]) AS wanted CROSS JOIN LATERAL (
+    SELECT {step_columns} FROM steps WHERE flow_id = :flow_id::bigint AND name = wanted OFFSET 0) AS s;
+
+-- name: scene
+-- A flow and some of its steps, at one look.
+SELECT f, s.* FROM {flows} AS f CROSS JOIN unnest(:names::text[]) AS wanted CROSS JOIN LATERAL (
+    SELECT {step_columns} FROM steps WHERE flow_id = f.id AND name = wanted OFFSET 0) AS s
+WHERE f.id = :id::bigint;

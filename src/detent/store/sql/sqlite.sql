@@ -324,3 +324,7 @@ WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued}
 -- name: stale_approvals
 -- Whether there is any open question whose job has ended.
 SELECT 1 FROM approvals AS a WHERE {stale} LIMIT 1;
+
+-- name: steps_by_name
+-- Some steps of a flow, each by its name. In no order: sorting two rows takes longer than finding them.
+SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND name IN {names};

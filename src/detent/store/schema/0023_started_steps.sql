@@ -1,0 +1,2 @@
+-- A step starts with its job in one write, also where the job is born started; on PostgreSQL a statement can insist on what
+-- it has found.
