@@ -34,3 +34,16 @@ def phases(lifecycle: Lifecycle) -> dict[str, Phase]:
     for verbs, meaning in (((Verb.CANCEL,), Phase.GONE), (_FAIL, Phase.FAILED), (_SATISFY, Phase.SATISFIED)):
         found |= {move.target.name: meaning for move in lifecycle.moves if move.verb in verbs}
     return {**found, lifecycle.initial.name: Phase.WAITING}
+
+
+@cache
+def flow_phases(lifecycle: Lifecycle) -> dict[str, Phase]:
+    """By the name of each state of a flow, what it means to the steps of it.
+
+    >>> from detent.lifecycle import WORKSTREAM
+    >>> flow_phases(WORKSTREAM)["S_RETRYING"]
+    <Phase.FAILED: 'it failed for good'>
+    """
+    failing = {move.target.name for move in lifecycle.moves if move.verb in (Verb.FAIL, Verb.RETRY)}
+    found = {state.name: Phase.FAILED if state.name in failing else Phase.ACTIVE for state in lifecycle.states}
+    return found | {state.name: Phase.GONE for state in lifecycle.states if state.final}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from detent.errors import BadInput, NotFound
 from detent.flow.expression import Wrong
-from detent.flow.phase import Phase
+from detent.flow.phase import Phase, flow_phases
 from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
 from detent.moments import span_us
@@ -138,11 +138,7 @@ def held(scene: Scene) -> bool:
 
 def phases_of_flow(scene: Scene) -> Phase:
     """What the state of a flow means to its steps."""
-    state = scene.kind.flow.state(scene.flow["state"])
-    if state.final:
-        return Phase.GONE
-    failing = [move.target.name for move in scene.kind.flow.moves if move.verb in (Verb.FAIL, Verb.RETRY)]
-    return Phase.FAILED if state.name in failing else Phase.ACTIVE
+    return flow_phases(scene.kind.flow)[scene.flow["state"]]
 
 
 async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], list[Row]]:

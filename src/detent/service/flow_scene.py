@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ class Scene:
         """The outermost flow."""
         return int(self.flow["tree_id"] or self.flow["id"])
 
-    @property
+    @cached_property
     def public_id(self) -> str:
         return ids.public(self.kind.flow.prefix, self.id)
 

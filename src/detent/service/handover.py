@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from detent import ids
 from detent.errors import StoreError
@@ -26,7 +26,6 @@ from detent.store.tally import Tally
 MOST_AROUND = 8
 
 
-@runtime_checkable
 class HandsOver(Protocol):
     """A store that is far enough away for this to be worth while."""
 
@@ -86,7 +85,7 @@ class Picture:
         return [Unmoved(flows.table if id == self.flow["id"] else "steps", id, self.seen[id]) for id in rest]
 
 
-async def handed_over(store: HandsOver, change: Change, bare: Change, seat: Seat) -> Job | None:
+async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> Job | None:
     """The job of the next step, begun; none, with nothing changed, if it must be done the usual way. `bare` is the
     change as it is written: what came of a step is kept with the step alone."""
     if seat.after is None or change.move.verb is not Verb.SUCCEED:

@@ -11,7 +11,7 @@ from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
 from detent.service import advance, breakers, crew_moves
 from detent.service.flow_scene import Moved
-from detent.service.handover import HandsOver, handed_over
+from detent.service.handover import handed_over
 from detent.service.seat import Seat
 from detent.store import Job, Store
 from detent.store.blobs import RESULT_BLOB
@@ -54,7 +54,7 @@ async def settle(
     follows = any(change.tree_id for change in changes) or crew_moves.concerned(changes)
     if not (follows or reports or claim):
         return Settled(await store.apply(changes))
-    if seat is not None and isinstance(store, HandsOver) and len(changes) == 1 and not reports:
+    if seat is not None and len(changes) == 1 and not reports and hasattr(store, "hand_over"):
         begun = await handed_over(store, changes[0], _without_result(changes[0]), seat)
         if begun is not None:
             return Settled([], [begun])
@@ -62,8 +62,10 @@ async def settle(
     async def work(tx: Transaction) -> Settled:
         if seat is not None:
             seat.taken_by = None
-        told = await breakers.settle(tx, changes, reports, partial(_applied, seat=seat))
-        return Settled(told.late, await _taken(tx, seat, claim), told.stirred)
+        write = partial(_applied, seat=seat)
+        told = await breakers.settle(tx, changes, reports, write) if reports else None
+        late = await write(tx, changes) if told is None else told.late
+        return Settled(late, await _taken(tx, seat, claim), told is not None and told.stirred)
 
     try:
         return await again_if_moved(store, work, 3 * len(changes))
