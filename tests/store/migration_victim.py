@@ -1,10 +1,11 @@
 """Processes that are killed while they migrate. Run as a program; it forks one victim per statement.
 
-    python -m tests.store.migration_victim MODE URL
+    python -m tests.store.migration_victim MODE URL EVERY
 
 `{k}` in the URL is the number of the victim, so that each has a database (or a schema) of its own. Victim k gets
-SIGKILL from its own hand once k statements have been executed: "after" the k-th was answered, or "during" it, when it
-has only been sent. The first victim that lives to the end ends the series; one line is printed for each.
+SIGKILL from its own hand once k statements have been executed, k being 0, EVERY, 2 × EVERY and so on: "after" the k-th
+was answered, or "during" it, when it has only been sent. The first victim that lives to the end ends the series; one
+line is printed for each.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ def victim(mode: str, url: DatabaseUrl, k: int) -> None:
         asyncio.run(migrate_postgres(url, k, mode))
 
 
-def series(mode: str, template: str) -> None:
+def series(mode: str, template: str, every: str) -> None:
     """Fork, wait, report, until somebody survives."""
-    for k in range(1000):
+    for k in range(0, 10_000, int(every)):
         child = os.fork()
         if child == 0:
             victim(mode, database_url(template.replace("{k}", f"{k:03}")), k)
