@@ -26,11 +26,13 @@ from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
 from detent.store.postgres_server import (
+    FROM_POSTGRES,
     SESSION_SETTINGS,
     asks_again,
     connect,
     connect_seconds,
     explained,
+    explanation,
     lost_answer,
 )
 from detent.store.postgres_verbs import PostgresVerbs
@@ -198,8 +200,7 @@ class PostgresStore(PostgresVerbs):
         statement = self._catalogue.hand_over(changes, unmoved)
         values |= postgres_handover.values(moves, unmoved)
         try:
-            async with self._connection() as connection:
-                rows = await connection.fetch(statement.sql, *[values[name] for name in statement.parameters])
+            rows = await self._sent(statement.sql, [values[name] for name in statement.parameters])
         except asyncpg.LockNotAvailableError:  # so the statement says that not all was as it should be
             return None
         if not rows:
@@ -218,6 +219,22 @@ class PostgresStore(PostgresVerbs):
                 await self._pool.release(connection)
                 raise
             await self._put_back(connection)
+
+    async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
+        """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
+        try:
+            connection = await self._acquired()
+            try:
+                rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
+            except BaseException:
+                await self._pool.release(connection)
+                raise
+            await self._put_back(connection)
+        except asyncpg.LockNotAvailableError:
+            raise
+        except FROM_POSTGRES as error:
+            raise explanation(error, self._url) from error
+        return rows
 
     async def _acquired(self) -> asyncpg.Connection:
         """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""

@@ -241,13 +241,13 @@ class PostgresReads(OutboxReads, BreakerReads, CrewReads):
 
     async def _fetch(self, named: str, /, **values: Any) -> list[asyncpg.Record]:
         statement = self._catalogue[named]
-        async with self._connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(
-                statement.sql, *[values[parameter] for parameter in statement.parameters]
-            )
-            return rows
+        return await self._sent(statement.sql, [values[parameter] for parameter in statement.parameters])
 
     async def _fetch_batch(self, statement: BatchStatement, columns: Columns) -> list[asyncpg.Record]:
+        return await self._sent(statement.sql, statement.values(columns))
+
+    async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
+        """The rows a statement gives."""
         async with self._connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.values(columns))
+            rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
             return rows
