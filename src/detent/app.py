@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import __version__, ids
+from detent.agent.conversation import Provider
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
@@ -34,6 +35,7 @@ from detent.sync import Sync
 from detent.target import refuse_while_loading
 from detent.throttle import Throttle
 from detent.window import Window
+from detent.worker.agent_turn import Heard
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.settings import Settings
@@ -196,6 +198,10 @@ class Detent:
         self._declared: set[str] = set()
         self._queue_limits: dict[str, Throttle | None] = {}
         self.sync = Sync(self)
+        self.provider: Provider | None = None
+        """Who answers agents, instead of whom detent.toml names; for tests."""
+        self.heard: Heard | None = None
+        """Is told what models say as they say it, with the id of the job."""
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
@@ -497,7 +503,8 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        steps = StepKinds(self.open, config=partial(_read_config, self._config))
+        config = partial(_read_config, self._config)
+        steps = StepKinds(self.open, config, self.provider, self.heard)
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by

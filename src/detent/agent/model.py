@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from detent.agent.conversation import Answer, Request, Tell, Usage
+
 MOST_LINES, LONGEST_LINE = 3, 160
 
 
@@ -34,3 +36,15 @@ class OfflineModel:
         shown = [line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in lines[:MOST_LINES]]
         text = "\n".join(["[offline model: no provider key is set]", *shown])
         return Reply(text, f"offline-{tier}", 0, len(prompt) // 4, len(text) // 4)
+
+
+class Offline:
+    """The same behind the protocol of providers."""
+
+    name = "offline"
+
+    async def answer(self, request: Request, tell: Tell | None = None) -> Answer:
+        reply = await OfflineModel().reply(request.messages[-1].text, request.model.removeprefix("offline-"))
+        if tell is not None:
+            tell(reply.text)
+        return Answer(reply.text, reply.model, Usage(reply.input_tokens, reply.output_tokens))

@@ -16,6 +16,7 @@ from detent.flow.phase import Phase, phases
 from detent.flow.plan import looking
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, insist
+from detent.service import agent_moves
 from detent.service.definitions import KINDS, Kind, shape
 from detent.store import Blob, NewJob
 from detent.store.protocol import Reader, Transaction
@@ -149,6 +150,8 @@ class Scene:
         changes, self.changes = self.changes, []
         if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
             raise Moved
+        if agent_moves.concerned(changes):
+            await agent_moves.settled(self.tx, changes)
         jobs, self.jobs = self.jobs, []
         if jobs:
             await self.tx.enqueue(jobs)

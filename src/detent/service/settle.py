@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
-from detent.service import advance, breakers, crew_moves
+from detent.service import advance, agent_moves, breakers, crew_moves
 from detent.service.flow_scene import Moved
 from detent.store import Job, Store
 from detent.store.blobs import RESULT_BLOB
@@ -48,6 +48,7 @@ async def settle(
     """The same. The breakers that the jobs had asked are told in the same transaction what came of them, and the claim
     takes of what is due then: the step that comes next begins where the one before it has ended."""
     follows = any(change.tree_id for change in changes) or crew_moves.concerned(changes)
+    follows = follows or agent_moves.concerned(changes)
     if not (follows or reports or claim):
         return Settled(await store.apply(changes))
 
@@ -104,6 +105,8 @@ async def _applied(tx: Transaction, changes: Sequence[Change]) -> list[Change]:
     late = await tx.apply([_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
+    if agent_moves.concerned(in_time):
+        await agent_moves.settled(tx, in_time)
     if working := [change for change in in_time if change.step_id is not None]:
         await advance.settled(tx, working)
     if crew_moves.concerned(in_time):

@@ -20,6 +20,7 @@ from detent.store import (
 )
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
+from detent.store.agent_verbs import AgentReads
 from detent.store.breaker_verbs import BreakerReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads
@@ -52,7 +53,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(OutboxReads, BreakerReads, CrewReads):
+class PostgresReads(OutboxReads, BreakerReads, CrewReads, AgentReads):
     """The reads."""
 
     _catalogue: Catalogue

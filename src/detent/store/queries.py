@@ -19,6 +19,7 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.agents import AUDIT_COLUMNS
 from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.breakers import BREAKER_COLUMNS
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
@@ -87,6 +88,7 @@ _WORDS = {
     "outbox_columns": ", ".join(OUTBOX_COLUMNS),
     "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
+    "audit_columns": ", ".join(AUDIT_COLUMNS),
     "breaker_columns": ", ".join(BREAKER_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
@@ -119,7 +121,7 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        shared = [_read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", dialect.name)]
+        shared = [_read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", "agents", dialect.name)]
         self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Lifecycle
+from detent.store.agents import AgentAudit
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breakers import BreakerView, Row, Watched
@@ -387,6 +388,28 @@ class Reader(Protocol):
     async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
         """Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so
         many."""
+        ...
+
+    async def agents_of_jobs(self, jobs: Sequence[int]) -> list[dict[str, Any]]:
+        """The whole rows of the agent jobs that these jobs carry out, in the order they were made."""
+        ...
+
+    async def agents(
+        self, tenant_id: int, *, states: Sequence[str] | None = None, after: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """A tenant's agent jobs, the newest first: of these states if any are named; after that key, at most so
+        many."""
+        ...
+
+    async def agents_left_behind(self, limit: int) -> list[dict[str, Any]]:
+        """Agent jobs that have not ended although the job that carries them out has, or is gone; at most so many."""
+        ...
+
+    async def agent_audits(
+        self, tenant_id: int, *, agent: int | None = None, after: int | None = None, limit: int = 100
+    ) -> list[AgentAudit]:
+        """The records of a tenant's agent jobs that have ended, the newest first: all, or that of one; after that key,
+        at most so many."""
         ...
 
     async def log_end(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.breakers import Row
@@ -251,6 +252,20 @@ class Writer(Protocol):
     async def wake_for_crews(self, jobs: Sequence[int], crews: Sequence[int]) -> int:
         """Those of these jobs that wait for one of these crews are due; returns how many. What holds one back still
         does."""
+        ...
+
+    async def still_claimed(self, job: Job) -> bool:
+        """In a transaction: whether a job is running under the claim it was returned by, and its lease is not over. If
+        so, nobody takes it away before the transaction is."""
+        ...
+
+    async def note_call(self, job: int, spent: Spent) -> None:
+        """Adds what a call to a model came to to the agent job that this job carries out; what was said last stays. It
+        is no move, and no event."""
+        ...
+
+    async def put_agent_audit(self, audit: AgentAudit) -> None:
+        """Keeps the record of an agent job that has ended. There is one: what is there already stands."""
         ...
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
