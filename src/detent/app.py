@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from detent import __version__, ids
 from detent.agent.conversation import Provider
+from detent.agent_handle import AgentHandle, Ask, start_agent
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
@@ -400,6 +401,16 @@ class Detent:
         Workers carry it out, of this process or any other."""
         how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
         return await start_flow(self, what, inputs, by=by, **how)
+
+    async def agent(self, description: str, **how: Unpack[Ask]) -> AgentHandle:
+        """Starts an agent job: a model is asked, and what comes of it is kept with what it cost. What is not said is
+        chosen: a `skill` by the words of the description, a `tier` of models ("haiku", "sonnet", "opus") by how hard it
+        looks. `schema` is a JSON Schema that the answer has to fit. What fails is tried again, `max_retries` times,
+        after `retry_base` and then twice as long each time. The same `key` again is the job it has made.
+
+        >>> # answer = await (await app.agent("Summarise the changelog", tier="haiku")).result()
+        """
+        return await start_agent(self, description, **how)
 
     async def send_event(
         self,

@@ -123,8 +123,8 @@ async def _started(tx: Transaction, new: NewAgent) -> Started:
     found = await tx.agents_of_jobs([job])
     if found:
         return Started(found[0]["id"], job)
-    born = {"actor": new.actor, "correlation_id": new.correlation_id or ids.public(JOB.prefix, job)}
-    told = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "trace_id": new.trace_id}
+    born: Row = {"actor": new.actor, "correlation_id": new.correlation_id or ids.public(JOB.prefix, job)}
+    told: Row = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "trace_id": new.trace_id}
     description = _storable(new.description)
     return Started(
         await tx.create(AGENT, tenant_id=new.tenant_id, description=description, job_id=job, **born, **told), job
@@ -208,9 +208,7 @@ def states_named(names: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(wanted)) or None
 
 
-async def listed(
-    store: Store, tenant_id: int, *, states: Sequence[str] | None = None, limit: int = 50
-) -> list[Row]:
+async def listed(store: Store, tenant_id: int, *, states: Sequence[str] | None = None, limit: int = 50) -> list[Row]:
     """A tenant's agent jobs, the newest first."""
     if not 1 <= limit <= 10_000:
         raise BadInput(what=f"a list holds 1 to 10000 agent jobs, not {limit}")

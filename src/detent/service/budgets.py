@@ -52,4 +52,3 @@ async def release(tx: Transaction, reservation_id: int) -> None:
 async def lost(store: Store, job_id: int, call: str) -> int:
     """What an earlier attempt put aside for this call, and never settled, is lost; returns how many."""
     return 0
-

@@ -18,9 +18,9 @@ from detent.store import (
     job_list,
     worker_list,
 )
+from detent.store.agent_verbs import AgentReads
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
-from detent.store.agent_verbs import AgentReads
 from detent.store.breaker_verbs import BreakerReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads

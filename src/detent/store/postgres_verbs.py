@@ -20,10 +20,10 @@ from detent.store import (
     postgres_limits,
     postgres_waits,
 )
+from detent.store.agent_verbs import AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.agent_verbs import AgentVerbs
 from detent.store.breaker_verbs import BreakerVerbs
 from detent.store.checkpoints import Report, Save
 from detent.store.crew_verbs import CrewVerbs

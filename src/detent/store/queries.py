@@ -121,7 +121,9 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        shared = [_read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", "agents", dialect.name)]
+        shared = [
+            _read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", "agents", dialect.name)
+        ]
         self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.agent_verbs import AgentReads, AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.agent_verbs import AgentReads, AgentVerbs
 from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs

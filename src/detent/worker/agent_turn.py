@@ -47,7 +47,6 @@ Turn = Callable[[Context, Request, int], Awaitable[Answer]]
 """Makes turn `n` of a job, counted from 1: what was answered before is returned as it was."""
 
 
-
 class Said(NamedTuple):
     """What an exchange of one or more turns came to: the last answer, the request it answers, and which turn it was."""
 
@@ -166,7 +165,9 @@ class Turns:
             if (await tx.checkpoint([save]))[0] is None:
                 raise LeaseLost(lifecycle=JOB.name, id=ctx.job_id, trigger="checkpoint")
             await budgets.settle(tx, reservation, cost_micros=cost, usage=answer.usage, outcome="answered")
-            await tx.note_call(ctx.job.id, Spent(cost, answer.usage.input, answer.usage.output, answer.text[:LONGEST_KEPT]))
+            await tx.note_call(
+                ctx.job.id, Spent(cost, answer.usage.input, answer.usage.output, answer.text[:LONGEST_KEPT])
+            )
 
         await ctx.ask(lambda store: store.atomically(work))
         return answer
@@ -191,7 +192,9 @@ class Turns:
 
 def tokens_of(request: Request) -> int:
     """About how many tokens a call may take, the longest answer included."""
-    said = sum(len(message.text) + len(json.dumps([use.arguments for use in message.uses])) for message in request.messages)
+    said = sum(
+        len(message.text) + len(json.dumps([use.arguments for use in message.uses])) for message in request.messages
+    )
     return (len(request.system) + said) // CHARACTERS_A_TOKEN + request.max_tokens
 
 

@@ -303,6 +303,4 @@ async def _in_time(wish: Wish, work: Coroutine[Any, Any, Said]) -> Said:
 
 
 def _new(ctx: Context, wish: Wish) -> NewAgent:
-    return NewAgent(
-        wish.description, ctx.tenant_id, max_retries=wish.max_retries, retry_base_ms=wish.retry_base_ms
-    )
+    return NewAgent(wish.description, ctx.tenant_id, max_retries=wish.max_retries, retry_base_ms=wish.retry_base_ms)

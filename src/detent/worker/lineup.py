@@ -1,4 +1,4 @@
-"""Who there is to be asked: the provider, its model of each tier, the skills, and what may be done to find the right one."""
+"""Who there is to be asked: the provider, its model of each tier, and the skills."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class StepKinds:
         """By name, as the worker looks them up."""
         names = [f"{PREFIX}{kind}" for kind in EXECUTED]
         kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
-        own = {AGENT_KIND: self._agent, SHARE: self._share}
+        own: dict[str, Callable[..., Any]] = {AGENT_KIND: self._agent, SHARE: self._share}
         return {**kinds, **{name: JobType.of(work, name=name, on_exhausted="fail") for name, work in own.items()}}
 
     async def _agent(
@@ -93,7 +93,7 @@ class StepKinds:
         """An agent job that was started by itself, or is a step of a flow."""
         if description is None:
             return await self._carry_out(ctx, **step)
-        chosen = {"skill": skill, "tier": tier, "schema": schema}
+        chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema}
         return await self._agents.carry_out(
             ctx, Wish(description, **chosen, max_retries=max_retries, retry_base_ms=retry_base_ms)
         )
