@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from detent.errors import Unreachable
-from detent.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
+from detent.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
+from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
 from detent.store.checkpoints import Report, Save
 from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
@@ -570,6 +571,40 @@ async def go_on(store: Store, ids: list[int], again: bool) -> int:
     return await store.go_on(ids)
 
 
+async def an_agent(store: Store) -> tuple[Job, int]:
+    (job,) = await claimed_and_running(store)
+    return job, await store.create(AGENT, description="say hello", job_id=job.id)
+
+
+async def still_claimed(store: Store, given: tuple[Job, int], again: bool) -> bool:
+    return await store.still_claimed(given[0])
+
+
+async def is_claimed_still(store: Store, given: tuple[Job, int], held: bool) -> None:
+    assert held
+
+
+async def note_call(store: Store, given: tuple[Job, int], again: bool) -> None:
+    await store.note_call(given[0].id, Spent(7, 100, 10, 5, "hello"))
+
+
+async def call_noted(store: Store, given: tuple[Job, int], nothing: None) -> None:
+    (row,) = await store.agents_of_jobs([given[0].id])
+    assert (row["calls"], row["cost_micros"], row["input_tokens"], row["llm_response"]) == (1, 100, 10, "hello")
+
+
+def an_audit(agent: int) -> AgentAudit:
+    return AgentAudit(agent, 1, 2, "say hello", "Completed", None, "[]", None, 0, 3, 1, 100, 10, 5, "hello", 1, 2)
+
+
+async def put_agent_audit(store: Store, given: tuple[Job, int], again: bool) -> None:
+    await store.put_agent_audit(an_audit(given[1]))
+
+
+async def audit_put(store: Store, given: tuple[Job, int], nothing: None) -> None:
+    assert await store.agent_audits(1) == [an_audit(given[1])]
+
+
 async def for_a_crew(store: Store) -> list[int]:
     (id,) = await running(store, await worker(store))
     waiting = {"delay_us": HOUR, "waits_for": waits_for_crew(7)}
@@ -969,6 +1004,9 @@ CALLS: dict[str, Call] = {
     "set_quotas": Call("set_quotas", nothing, set_quotas, quotas_set, 0),
     "go_on": Call("go_on", held_by_quota, go_on, holds_lifted, 0),
     "wake_for_crews": Call("wake_for_crews", for_a_crew, wake_for_crews, woken_for_crews, 0),
+    "still_claimed": Call("still_claimed", an_agent, still_claimed, is_claimed_still, 0),
+    "note_call": Call("note_call", an_agent, note_call, call_noted, 0),
+    "put_agent_audit": Call("put_agent_audit", an_agent, put_agent_audit, audit_put, 0),
     "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
     "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
     "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),

@@ -153,8 +153,8 @@ async def done_after_lease(app: Detent) -> None:
 
 
 async def test_the_wait_doubles_and_is_at_least_what_the_provider_asked_for(app: Detent) -> None:
-    failures = [SystemFailure("x"), SystemFailure("x"), SystemFailure("x", retry_after_us=90_000_000), "fine"]
-    app.provider = Scripted(*failures)
+    failures: list[Any] = [SystemFailure("x"), SystemFailure("x"), SystemFailure("x", retry_after_us=90_000_000)]
+    app.provider = Scripted(*failures, "fine")
     agent = await started(app, retry_base="1s")
     store = await app.open()
     waits = []

@@ -260,8 +260,8 @@ class Writer(Protocol):
         ...
 
     async def note_call(self, job: int, spent: Spent) -> None:
-        """Adds what a call to a model came to to the agent job that this job carries out; what was said last stays. It
-        is no move, and no event."""
+        """Adds what a call to a model came to to the agent job that this job carries out; what was said last stays. The
+        same call a second time adds nothing. It is no move, and no event."""
         ...
 
     async def put_agent_audit(self, audit: AgentAudit) -> None:

@@ -166,7 +166,8 @@ class Turns:
                 raise LeaseLost(lifecycle=JOB.name, id=ctx.job_id, trigger="checkpoint")
             await budgets.settle(tx, reservation, cost_micros=cost, usage=answer.usage, outcome="answered")
             await tx.note_call(
-                ctx.job.id, Spent(cost, answer.usage.input, answer.usage.output, answer.text[:LONGEST_KEPT])
+                ctx.job.id,
+                Spent(reservation, cost, answer.usage.input, answer.usage.output, answer.text[:LONGEST_KEPT]),
             )
 
         await ctx.ask(lambda store: store.atomically(work))
@@ -182,7 +183,7 @@ class Turns:
                 await budgets.release(tx, reservation)
                 return
             await budgets.settle(tx, reservation, cost_micros=cost, usage=usage, outcome="failed")
-            await tx.note_call(ctx.job.id, Spent(cost, usage.input, usage.output))
+            await tx.note_call(ctx.job.id, Spent(reservation, cost, usage.input, usage.output))
 
         await ctx.ask(lambda store: store.atomically(work))
 

@@ -1,10 +1,13 @@
 -- Agent jobs: the job that carries each out, what was chosen for it and why, what it cost, and the record of its end.
 
 -- Of an agent job: its job, and the last move of that which it has followed; what was chosen when it was defined, and
--- why (JSON); the states it has left (JSON); how long it waits before its first retry; what its calls came to.
+-- why (JSON); the states it has left (JSON); how long it waits before its first retry; what its calls came to, and
+-- the last of them.
 ALTER TABLE agent_jobs ADD COLUMN job_id {key};
 
 ALTER TABLE agent_jobs ADD COLUMN job_seq {int};
+
+ALTER TABLE agent_jobs ADD COLUMN last_call {key};
 
 ALTER TABLE agent_jobs ADD COLUMN retry_base_ms {int} NOT NULL DEFAULT 1000;
 
