@@ -602,7 +602,7 @@ async def put_agent_audit(store: Store, given: tuple[Job, int], again: bool) -> 
 
 
 async def audit_put(store: Store, given: tuple[Job, int], nothing: None) -> None:
-    assert await store.agent_audits(1) == [an_audit(given[1])]
+    assert await store.agent_audits(1, agent=given[1]) == [an_audit(given[1])]
 
 
 async def for_a_crew(store: Store) -> list[int]:
