@@ -56,7 +56,7 @@ class Cut:
     """An answer that breaks off after so many of its frames; `clean` if the connection says that this was all."""
 
     text: str = "this answer does not come to its end"
-    after: int = 4
+    after: int = 3
     clean: bool = False
     usage: Usage | None = None
 

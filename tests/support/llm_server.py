@@ -249,8 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.owner.done(call)
 
     def _whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        self.send_response_only(status)
+        for name, value in {"Date": self.date_time_string(), **headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
