@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from detent.agent.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
-from detent.agent.prices import cost_micros
+from detent.agent.prices import cost_micros, most_input_tokens
 from detent.config import Config
+from detent.provider.key import Key
+from detent.provider.openai import OpenAI
 from detent.provider.sdk import load
 from tests.provider.conftest import CANARY, Connect
 from tests.support.command import environment
-from tests.support.llm_server import Call, LlmServer, Raw, Say, Status, use
+from tests.support.llm_server import Call, Hang, LlmServer, Raw, Say, Status, use
 
 PLAIN = Config.model_validate({})
 
@@ -58,15 +60,15 @@ def conversation(asked: Request) -> Request:
 
 
 async def test_a_conversation_with_tools_is_sent_whole_and_answered_with_uses(connect: Connect, asked: Request) -> None:
-    said = use("ruff", {"path": "a b", "deep": [1, {"x": None}], "text": "é" * 30}, "One more.")
-    with LlmServer([said]) as server:
+    given = {"path": "a b", "deep": [1, {"x": None}], "text": "é" * 30}
+    with LlmServer([use("ruff", given, "One more.")]) as server:
         answer = await connect(server.url).answer(conversation(asked))
     (call,) = server.calls
     assert call.tools == ["ruff", "mypy"]
     assert [text.removeprefix("The tool failed: ") for text in call.results] == ["all good", "exit 2", "all good too"]
     assert (answer.stop, answer.text) == (Stop.TOOLS, "One more.")
     (used,) = answer.uses
-    assert (used.name, dict(used.arguments)) == ("ruff", dict(said.uses[0][1]))
+    assert (used.name, dict(used.arguments)) == ("ruff", given)
     assert answer.message == Message(Role.ASSISTANT, "One more.", answer.uses)
 
 
@@ -115,22 +117,16 @@ async def test_the_cost_of_many_calls_is_what_the_server_billed(connect: Connect
     assert spent == sum(cost_micros(provider.name, bill.model, bill.usage, PLAIN) for bill in server.bills)
 
 
-async def test_a_server_that_does_not_tell_its_price_is_counted_at_the_most_it_can_be(
-    connect: Connect, asked: Request
-) -> None:
-    if "claude" in asked.model:
-        pytest.skip("the Messages API always tells")
+async def test_a_server_that_does_not_tell_its_price_is_counted_at_the_most_it_can_be() -> None:
+    """Some that are compatible with Chat Completions never do."""
     body = b'data: {"model": "m", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}\n\n'
+    request = Request("m", (Message(Role.USER, "hi"),), max_tokens=100)
     with LlmServer([Raw(200, {"Content-Type": "text/event-stream"}, body)]) as server:
-        answer = await connect(server.url).answer(asked)
-    assert answer.text == "x"
-    assert answer.usage.input > 2_000
-    assert answer.usage.output == asked.max_tokens
+        answer = await OpenAI(Key(CANARY), server.url).answer(request)
+    assert (answer.text, answer.usage) == ("x", Usage(most_input_tokens(request), 100))
 
 
 async def test_a_call_that_is_cancelled_ends_at_once_and_stays_cancelled(connect: Connect, asked: Request) -> None:
-    from tests.support.llm_server import Hang
-
     with LlmServer([Hang()]) as server:
         call = asyncio.create_task(connect(server.url).answer(asked))
         await asyncio.to_thread(server.wait_for_calls, 1)

@@ -14,6 +14,7 @@ import pytest
 from detent.agent.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
 from detent.outcomes import PermanentError
 from detent.provider.draft import Malformed
+from detent.provider.key import Key
 from detent.provider.sdk import SdkProvider
 from tests.provider.conftest import CANARY, Connect
 from tests.support.llm_server import (
@@ -31,7 +32,7 @@ from tests.support.llm_server import (
     use,
 )
 
-SHORT = 0.6
+SHORT = 0.4
 """Seconds in all for a call that is to run out of time."""
 
 SSE = {"Content-Type": "text/event-stream"}
@@ -53,6 +54,11 @@ async def refusal(provider: SdkProvider, request: Request) -> str:
     return str(raised.value)
 
 
+def told(server: LlmServer) -> Usage | None:
+    """What a server told of the price of its one answer."""
+    return next((bill.usage for bill in server.bills if bill.told), None)
+
+
 OVERLOADED = [
     (Status(429, retry_after="3"), 3_000_000, "has too many requests"),
     (Status(429, retry_after="0.25"), 250_000, "has too many requests"),
@@ -68,7 +74,7 @@ OVERLOADED = [
     (Status(429), None, "has too many requests"),
     (Status(529, retry_after="7"), 7_000_000, "is overloaded"),
     (Status(500), None, "failed (500)"),
-    (Status(503, retry_after="1"), 1_000_000, "failed (503)"),
+    (Status(503, "1", {"x-should-retry": "true"}), 1_000_000, "failed (503)"),
 ]
 
 
@@ -125,7 +131,7 @@ async def test_nobody_at_the_address_means_nothing_was_sent(connect: Connect, as
     assert "cannot be reached" in str(error)
 
 
-SLOW = [Hang(), Hang(begun=True), Drip(every=0.02)]
+SLOW: list[Act] = [Hang(), Hang(begun=True), Drip(every=0.02)]
 
 
 @pytest.mark.parametrize("act", SLOW)
@@ -149,8 +155,7 @@ async def test_an_answer_that_breaks_off_is_no_answer_and_says_what_it_told_of_i
     assert isinstance(error, SystemFailure)
     assert error.sent
     assert "broke off" in str(error)
-    told = [bill.usage for bill in server.bills if bill.told]
-    assert [error.usage] == (told or [None])
+    assert error.usage == told(server)
     assert len(server.calls) == 1
 
 
@@ -193,7 +198,7 @@ async def test_what_is_no_json_is_no_answer(connect: Connect, asked: Request) ->
         error = await failure(connect(server.url), asked)
     assert isinstance(error, BusinessFailure)
     assert "something that cannot be understood" in str(error)
-    assert [error.usage] == ([bill.usage for bill in server.bills if bill.told] or [None])
+    assert error.usage == told(server)
 
 
 @pytest.mark.parametrize("act", [Large(), Large(lines=False), Large(5 << 20)])
@@ -202,6 +207,16 @@ async def test_an_answer_of_ten_megabytes_is_left_where_it_is(connect: Connect, 
         error = await failure(connect(server.url), asked)
     assert isinstance(error, BusinessFailure)
     assert "the answer is larger than 4,194,304 bytes" in str(error)
+
+
+async def test_without_the_limits_a_large_answer_and_a_slow_one_would_have_come(
+    connect: Connect, asked: Request
+) -> None:
+    """So it is the limits that ended them, and nothing else."""
+    with LlmServer([Large(), Drip("slow", every=0.0001)]) as server:
+        provider = connect(server.url, total=60, most_bytes=64 << 20)
+        assert len((await provider.answer(asked)).text) == 10 << 20
+        assert (await provider.answer(asked)).text == "slow"
 
 
 async def test_an_error_of_ten_megabytes_is_left_there_too(connect: Connect, asked: Request) -> None:
@@ -300,6 +315,15 @@ async def test_the_key_is_in_no_error_no_log_and_no_repr(
     seen += traceback.format_exception(raised.value)
     seen += [record.getMessage() for record in caplog.records if not _echoed(record)]
     assert not [text for text in seen if CANARY in text]
+
+
+async def test_without_hiding_a_server_could_make_the_key_show(
+    connect: Connect, asked: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what hides it is no ornament."""
+    monkeypatch.setattr(Key, "hidden_in", lambda _, text: text)
+    with LlmServer([Status(500, message=f"bad key {CANARY}")]) as server:
+        assert CANARY in str(await failure(connect(server.url), asked))
 
 
 def _echoed(record: logging.LogRecord) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,10 @@ class Recorded:
         file = self.file(request)
         if self._inner is None:
             return _told(self._played(file, request), tell)
+        self._write(file.with_name("trial"), "")  # before somebody is paid for what cannot be kept
         answer = await self._inner.answer(request, tell)
-        self._keep(file, request, answer)
+        said = {"version": VERSION, "request": json.loads(spelled(request)), "answer": asdict(answer)}
+        self._write(file, self._redact(json.dumps(said, indent=2, sort_keys=True, ensure_ascii=False)) + "\n")
         return answer
 
     def file(self, request: Request) -> Path:
@@ -61,17 +64,19 @@ class Recorded:
         except (ValueError, TypeError, LookupError, RecursionError):
             raise BadInput(what=f"{file} is no recording; delete it, and make it anew with DETENT_RECORD=1") from None
 
-    def _keep(self, file: Path, request: Request, answer: Answer) -> None:
-        """As a whole or not at all."""
-        said = {"version": VERSION, "request": json.loads(spelled(request)), "answer": asdict(answer)}
-        text = self._redact(json.dumps(said, indent=2, sort_keys=True, ensure_ascii=False))
+    def _write(self, file: Path, text: str) -> None:
+        """As a whole or not at all. Nothing to write is a trial."""
         made = file.with_suffix(f".{os.getpid()}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            made.write_text(f"{text}\n", "utf-8", "replace")
-            made.replace(file)
+            made.write_text(text, "utf-8", "replace")
+            if text:
+                made.replace(file)
+            else:
+                made.unlink()
         except OSError as error:
-            made.unlink(missing_ok=True)
+            with suppress(OSError):
+                made.unlink(missing_ok=True)
             raise CannotWriteFile(path=file, detail=error.strerror or error) from None
 
 
