@@ -21,6 +21,7 @@ from detent.store import (
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breaker_verbs import BreakerReads
+from detent.store.budget_verbs import BudgetReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
@@ -52,7 +53,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(OutboxReads, BreakerReads, CrewReads):
+class PostgresReads(OutboxReads, BreakerReads, CrewReads, BudgetReads):
     """The reads."""
 
     _catalogue: Catalogue

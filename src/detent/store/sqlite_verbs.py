@@ -13,6 +13,7 @@ from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
+from detent.store.budget_verbs import BudgetReads, BudgetVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
@@ -52,7 +53,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, BreakerReads, CrewReads):
+class SqliteReads(OutboxReads, BreakerReads, CrewReads, BudgetReads):
     """The reads."""
 
     @abstractmethod
@@ -208,7 +209,7 @@ class SqliteReads(OutboxReads, BreakerReads, CrewReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs, BudgetVerbs):
     """The reads and the writes."""
 
     tally: Tally
