@@ -91,8 +91,8 @@ def micros(usd: Decimal | float | str) -> int:
 def dollars(amount: int) -> str:
     """An amount as people read it.
 
-    >>> dollars(12_400_000), dollars(12_345), dollars(500_000), dollars(850), dollars(7), dollars(0), dollars(-2_500_000)
-    ('$12.40', '$0.0123', '$0.50', '$0.00085', '$0.000007', '$0.00', '-$2.50')
+    >>> dollars(12_400_000), dollars(12_345), dollars(500_000), dollars(850), dollars(7), dollars(-9_500_000)
+    ('$12.40', '$0.0123', '$0.50', '$0.00085', '$0.000007', '-$9.50')
     """
     sign, size = "-" if amount < 0 else "", Decimal(abs(amount)) / MICROS
     if size >= 1 or not size % Decimal("0.01"):
