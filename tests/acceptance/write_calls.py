@@ -614,7 +614,7 @@ async def close_charge(store: Store, charge: Charge, again: bool) -> Charge | No
     return await store.close_charge(charge.id, Closing("settled", 40))
 
 
-async def charge_closed(store: Store, charge: Charge, _: Charge | None) -> None:
+async def charge_closed(store: Store, charge: Charge, closed: Charge | None) -> None:
     """Whoever asks again is told that it is no longer open."""
     assert (await store.charges(1, job=charge.job_id))[0].cost_micros == 40
     ((budget, _),) = await store.budgets(1, owner=charge.job_id)

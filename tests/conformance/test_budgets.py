@@ -80,7 +80,8 @@ async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant
 )
 async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_url: str) -> None:
     await four(store)
-    other, seen, locked = await open_store(database_url, migrate=False), [], asyncio.Event()
+    other, locked = await open_store(database_url, migrate=False), asyncio.Event()
+    seen: list[Any] = []
 
     async def read_then_reserve() -> None:
         async with store.transaction() as tx:
@@ -111,7 +112,8 @@ async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> N
     ((stale, _),) = await store.budgets(OURS, owner=7)
     await store.open_charge(call())
     noted = {"warned_at": 3, "wanted_micros": 4, "promised_micros": 5, "let_go_at": 6}
-    await store.keep_budget(stale._replace(cap_micros=None, said_by="ann", warn_percent=50, **noted))
+    changed: dict[str, Any] = {"cap_micros": None, "said_by": "ann", "warn_percent": 50, **noted}
+    await store.keep_budget(stale._replace(**changed))
     ((kept, _),) = await store.budgets(OURS, owner=7)
     assert (kept.cap_micros, kept.said_by, kept.warn_percent) == (None, "ann", 50)
     assert {name: getattr(kept, name) for name in noted} == noted

@@ -88,9 +88,13 @@ async def reserve(
         tenant_id, job_id, flow_tree, call, provider, model, ceiling_micros, 0, epoch=epoch, agent_id=agent_id
     )
     wish = Wish(charge, tokens, tokens_per_minute, caps)
-    while (answer := await store.atomically(lambda tx: _reserved(tx, wish))) is None:
+    while (answer := await _ask_once(store, wish)) is None:
         await _prepare(store, wish)
     return answer
+
+
+async def _ask_once(store: Store, wish: Wish) -> Reserved | Refused | None:
+    return await store.atomically(lambda tx: _reserved(tx, wish))
 
 
 def _check(call: str, provider: str, model: str, ceiling_micros: int, tokens: int) -> None:
