@@ -19,9 +19,10 @@ from detent.lifecycle import JOB, RUN, WORKSTREAM
 from detent.moments import rfc3339
 from detent.service import flows, jobs
 from detent.service.budgets import new_for_flow
+from detent.service.entities import public_id
 from detent.service.held_jobs import PORTION, Tended, all_gone
 from detent.store import Store, Transaction
-from detent.store.budgets import Budget, BudgetView, NewBudget
+from detent.store.budgets import Budget, BudgetView, Charge, NewBudget
 
 TODAY = "today"
 
@@ -120,6 +121,13 @@ async def holding(store: Store, job: Row) -> Budget | None:
     return found[0].budget if found else None
 
 
+async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:
+    """The last calls that count against the budget of a job or of a tenant; those of others are in the cost."""
+    if budget.scope not in (Scope.JOB, Scope.TENANT):
+        return []
+    return await store.charges(budget.tenant_id, job=budget.owner or None, limit=limit)
+
+
 def command(budget: Budget) -> str:
     """What somebody runs to give it more."""
     name = Scope.TENANT if budget.scope == Scope.TENANT else budget.subject
@@ -147,3 +155,11 @@ def as_json(standing: BudgetView) -> dict[str, Any]:
         "created_at": rfc3339(budget.created_at),
         "updated_at": rfc3339(budget.updated_at),
     }
+
+
+def call_json(call: Charge) -> dict[str, Any]:
+    """A call as commands print it."""
+    left_out = ("id", "tenant_id", "job_id", "tree_id", "agent_id", "epoch", "taken", "day", "created_at", "ended_at")
+    shown = {name: value for name, value in call._asdict().items() if name not in left_out}
+    ended = None if call.ended_at is None else rfc3339(call.ended_at)
+    return {**shown, "job": public_id(JOB.name, call.job_id), "created_at": rfc3339(call.created_at), "ended_at": ended}
