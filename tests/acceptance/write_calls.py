@@ -13,6 +13,7 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
+from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
@@ -555,6 +556,92 @@ async def one_let_go(store: Store, ids: list[int], gone: tuple[int, str]) -> Non
     assert gone[0] in free
 
 
+# --- money
+
+
+async def a_job(store: Store) -> int:
+    return (await queued(store))[0]
+
+
+def budget_of(job: int) -> NewBudget:
+    return NewBudget(1, job, "job", f"job {job}", 1000, 80, "config")
+
+
+async def make_budgets(store: Store, job: int, again: bool) -> None:
+    await store.make_budgets([budget_of(job)])
+
+
+async def budget_made(store: Store, job: int, _: None) -> None:
+    assert len(await store.budgets(1, owner=job)) == 1
+
+
+async def a_budget(store: Store) -> Budget:
+    job = await a_job(store)
+    await store.make_budgets([budget_of(job)])
+    return (await store.budgets(1, owner=job))[0].budget
+
+
+async def lock_budgets(store: Store, budget: Budget, again: bool) -> list[Budget]:
+    return await store.lock_budgets(1, [budget.owner])
+
+
+async def budget_locked(store: Store, budget: Budget, found: list[Budget]) -> None:
+    assert found == [budget]
+
+
+async def keep_budget(store: Store, budget: Budget, again: bool) -> None:
+    await store.keep_budget(budget._replace(cap_micros=7))
+
+
+async def budget_kept(store: Store, budget: Budget, _: None) -> None:
+    assert (await store.budgets(1, owner=budget.owner))[0].budget.cap_micros == 7
+
+
+async def open_charge(store: Store, budget: Budget, again: bool) -> int:
+    return await store.open_charge(NewCharge(1, budget.owner, None, "turn 1", "p", "m", 100, 20_773))
+
+
+async def charge_open(store: Store, budget: Budget, id: int) -> None:
+    assert [one.id for one in await store.charges(1, job=budget.owner)] == [id]
+    assert (await store.budgets(1, owner=budget.owner))[0].budget.reserved_micros == 100
+
+
+async def an_open_charge(store: Store) -> Charge:
+    id = await open_charge(store, await a_budget(store), False)
+    return (await store.charges(1))[0]._replace(id=id)
+
+
+async def close_charge(store: Store, charge: Charge, again: bool) -> Charge | None:
+    return await store.close_charge(charge.id, Closing("settled", 40))
+
+
+async def charge_closed(store: Store, charge: Charge, closed: Charge | None) -> None:
+    """Whoever asks again is told that it is no longer open."""
+    assert (await store.charges(1, job=charge.job_id))[0].cost_micros == 40
+    ((budget, _),) = await store.budgets(1, owner=charge.job_id)
+    assert (budget.reserved_micros, budget.spent_micros) == (0, 40)
+
+
+async def lock_bucket(store: Store, _: Any, again: bool) -> Bucket:
+    return await store.lock_bucket("p", "m")
+
+
+async def bucket_made(store: Store, _: Any, bucket: Bucket) -> None:
+    assert bucket == await store.bucket("p", "m")
+
+
+async def a_bucket(store: Store) -> Bucket:
+    return await store.lock_bucket("p", "m")
+
+
+async def keep_bucket(store: Store, bucket: Bucket, again: bool) -> None:
+    await store.keep_bucket(bucket._replace(empty_at=5))
+
+
+async def bucket_kept(store: Store, bucket: Bucket, _: None) -> None:
+    assert await store.bucket("p", "m") == bucket._replace(empty_at=5)
+
+
 async def set_quotas(store: Store, _: Any, again: bool) -> None:
     await store.set_quotas(1, {0: 7})
 
@@ -1001,6 +1088,13 @@ CALLS: dict[str, Call] = {
     "hold_back": Call("hold_back", to_hold, hold_back, held_by_breaker, 0),
     "let_go": Call("let_go", held_by_a_breaker, let_go, holds_lifted, 0),
     "let_one_go": Call("let_one_go", held_by_a_breaker, let_one_go, one_let_go, 0),
+    "make_budgets": Call("make_budgets", a_job, make_budgets, budget_made, 0),
+    "lock_budgets": Call("lock_budgets", a_budget, lock_budgets, budget_locked, 0),
+    "keep_budget": Call("keep_budget", a_budget, keep_budget, budget_kept, 0),
+    "open_charge": Call("open_charge", a_budget, open_charge, charge_open, 0),
+    "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
+    "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),
+    "keep_bucket": Call("keep_bucket", a_bucket, keep_bucket, bucket_kept, 0),
     "set_quotas": Call("set_quotas", nothing, set_quotas, quotas_set, 0),
     "go_on": Call("go_on", held_by_quota, go_on, holds_lifted, 0),
     "wake_for_crews": Call("wake_for_crews", for_a_crew, wake_for_crews, woken_for_crews, 0),

@@ -22,6 +22,7 @@ from detent.store.agent_verbs import AgentReads
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breaker_verbs import BreakerReads
+from detent.store.budget_verbs import BudgetReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
@@ -53,7 +54,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 
 
-class PostgresReads(OutboxReads, BreakerReads, CrewReads, AgentReads):
+class PostgresReads(OutboxReads, BreakerReads, CrewReads, AgentReads, BudgetReads):
     """The reads."""
 
     _catalogue: Catalogue

@@ -25,6 +25,7 @@ from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.breaker_verbs import BreakerVerbs
+from detent.store.budget_verbs import BudgetVerbs
 from detent.store.checkpoints import Report, Save
 from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
@@ -62,7 +63,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs, AgentVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages

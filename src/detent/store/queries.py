@@ -22,6 +22,7 @@ from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.agents import AUDIT_COLUMNS
 from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.breakers import BREAKER_COLUMNS
+from detent.store.budgets import BUCKET_COLUMNS, BUDGET_COLUMNS, CHARGE_COLUMNS, LOST, OPEN, RELEASED
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -90,6 +91,12 @@ _WORDS = {
     "step_columns": ", ".join(STEP_COLUMNS),
     "audit_columns": ", ".join(AUDIT_COLUMNS),
     "breaker_columns": ", ".join(BREAKER_COLUMNS),
+    "budget_columns": ", ".join(BUDGET_COLUMNS),
+    "charge_columns": ", ".join(CHARGE_COLUMNS),
+    "charge_open": literal(OPEN),
+    "charge_lost": literal(LOST),
+    "charge_released": literal(RELEASED),
+    "bucket_columns": ", ".join(BUCKET_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -122,7 +129,8 @@ class Catalogue:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
         shared = [
-            _read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", "agents", dialect.name)
+            _read(f"{name}.sql")
+            for name in ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", dialect.name)
         ]
         self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")

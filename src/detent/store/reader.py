@@ -10,6 +10,7 @@ from detent.store.agents import AgentAudit
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breakers import BreakerView, Row, Watched
+from detent.store.budgets import Bucket, BudgetView, Charge, Cost
 from detent.store.checkpoints import Checkpoint
 from detent.store.crews import InLine, Quota
 from detent.store.digest import Digest
@@ -334,6 +335,46 @@ class Reader(Protocol):
 
     async def holds_any(self, tenant_id: int, hold: str) -> bool:
         """Whether a job in the queue of the tenant is held by exactly that name."""
+        ...
+
+    async def budgets(
+        self, tenant_id: int, *, owner: int | None = None, scope: str | None = None, limit: int = 100
+    ) -> list[BudgetView]:
+        """A tenant's budgets, each with how many jobs in the queue it holds back: that of the tenant first, then those
+        of days and then the others, the newest first; of one owner or of all, of one scope or of any, at most so
+        many."""
+        ...
+
+    async def next_hold(self, after: tuple[int, str] = ...) -> tuple[int, str] | None:
+        """The tenant and the name by which jobs in its queues are held, other than by limits, that comes next after
+        another; none after the last. Read on from each, every one comes once."""
+        ...
+
+    async def charge(self, id: int) -> Charge | None:
+        """A call in the ledger by its key."""
+        ...
+
+    async def open_charges(self, job: int, call: str | None = None) -> list[Charge]:
+        """The calls of a job that are under way: all, or the one of that name."""
+        ...
+
+    async def charges(
+        self, tenant_id: int, *, job: int | None = None, state: str | None = None, limit: int = 100
+    ) -> list[Charge]:
+        """A tenant's calls, the newest first: of one job or of all, in one state or in any."""
+        ...
+
+    async def abandoned_charges(self, limit: int) -> list[Charge]:
+        """Calls that are said to be under way though their job has ended or is gone, at most so many."""
+        ...
+
+    async def costs(self, by: str, tenant_id: int | None, since: int = 0, limit: int = 1000) -> list[Cost]:
+        """What was spent on calls that were begun since then, the most first: by `model`, `tenant`, `flow` or `day`, of
+        one tenant or of all. What is lost counts as spent, and is told apart; what was released is left out."""
+        ...
+
+    async def bucket(self, provider: str, model: str) -> Bucket | None:
+        """How many tokens the fleet has asked a model for; none if that was never counted."""
         ...
 
     async def crew_by_key(self, tenant_id: int, key: str) -> int | None:

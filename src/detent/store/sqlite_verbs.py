@@ -14,6 +14,7 @@ from detent.store.agent_verbs import AgentReads, AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
 from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
+from detent.store.budget_verbs import BudgetReads, BudgetVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
@@ -53,7 +54,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, BreakerReads, CrewReads, AgentReads):
+class SqliteReads(OutboxReads, BreakerReads, CrewReads, AgentReads, BudgetReads):
     """The reads."""
 
     @abstractmethod
@@ -209,7 +210,7 @@ class SqliteReads(OutboxReads, BreakerReads, CrewReads, AgentReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs, AgentVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
     """The reads and the writes."""
 
     tally: Tally

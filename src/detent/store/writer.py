@@ -10,6 +10,7 @@ from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.breakers import Row
+from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import (
@@ -239,6 +240,37 @@ class Writer(Protocol):
 
     async def forget_deliveries(self, older_than: int, limit: int = 500) -> int:
         """Drops deliveries that ended before that time, at most so many; returns how many."""
+        ...
+
+    async def make_budgets(self, budgets: Sequence[NewBudget]) -> None:
+        """Makes those of these budgets that are not there yet; the others stay as they are."""
+        ...
+
+    async def lock_budgets(self, tenant_id: int, owners: Sequence[int]) -> list[Budget]:
+        """In a transaction: those of these budgets that are there, which nobody else changes until it is over."""
+        ...
+
+    async def keep_budget(self, budget: Budget) -> None:
+        """Keeps the cap of a budget and what was noted about it. The sums stay as they are: only calls change them."""
+        ...
+
+    async def open_charge(self, charge: NewCharge) -> int:
+        """Enters a call into the ledger, and reserves its ceiling in the budgets it counts against; returns its key. A
+        call of that job and name that is under way is not entered again: its key is returned."""
+        ...
+
+    async def close_charge(self, id: int, closing: Closing) -> Charge | None:
+        """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. None if it
+        is not under way: nothing changes."""
+        ...
+
+    async def lock_bucket(self, provider: str, model: str) -> Bucket:
+        """In a transaction: the tokens of a model, which nobody else changes until it is over; made when first asked
+        for."""
+        ...
+
+    async def keep_bucket(self, bucket: Bucket) -> None:
+        """Keeps how the tokens of a model stand."""
         ...
 
     async def set_quotas(self, tenant_id: int, most: Mapping[int, int]) -> None:
