@@ -20,7 +20,6 @@ from detent.store import (
 )
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
-from detent.store.breaker_verbs import BreakerReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
@@ -50,9 +49,10 @@ from detent.store.records import (
 )
 from detent.store.schedules import Schedule
 from detent.store.signals import Signal
+from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(OutboxReads, BreakerReads, CrewReads):
+class PostgresReads(OutboxReads, TranscriptReads, CrewReads):
     """The reads."""
 
     _catalogue: Catalogue

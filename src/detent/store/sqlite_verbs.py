@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
@@ -47,12 +46,13 @@ from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
+from detent.store.transcript_verbs import TranscriptReads, TranscriptVerbs
 from detent.store.turn import Turn
 
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, BreakerReads, CrewReads):
+class SqliteReads(OutboxReads, TranscriptReads, CrewReads):
     """The reads."""
 
     @abstractmethod
@@ -208,7 +208,7 @@ class SqliteReads(OutboxReads, BreakerReads, CrewReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs):
     """The reads and the writes."""
 
     tally: Tally

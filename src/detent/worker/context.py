@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from detent import ids
 from detent.breaker import Breaker
@@ -13,11 +13,13 @@ from detent.moments import Span
 from detent.outcomes import PermanentError
 from detent.process.tool import Tools
 from detent.schedule import tick_of
-from detent.store import Artifact, Job
+from detent.store import Artifact, Job, Store
 from detent.worker.breaker_gate import Gate
 from detent.worker.shelf import Content, Keeps
 from detent.worker.steps import Steps
 from detent.worker.waits import Child, Desk, Spawnable, Waits
+
+T = TypeVar("T")
 
 
 class Context:
@@ -216,6 +218,17 @@ class Context:
         if self._desk is None:
             raise PermanentError("in a process of its own a handler runs no tools; leave out isolation='process'")
         return self._desk.tools
+
+    @property
+    def job(self) -> Job:
+        """For the worker: the job as it was claimed."""
+        return self._job
+
+    async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
+        """For the worker: asks the store, as often as it takes while the job is held."""
+        if self._desk is None:
+            raise PermanentError("in a process of its own a handler has no store; leave out isolation='process'")
+        return await self._desk.ask(self._job, question)
 
     def request_stop(self) -> None:
         """Called by the worker."""
