@@ -57,7 +57,7 @@ _NOTES = {
     "$id",
     "$comment",
 }
-_SIZES: dict[str, tuple[type, Callable[[int, int], bool], str]] = {
+_SIZES: dict[str, tuple[Any, Callable[[int, int], bool], str]] = {
     "minLength": (str, lambda size, bound: size >= bound, "at least {} characters"),
     "maxLength": (str, lambda size, bound: size <= bound, "at most {} characters"),
     "minItems": (list, lambda size, bound: size >= bound, "at least {} elements"),
