@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from detent.agent.arguments import Takes
 from detent.agent_settings import Agents, Budgets, Models, Price
 from detent.errors import BadConfig, BadInput
 from detent.flow.definition import Duration, Model, Name, Text
@@ -81,7 +82,8 @@ class Breaker(Model):
 
 
 class Tool(Model):
-    """A tool profile."""
+    """A tool profile. The last four are for agents: what a model is told of it, whether people are asked before each
+    run, what a model may give it as JSON Schema, and how that becomes arguments; without `args` it is JSON on stdin."""
 
     command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
     timeout: Duration = USUAL_TIMEOUT
@@ -95,6 +97,15 @@ class Tool(Model):
     cpu: Duration | None = None
     output: Annotated[Bytes, AfterValidator(_output)] = MOST_OUTPUT
     breaker: Breaker = Field(default_factory=lambda: Breaker.model_validate({}))
+    description: Text = ""
+    approval: bool = False
+    arguments: dict[str, Any] | None = None
+    args: Annotated[list[Plain | list[Plain]], Field(max_length=1_000)] | None = None
+
+    @cached_property
+    def takes(self) -> Takes:
+        """What it takes from a model that asks for it."""
+        return Takes(self.arguments, self.args)
 
     @cached_property
     def limits(self) -> Limits:
@@ -107,6 +118,7 @@ class Tool(Model):
             raise ValueError("the first part of command names the program; it is empty")
         try:
             Limits.of(self.memory, self.cpu)
+            Takes(self.arguments, self.args)
         except BadInput as refusal:
             raise ValueError(str(refusal)) from None
         return self

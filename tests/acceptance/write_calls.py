@@ -23,6 +23,7 @@ from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
 from detent.store.steps import NewGate
 from detent.store.templates import NewTemplate, Template
+from detent.store.transcripts import NewLine
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -470,6 +471,20 @@ async def checkpoint(store: Store, jobs: list[Job], again: bool) -> list[str | N
 async def checkpointed(store: Store, jobs: list[Job], stands: list[str | None]) -> None:
     assert [one.result for one in await store.checkpoints(1, jobs[0].id)] == stands
     assert await store.blob(1, Blob.of(b"large").hash) == b"large"
+
+
+SAYS = [NewLine(0, 0, Blob.of(b'{"text":"hello"}')), NewLine(0, 1, Blob.of(b"{}"))]
+
+
+async def say(store: Store, jobs: list[Job], again: bool) -> bool:
+    return await store.say(jobs[0], SAYS)
+
+
+async def was_said(store: Store, jobs: list[Job], held: bool) -> None:
+    assert (held, [line.hash for line in await store.transcript(1, jobs[0].id)]) == (
+        True,
+        [new.blob.hash for new in SAYS],
+    )
 
 
 async def with_a_checkpoint(store: Store) -> list[Job]:
@@ -1082,6 +1097,7 @@ CALLS: dict[str, Call] = {
     "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
     "checkpoint": Call("checkpoint", claimed_and_running, checkpoint, checkpointed, 0),
     "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
+    "say": Call("say", claimed_and_running, say, was_said, 0),
     "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
     "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
     "lock_breaker": Call("lock_breaker", a_breaker, lock_breaker, breaker_locked, 0),

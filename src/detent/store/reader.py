@@ -38,6 +38,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 from detent.store.steps import FlowFilter, Output
 from detent.store.templates import Template
+from detent.store.transcripts import Line
 
 
 class Reader(Protocol):
@@ -160,6 +161,11 @@ class Reader(Protocol):
 
     async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
         """What the steps of a job have left, in the order they did; that of another tenant's job is not shown."""
+        ...
+
+    async def transcript(self, tenant_id: int, job: int) -> list[Line]:
+        """What was said in the conversations of a job, by round and place; that of another tenant's job is not
+        shown."""
         ...
 
     async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:

@@ -29,6 +29,7 @@ from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent
 from detent.store.steps import NewGate
 from detent.store.templates import NewTemplate, Template
+from detent.store.transcripts import NewLine
 
 
 class Writer(Protocol):
@@ -165,8 +166,9 @@ class Writer(Protocol):
         ...
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
-        """Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the
-        oldest first, at most so many; returns how many. One that somebody is about to refer to stays."""
+        """Drops blobs that were first kept before that time and that no result, artifact, checkpoint or transcript
+        refers to, the oldest first, at most so many; returns how many. One that somebody is about to refer to
+        stays."""
         ...
 
     async def create(
@@ -202,6 +204,11 @@ class Writer(Protocol):
     async def put_template(self, template: NewTemplate) -> Template:
         """Keeps a definition as the next version of its name; the same as the newest one is that, and nothing is
         kept."""
+        ...
+
+    async def say(self, job: Job, lines: Sequence[NewLine]) -> bool:
+        """Keeps messages of a job's conversation in their places, each content once for a tenant. It tells whether the
+        job was still held; of one that is not, nothing is kept. What was said at a place before stands."""
         ...
 
     async def keep_blob(self, tenant_id: int, blob: Blob) -> None:

@@ -182,15 +182,22 @@ class Context:
         return self._waiting.wait_for_event(name, timeout)
 
     def wait_for_approval(
-        self, question: str, *, by: str | None = None, expires: Span | None = None, details: Any = None
+        self,
+        question: str,
+        *,
+        by: str | None = None,
+        expires: Span | None = None,
+        details: Any = None,
+        name: str | None = None,
     ) -> Any:
         """Asks people, and goes on with an `Approved` once somebody has approved; `details` are what they are shown
         beside the question, `by` is whom it is for. Until then the job holds nothing. It raises `ApprovalRejected`, or
-        `ApprovalExpired` when nobody decided in time.
+        `ApprovalExpired` when nobody decided in time. A handler finds its questions again by their order, or by the
+        `name` it gives one.
 
         >>> # approved = await ctx.wait_for_approval("Ship release 1.2?", by="ops", expires="24h")
         """
-        return self._waiting.wait_for_approval(question, by, expires, details)
+        return self._waiting.wait_for_approval(question, by, expires, details, name)
 
     @property
     def _waiting(self) -> Waits:
