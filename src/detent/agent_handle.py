@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from detent import ids
@@ -21,6 +22,7 @@ class Ask(TypedDict, total=False):
     tier: str | None
     schema: Mapping[str, Any] | None
     max_retries: int
+    budget_usd: Decimal | float | str | None
     retry_base: Span
     queue: str
     priority: int

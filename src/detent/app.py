@@ -405,8 +405,9 @@ class Detent:
     async def agent(self, description: str, **how: Unpack[Ask]) -> AgentHandle:
         """Starts an agent job: a model is asked, and what comes of it is kept with what it cost. What is not said is
         chosen: a `skill` by the words of the description, a `tier` of models ("haiku", "sonnet", "opus") by how hard it
-        looks. `schema` is a JSON Schema that the answer has to fit. What fails is tried again, `max_retries` times,
-        after `retry_base` and then twice as long each time. The same `key` again is the job it has made.
+        looks. `schema` is a JSON Schema that the answer has to fit, `budget_usd` what it may cost. What fails is tried
+        again, `max_retries` times, after `retry_base` and then twice as long each time. The same `key` again is the job
+        it has made.
 
         >>> # answer = await (await app.agent("Summarise the changelog", tier="haiku")).result()
         """

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from detent import ids
+from detent.agent.redaction import current
 from detent.agent.routing import Tier
+from detent.agent.schema import Schema
 from detent.bounds import LARGEST_PAYLOAD, check_name, check_priority
+from detent.budget import MICROS, micros
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import AGENT, JOB
 from detent.moments import Span, rfc3339, span_us
@@ -20,8 +24,6 @@ from detent.store.agents import AgentAudit
 LONGEST_DESCRIPTION = 10_000
 USUAL_RETRIES, MOST_RETRIES = 3, 100
 USUAL_BASE_MS, LONGEST_BASE_MS = 1_000, 300_000
-MICROS = 1_000_000
-
 Row = dict[str, Any]
 
 
@@ -33,6 +35,7 @@ class NewAgent(NamedTuple):
     skill: str | None = None
     tier: str | None = None
     schema: Mapping[str, Any] | None = None
+    budget_micros: int | None = None
     max_retries: int = USUAL_RETRIES
     retry_base_ms: int = USUAL_BASE_MS
     queue: str = "default"
@@ -75,6 +78,7 @@ def new_agent(
     max_retries: int = USUAL_RETRIES,
     retry_base: Span = "1s",
     schema: Mapping[str, Any] | None = None,
+    budget_usd: Decimal | float | str | None = None,
     **rest: Any,
 ) -> NewAgent:
     """An agent job; what is not as it must be is `BadInput`. What it is to do is looked at when it is carried out."""
@@ -87,7 +91,11 @@ def new_agent(
         raise BadInput(what=f"a wait of {retry_base} before a retry cannot be; it is from 1ms to 5m")
     if schema is not None and not isinstance(schema, Mapping):
         raise BadInput(what=f"an output schema is a JSON Schema, an object; this is {type(schema).__name__}")
-    new = NewAgent(description, schema=schema, max_retries=max_retries, retry_base_ms=base_ms, **rest)
+    if schema is not None:
+        Schema(schema)  # one that cannot be is refused now, not when there is an answer
+    most: Row = {"max_retries": max_retries, "retry_base_ms": base_ms}
+    spends = None if budget_usd is None else micros(budget_usd)
+    new = NewAgent(description, schema=schema, budget_micros=spends, **most, **rest)
     _check_names(new)
     return new
 
@@ -134,7 +142,7 @@ async def _started(tx: Transaction, new: NewAgent) -> Started:
 def _job(new: NewAgent) -> NewJob:
     """Everything it takes is in the payload too, so that the job can be run again by itself."""
     said = {"description": _storable(new.description), "skill": new.skill, "tier": new.tier, "schema": new.schema}
-    rest = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms}
+    rest = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "budget_micros": new.budget_micros}
     payload = json.dumps({name: value for name, value in {**said, **rest}.items() if value is not None})
     if len(payload) > LARGEST_PAYLOAD:
         raise BadInput(what=f"an agent job of {len(payload):,} bytes is over the limit of 1 MiB")
@@ -154,8 +162,8 @@ def _job(new: NewAgent) -> NewJob:
 
 
 def _storable(text: str) -> str:
-    """Fit for any database: no NUL, no half of a surrogate pair."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    """Fit for any database: no NUL, no half of a surrogate pair, and no secrets."""
+    return current().text(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))
 
 
 async def of_job(store: Store, job: Job, new: NewAgent) -> Row:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from detent.agent import validation
 from detent.agent.conversation import (
@@ -31,18 +32,25 @@ from detent.agent.conversation import (
 from detent.agent.next import RetryConfig
 from detent.agent.routing import Tier, grade, route
 from detent.agent.skill import Skill
-from detent.errors import LeaseLost, StoreError
+from detent.budget import MICROS, Caps
+from detent.errors import DetentError, LeaseLost, StoreError
 from detent.lifecycle.agent import DEFINE_AGENT, INIT, PROCESS
 from detent.moments import span_us
 from detent.outcomes import PermanentError, ValidationError
 from detent.service import agent_moves, agents
 from detent.service.agents import NewAgent
-from detent.worker.agent_turn import Heard, Said, Turns
+from detent.worker.agent_tools import Limits, Toolbox, converse
+from detent.worker.agent_turn import Heard, Place, Turns
 from detent.worker.context import Context
 from detent.worker.lineup import Lineup
-from detent.worker.settlement import described
+from detent.worker.settlement import Release, described
+from detent.worker.steps import Suspended
+
+if TYPE_CHECKING:
+    from detent.config import Config
 
 LONGEST_REASON = 500
+CLASSIFYING_TOKENS = 16
 CLASSIFY = (
     "Say how capable a model this task needs. Answer with one word: haiku for what is short and plain, sonnet for what "
     "takes several steps, opus for what is hard or must not go wrong."
@@ -64,11 +72,19 @@ class Wish:
     retry_base_ms: int = agents.USUAL_BASE_MS
     on_open: Literal["hold", "fail"] = "hold"
     timeout: str | None = None
+    budget_micros: int | None = None
 
     @property
     def text(self) -> str:
         """What the model is given."""
         return self.prompt or self.description
+
+
+class Said(NamedTuple):
+    """An answer, and the round of the conversation it came in."""
+
+    answer: Answer
+    round: int
 
 
 class AgentWork:
@@ -87,21 +103,23 @@ class AgentWork:
         except (PermanentError, ValidationError, LeaseLost, StoreError):
             raise
         except Exception as error:
+            if ctx.cancel_requested and not isinstance(error, AgentFailure):
+                raise Suspended(Release("its worker stopped it")) from error  # which is no fault of the agent's
             raise _failed(progress.row, error) from error
 
     async def _carried_out(self, ctx: Context, wish: Wish, progress: _Progress) -> dict[str, Any]:
         if progress.state == INIT.name:
-            await self._begin(ctx, wish, progress)
+            await self._begin(ctx, progress)
         lineup = self._lineup()
-        turns = Turns(lineup.provider, lineup.config, self._heard, wish.on_open)
+        turns = Turns(lineup, progress.row["id"], _caps(wish, lineup.config), wish.on_open, self._heard)
         if progress.state == DEFINE_AGENT.name:
             await self._define(ctx, wish, progress, lineup, turns)
         talk = _Talk(ctx, wish, lineup, turns, progress)
         if progress.state == PROCESS.name:
             return await talk.process()
-        return talk.output(await talk.conversed())
+        return await talk.output()
 
-    async def _begin(self, ctx: Context, wish: Wish, progress: _Progress) -> None:
+    async def _begin(self, ctx: Context, progress: _Progress) -> None:
         """INIT: is there something to do?"""
         if wrong := agents.unfit(progress.row["description"]):
             raise PermanentError(wrong)
@@ -145,53 +163,71 @@ class _Talk:
         self._turns = turns
         self._progress = progress
         self._skill = _skill_named(lineup, str(progress.row["skill"]))
-        self._schema = wish.schema or self._skill.output_schema
+        self._rules = _rules(wish, self._skill)
+        self._tools = Toolbox(lineup.config, self._skill.tools) if self._skill.tools else None
+        self._limits = _limits(wish, lineup.config)
         self._verdicts = [ctx.steps.own_name("verdict", str(n)) for n in range(progress.row["retry_count"] + 1)]
 
     async def process(self) -> dict[str, Any]:
         """PROCESS: an answer that passes, or a failure."""
-        said = await _in_time(self._wish, self.conversed())
-        if wrong := _unfit(said.answer, self._schema):
-            await self._reject(said.turn, wrong)
+        said = await self.conversed()
+        wrong, value = await _judged(said.answer, self._rules)
+        if wrong is not None:
+            await self._reject(said.round, wrong)
             raise BusinessFailure(wrong)
         await self._progress.advance(self._ctx)
-        return self.output(said)
+        return self._output(said.answer, value)
 
     async def conversed(self) -> Said:
         """The last answer there is, or comes now. One that was found wrong in an earlier attempt is followed by what
-        was wrong with it, and by the next."""
+        was wrong with it, and by another round."""
         rejected, tier = await self._rejected(), self._first_tier
-        request, n = self._request(tier), 1
-        while True:
-            said = await self._turns.exchange(self._ctx, request, n)
-            wrong = rejected.pop(said.turn, None)
-            if wrong is None:
-                return said
-            tier = await self._escalated(tier, wrong)
+        request, otherwise = self._request(tier), None
+        for round in count():
+            answer = await self._exchange(request, round, otherwise)
+            if (wrong := rejected.get(round)) is None:
+                return Said(answer, round)
+            above = await self._escalated(tier, wrong)
+            otherwise = self._model(tier) if above is not tier else None
+            tier = above
             told = Message(Role.USER, f"That is not what was asked for: {wrong}\nAnswer again.")
-            messages = (*said.request.messages, said.answer.message, told)
-            request, n = replace(said.request, messages=messages, model=self._lineup.models[tier]), said.turn + 1
+            request = replace(request, messages=(*request.messages, answer.message, told), model=self._model(tier))
+        raise AssertionError("a count has no end")
+
+    async def _exchange(self, request: Request, round: int, otherwise: str | None) -> Answer:
+        """One round: as many turns as the tools take that the model asks for."""
+
+        async def ask(request: Request, turn: int) -> Answer:
+            return await self._turns.one_turn(self._ctx, request, Place(turn, round), otherwise)
+
+        return await converse(self._ctx, request, self._tools, self._limits, ask, round)
 
     def _request(self, tier: Tier) -> Request:
         system = self._skill.instructions
-        if self._schema is not None:
-            wanted = json.dumps(self._schema, separators=(",", ":"))
+        schema = self._wish.schema or self._skill.output_schema
+        if schema is not None:
+            wanted = json.dumps(schema, separators=(",", ":"))
             system += f"\n\nAnswer with one JSON document and nothing else. It fits this JSON Schema: {wanted}"
-        model = self._progress.row["model"] if tier == self._progress.row["tier"] else self._lineup.models[tier]
-        return Request(model, (Message(Role.USER, self._wish.text),), system.strip(), self._lineup.max_tokens)
+        most = self._lineup.config.models.max_tokens
+        return Request(self._model(tier), (Message(Role.USER, self._wish.text),), system.strip(), most)
+
+    def _model(self, tier: Tier) -> str:
+        """As it was chosen, whatever the configuration says meanwhile; of another tier, as it says now."""
+        row = self._progress.row
+        return str(row["model"]) if tier == row["tier"] else self._lineup.models[tier]
 
     # --- answers that are no good
 
     async def _rejected(self) -> dict[int, str]:
-        """What was wrong with which turn, as far as it was counted: a verdict whose attempt was not settled is passed
+        """What was wrong with which round, as far as it was counted: a verdict whose attempt was not settled is passed
         again."""
         found = [await self._ctx.steps.recall(name) for name in self._verdicts[:-1]]
         verdicts = [json.loads(one.result) for one in found if one is not None]
-        return {verdict["turn"]: verdict["wrong"] for verdict in verdicts}
+        return {verdict["round"]: verdict["wrong"] for verdict in verdicts}
 
-    async def _reject(self, turn: int, wrong: str) -> None:
+    async def _reject(self, round: int, wrong: str) -> None:
         if await self._ctx.steps.recall(self._verdicts[-1]) is None:
-            await self._ctx.steps.keep(self._verdicts[-1], {"turn": turn, "wrong": wrong})
+            await self._ctx.steps.keep(self._verdicts[-1], {"round": round, "wrong": wrong})
 
     @property
     def _reasons(self) -> dict[str, Any]:
@@ -204,7 +240,7 @@ class _Talk:
 
     async def _escalated(self, tier: Tier, wrong: str) -> Tier:
         """One tier up, where that is wanted and there is one; the row tells of it once."""
-        if not self._lineup.escalates or tier.above is None:
+        if not self._lineup.config.models.escalate or tier.above is None:
             return tier
         above, reasons = tier.above, self._reasons
         steps = reasons.get("escalated", [])
@@ -216,14 +252,18 @@ class _Talk:
 
     # --- what comes of it
 
-    def output(self, said: Said) -> dict[str, Any]:
-        """What the job returns."""
-        row, answer = self._progress.row, said.answer
+    async def output(self) -> dict[str, Any]:
+        """END: what the job returns, from what was kept."""
+        said = await self.conversed()
+        return self._output(said.answer, (await _judged(said.answer, self._rules))[1])
+
+    def _output(self, answer: Answer, value: Any) -> dict[str, Any]:
+        row = self._progress.row
         whole = {"text": answer.text, "model": answer.model, "provider": row["provider"]}
         chosen = {"tier": row["tier"], "skill": row["skill"]}
         spent = {name: row[name] for name in ("cost_micros", "input_tokens", "output_tokens")}
-        output = {**whole, **chosen, **spent, "cost_usd": row["cost_micros"] / agents.MICROS}
-        return output if self._schema is None else {**output, "json": validation.parsed(answer.text)}
+        output = {**whole, **chosen, **spent, "cost_usd": row["cost_micros"] / MICROS}
+        return {**output, "json": value} if self._rules.wants_json else output
 
 
 # --- choosing
@@ -249,11 +289,12 @@ async def _graded(ctx: Context, wish: Wish, lineup: Lineup, turns: Turns) -> tup
     if wish.tier is not None:
         return Tier(wish.tier), "it was asked for"
     graded = grade(wish.description)
-    if graded.points or not lineup.classifies:
+    if graded.points or not lineup.config.models.classifier:
         return graded.tier, graded.why
     question = (Message(Role.USER, wish.description),)
     try:
-        answer = await turns.one_turn(ctx, Request(lineup.models[Tier.HAIKU], question, CLASSIFY, 16), 0)
+        request = Request(lineup.models[Tier.HAIKU], question, CLASSIFY, CLASSIFYING_TOKENS)
+        answer = await turns.one_turn(ctx, request, Place(0))
     except AgentFailure as failure:
         return graded.tier, f"{graded.why}; the classifier failed: {failure}"
     named = next((tier for tier in Tier if tier in answer.text.lower()), None)
@@ -263,15 +304,28 @@ async def _graded(ctx: Context, wish: Wish, lineup: Lineup, turns: Turns) -> tup
 # --- failing
 
 
-def _unfit(answer: Answer, schema: Mapping[str, Any] | None) -> str | None:
-    """What is wrong with an answer; none if nothing is."""
+def _rules(wish: Wish, skill: Skill) -> validation.Rules:
+    """What the answer must be: as the skill says, of the form that was asked for with the job, if one was."""
+    try:
+        of_skill = validation.rules_of(skill)
+        asked = None if wish.schema is None else validation.rules(wish.schema).schema
+    except DetentError as error:
+        raise PermanentError(str(error)) from None
+    return of_skill if asked is None else replace(of_skill, schema=asked)
+
+
+async def _judged(answer: Answer, rules: validation.Rules) -> validation.Verdict:
+    """What is wrong with an answer, if anything; and the value in it, where JSON was asked for. Looking at it may take
+    seconds."""
     if answer.stop is Stop.REFUSED:
-        return f"the model refused: {answer.text[:LONGEST_REASON]}"
+        return validation.Verdict(f"the model refused: {answer.text[:LONGEST_REASON]}")
     if answer.stop is Stop.LENGTH:
-        return "the answer was cut off at the largest number of tokens; make it shorter"
+        return validation.Verdict("the answer was cut off at the largest number of tokens; make it shorter")
     if not answer.text.strip():
-        return "the answer is empty"
-    return validation.check(answer.text, schema)
+        return validation.Verdict("the answer is empty")
+    if rules == validation.Rules():
+        return validation.Verdict(None)
+    return await asyncio.to_thread(validation.check, answer.text, rules)
 
 
 def _failed(row: Row, error: Exception) -> Exception:
@@ -290,16 +344,16 @@ def _failed(row: Row, error: Exception) -> Exception:
     return failure
 
 
-async def _in_time(wish: Wish, work: Coroutine[Any, Any, Said]) -> Said:
-    seconds = None if wish.timeout is None else span_us(wish.timeout) / 1_000_000
-    deadline = asyncio.timeout(seconds)
-    try:
-        async with deadline:
-            return await work
-    except TimeoutError:
-        if deadline.expired():
-            raise SystemFailure(f"it took longer than {wish.timeout}") from None
-        raise
+def _limits(wish: Wish, config: Config) -> Limits:
+    said = config.agents
+    return Limits(said.max_turns, said.max_tool_calls, span_us(wish.timeout or said.timeout) / 1_000_000)
+
+
+def _caps(wish: Wish, config: Config) -> Caps:
+    """As the configuration says; the job's own, if it has one, before that."""
+    said = config.budgets
+    caps = Caps.of_dollars(said.job_usd, said.flow_usd, said.tenant_usd, said.day_usd, said.warn_at)
+    return caps if wish.budget_micros is None else replace(caps, job=wish.budget_micros)
 
 
 def _new(ctx: Context, wish: Wish) -> NewAgent:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detent import ids
 from detent.agent.conversation import Provider
 from detent.breaker import Breaker
+from detent.budget import micros
 from detent.errors import DetentError
 from detent.flow import expression
 from detent.flow.definition import Step
@@ -88,12 +89,13 @@ class StepKinds:
         schema: dict[str, Any] | None = None,
         max_retries: int = USUAL_RETRIES,
         retry_base_ms: int = USUAL_BASE_MS,
+        budget_micros: int | None = None,
         **step: Any,
     ) -> Any:
         """An agent job that was started by itself, or is a step of a flow."""
         if description is None:
             return await self._carry_out(ctx, **step)
-        chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema}
+        chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema, "budget_micros": budget_micros}
         return await self._agents.carry_out(
             ctx, Wish(description, **chosen, max_retries=max_retries, retry_base_ms=retry_base_ms)
         )
@@ -201,6 +203,7 @@ class StepKinds:
             max_retries=task.tries - 1,
             on_open=step.on_open,
             timeout=step.timeout,
+            budget_micros=None if step.budget_usd is None else micros(step.budget_usd),
         )
         return await self._agents.carry_out(ctx, wish)
 
