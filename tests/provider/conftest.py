@@ -26,8 +26,8 @@ def connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
-    def made(url: str, total: float = 20, most_bytes: int = 4 << 20) -> SdkProvider:
-        provider: SdkProvider = request.param(Key(CANARY), url, Limits(2, total, most_bytes))
+    def made(url: str, total: float = 20, most_bytes: int = 4 << 20, connect: float = 5) -> SdkProvider:
+        provider: SdkProvider = request.param(Key(CANARY), url, Limits(connect, total, most_bytes))
         return provider
 
     return made

@@ -63,8 +63,7 @@ def test_a_provider_that_was_named_and_has_no_key_is_an_error_that_says_what_to_
 
 async def test_a_server_of_ones_own_may_need_no_key(tmp_path: Path) -> None:
     with LlmServer([Say("local")]) as server:
-        text = f'[models]\nprovider = "openai"\nbase_url = "{server.url}"\nsonnet = "llama"\ntimeout = "20s"'
-        choice = choose(settings(tmp_path, text), {})
+        choice = choose(settings(tmp_path, server.settings("openai", 'sonnet = "llama"\ntimeout = "20s"')), {})
         answer = await choice.provider.answer(Request(choice.models[Tier.SONNET], (Message(Role.USER, "hi"),)))
     assert (answer.text, server.calls[0].model) == ("local", "llama")
 
@@ -74,8 +73,7 @@ async def test_the_key_in_a_file_is_used_instead_of_the_one_in_the_environment(t
     file.write_text("file-key-0123456789\n")
     file.chmod(0o600)
     with LlmServer() as server:
-        text = f'[models]\nprovider = "anthropic"\nkey_file = "key"\nbase_url = "{server.url}"'
-        provider = choose(settings(tmp_path, text), BOTH).provider
+        provider = choose(settings(tmp_path, server.settings(more='key_file = "key"')), BOTH).provider
         await provider.answer(Request("claude-haiku-4-5", (Message(Role.USER, "hi"),)))
     assert "file-key-0123456789" in str(server.calls[0].headers)
     assert "sk-a" not in str(server.calls[0].headers)
@@ -100,6 +98,12 @@ def test_a_file_that_holds_no_key_is_refused_without_showing_it(tmp_path: Path, 
     with pytest.raises(NoKey, match="does not hold one") as refusal:
         from_file("openai", file)
     assert not content or content not in str(refusal.value)
+
+
+def test_a_key_file_may_be_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(NoKey, match="home/key cannot be read"):
+        choose(settings(tmp_path, '[models]\nprovider = "openai"\nkey_file = "~/key"'), {})
 
 
 def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ async def test_what_tools_gave_back_in_one_turn_is_one_message_for_claude(connec
         assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
 
 
+@pytest.mark.parametrize("model", ["", "\x1b[2J", "m" * 10_000, "é"])
+async def test_a_name_that_is_none_is_not_taken_over(connect: Connect, asked: Request, model: str) -> None:
+    with LlmServer([Say("x", model=model or "\n")]) as server:
+        assert (await connect(server.url).answer(asked)).model == asked.model
+
+
 async def test_signs_that_cannot_be_stored_are_replaced(connect: Connect, asked: Request) -> None:
     with LlmServer([Say("a\0b\ud800c \ud83d\ude00", piece=1)]) as server:
         answer = await connect(server.url).answer(asked)

@@ -17,6 +17,7 @@ from detent.provider.draft import Malformed
 from detent.provider.key import Key
 from detent.provider.sdk import SdkProvider
 from tests.provider.conftest import CANARY, Connect
+from tests.support.hook_server import hook_server
 from tests.support.llm_server import (
     Act,
     BadJson,
@@ -131,6 +132,21 @@ async def test_nobody_at_the_address_means_nothing_was_sent(connect: Connect, as
     assert "cannot be reached" in str(error)
 
 
+async def test_a_server_that_does_not_shake_hands_was_sent_nothing(connect: Connect, asked: Request) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = await failure(connect(f"https://127.0.0.1:{silent.getsockname()[1]}", connect=SHORT), asked)
+    assert isinstance(error, SystemFailure)
+    assert (error.sent, "cannot be reached" in str(error)) == (False, True)
+
+
+async def test_a_server_that_cannot_prove_who_it_is_was_sent_nothing(connect: Connect, asked: Request) -> None:
+    with hook_server(tls=True) as hooks:
+        error = await failure(connect(hooks.url().partition("/hooks")[0]), asked)
+    assert isinstance(error, SystemFailure)
+    assert not error.sent
+    assert not hooks.got
+
+
 SLOW: list[Act] = [Hang(), Hang(begun=True), Drip(every=0.02)]
 
 
@@ -176,6 +192,10 @@ NO_ANSWERS = [
     (use("ruff", '{"n": ' + "[" * 100_000, usage=Usage(7, 3)), "its arguments are no JSON"),
     (use("ruff", '{"path": "\\u0000"}', usage=Usage(7, 3)), "its arguments hold signs that no text can have"),
     (use("ruff", '{"\\ud800": 1}', usage=Usage(7, 3)), "its arguments hold signs that no text can have"),
+    (
+        Say("", Usage(7, 3), "tools", (("ruff", "{}"), ("mypy", "{}")), same_id=True),
+        "the model asks for two tools under one id",
+    ),
     (use("", "{}", usage=Usage(7, 3)), "it has no name or no id"),
     (use("n" * 201, "{}", usage=Usage(7, 3)), "it has no name or no id, or too long ones"),
 ]

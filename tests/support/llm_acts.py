@@ -22,6 +22,7 @@ class Say:
     uses: tuple[tuple[str, Mapping[str, Any] | str], ...] = ()
     model: str | None = None
     piece: int = 20
+    same_id: bool = False
 
 
 def use(name: str, arguments: Mapping[str, Any] | str, text: str = "", usage: Usage | None = None) -> Say:

@@ -5,6 +5,7 @@ of them a request means is in its path, so `server.url` is the base_url of eithe
 
     with LlmServer([Status(429, retry_after="3"), Say("hello"), use("ruff", {"path": "src"})]) as server:
         ...                      # base_url = server.url, any key
+    server.settings("openai")    # the text of a detent.toml for a worker that is to use it
     server.calls                 # every request that came, in order: Call(number, api, path, headers, body)
     server.bills                 # what was billed for, in order: Bill(call, model, usage, told)
     server.billed                # the sum of their usage
@@ -112,6 +113,10 @@ class LlmServer:
         """The base_url for either SDK."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    def settings(self, provider: str = "anthropic", more: str = "") -> str:
+        """What detent.toml says to have everything asked of this server, with more lines of `[models]`. No key is needed."""
+        return f'[models]\nprovider = "{provider}"\nbase_url = "{self.url}"\n{more}\n'
+
     @property
     def bills(self) -> list[Bill]:
         with self._changed:
@@ -213,9 +218,10 @@ class _Handler(BaseHTTPRequestHandler):
         owner.bill(call, usage_of(call, say), told=False)
         self._head(call, None if streams else len(whole[0].data))
         for frame in frames:
+            self._send(frame.data[:-1], act.every if isinstance(act, Drip) else 0)
             if frame.tells is not None:
                 owner.bill(call, frame.tells, told=True)
-            self._send(frame.data, act.every if isinstance(act, Drip) else 0)
+            self._send(frame.data[-1:], 0)
         if isinstance(act, Hang):
             owner.closed.wait(300)
         if broken:

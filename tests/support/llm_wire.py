@@ -48,7 +48,7 @@ _STOPS = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refus
 def _message(call: Call, say: Say) -> dict[str, Any]:
     text = [{"type": "text", "text": say.text}] if say.text else []
     uses = [
-        {"type": "tool_use", "id": f"toolu_{call.number}_{at}", "name": name, "input": given}
+        {"type": "tool_use", "id": f"toolu_{call.number}_{0 if say.same_id else at}", "name": name, "input": given}
         for at, (name, given) in enumerate(say.uses)
     ]
     return {
@@ -107,7 +107,7 @@ _FINISHES = {"end": "stop", "tools": "tool_calls", "length": "length", "refused"
 def _tool_calls(call: Call, say: Say) -> list[dict[str, Any]]:
     return [
         {
-            "id": f"call_{call.number}_{at}",
+            "id": f"call_{call.number}_{0 if say.same_id else at}",
             "type": "function",
             "function": {"name": name, "arguments": _arguments(given)},
         }

@@ -34,7 +34,7 @@ class Anthropic(SdkProvider):
     async def _listen(self, client: Any, request: Request, draft: Draft) -> None:
         stream = await client.messages.create(**body(request), stream=True, extra_headers=key_headers(request))
         async with stream:
-            draft.request_id = stream.response.headers.get("request-id")
+            draft.name(None, stream.response.headers.get("request-id"))
             stop: Stop | None = None
             async for event in stream:
                 stop = _heard(event, draft, stop)
@@ -44,7 +44,7 @@ def _heard(event: Any, draft: Draft, stop: Stop | None) -> Stop | None:
     """Takes in one event. Why the model stopped is said before the end, but holds only with it."""
     match event.type:
         case "message_start":
-            draft.model = event.message.model if isinstance(event.message.model, str) else draft.model
+            draft.name(event.message.model)
             _count(draft, event.message.usage)
         case "content_block_start":
             _begin(draft, event.index, event.content_block)

@@ -60,7 +60,7 @@ def _paid(name: str, config: Config, key: Key) -> Provider:
 def _key(name: str, config: Config, environ: Mapping[str, str]) -> Key:
     """A server of one's own may need none."""
     if config.models.key_file is not None:
-        return from_file(name, config.beside(config.models.key_file))
+        return from_file(name, config.beside(os.path.expanduser(config.models.key_file)))
     found = from_environment(name, environ) or (NO_KEY if config.models.base_url is not None else None)
     if found is None:
         raise NoKey(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ MOST_TOKENS = 10**9
 MOST_USES = 200
 LONGEST_NAME = 200
 
+_NAME = re.compile(r"[ -~]{1,200}")
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +59,12 @@ class Draft:
             raise Malformed("the use of a tool")
         self._uses.setdefault(at, _Use()).add(id, name, piece)
 
+    def name(self, model: object, request_id: object = None) -> None:
+        """Which model answers, and what its provider calls the call. What nobody could read is passed over."""
+        self.model = model if isinstance(model, str) and _NAME.fullmatch(model) else self.model
+        known = isinstance(request_id, str) and _NAME.fullmatch(request_id)
+        self.request_id = str(request_id) if known else self.request_id
+
     def count(self, input: object, output: object, cache_read: object = None, cache_write: object = None) -> None:
         """What the provider counts so far. What it does not say now is as it was."""
         before = self.usage or Usage()
@@ -78,6 +86,8 @@ class Draft:
         if self.stop is Stop.REFUSED:
             self._refuse("the model refused to answer")
         uses = tuple(self._used(use) for _, use in sorted(self._uses.items()))
+        if len({use.id for use in uses}) < len(uses):
+            self._refuse("the model asks for two tools under one id")
         if not uses and not self.text.strip():
             self._refuse("the answer is empty")
         stop = Stop.TOOLS if uses else Stop.END

@@ -41,7 +41,7 @@ class OpenAI(SdkProvider):
             extra_headers=key_headers(request),
         )
         async with stream:
-            draft.request_id = stream.response.headers.get("x-request-id")
+            draft.name(None, stream.response.headers.get("x-request-id"))
             stop: Stop | None = None
             async for chunk in stream:
                 stop = _heard(chunk, draft) or stop
@@ -53,7 +53,7 @@ class OpenAI(SdkProvider):
 
 def _heard(chunk: Any, draft: Draft) -> Stop | None:
     """Takes in one piece; returns why the model stopped, once it says so."""
-    draft.model = chunk.model if isinstance(chunk.model, str) and chunk.model else draft.model
+    draft.name(chunk.model)
     if getattr(chunk, "usage", None) is not None:
         _count(draft, chunk.usage)
     stop: Stop | None = None
