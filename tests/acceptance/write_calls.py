@@ -596,6 +596,20 @@ async def budget_kept(store: Store, budget: Budget, _: None) -> None:
     assert (await store.budgets(1, owner=budget.owner))[0].budget.cap_micros == 7
 
 
+async def an_old_budget(store: Store) -> int:
+    await store.make_budgets([budget_of(7)])
+    return await store.now() + HOUR
+
+
+async def forget_budgets(store: Store, older_than: int, again: bool) -> int:
+    return await store.forget_budgets(older_than)
+
+
+async def budgets_forgotten(store: Store, _: int, count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert await store.budgets(1, owner=7) == []
+
+
 async def open_charge(store: Store, budget: Budget, again: bool) -> int:
     return await store.open_charge(NewCharge(1, budget.owner, None, "turn 1", "p", "m", 100, 20_773))
 
@@ -1056,6 +1070,7 @@ CALLS: dict[str, Call] = {
     "make_budgets": Call("make_budgets", a_job, make_budgets, budget_made, 0),
     "lock_budgets": Call("lock_budgets", a_budget, lock_budgets, budget_locked, 0),
     "keep_budget": Call("keep_budget", a_budget, keep_budget, budget_kept, 0),
+    "forget_budgets": Call("forget_budgets", an_old_budget, forget_budgets, budgets_forgotten, 0),
     "open_charge": Call("open_charge", a_budget, open_charge, charge_open, 0),
     "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
     "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),

@@ -121,6 +121,27 @@ async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> N
 
 
 @keeps(
+    Writer.forget_budgets,
+    "Drops budgets of jobs that are gone and of days that were made before that time, the oldest first, at most so many",
+    "returns how many",
+    "One that has something reserved stays",
+)
+async def test_old_budgets_are_dropped(timed: Store, clock: SetClock) -> None:
+    alive, gone = (await queued(timed))[0], 7
+    await timed.make_budgets([budget(owner) for owner in SCOPES])
+    await timed.make_budgets([budget(gone)._replace(owner=alive)])
+    id = await timed.open_charge(call(tree_id=None))
+    await clock.advance(5)
+    await timed.make_budgets([budget(gone)._replace(owner=8)])
+    assert await timed.forget_budgets(clock.now - 5) == 0
+    assert await timed.forget_budgets(clock.now) == 1
+    await timed.close_charge(id, Closing("released"))
+    assert await timed.forget_budgets(clock.now, 1) == 1
+    assert await timed.forget_budgets(clock.now) == 1
+    assert {one.budget.owner for one in await timed.budgets(OURS)} == {0, 5, 8, alive}
+
+
+@keeps(
     Writer.open_charge,
     "Enters a call into the ledger, and reserves its ceiling in the budgets it counts against",
     "returns its key",

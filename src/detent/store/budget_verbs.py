@@ -66,6 +66,9 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         values = {name: value for name, value in budget._asdict().items() if name not in left_out}
         await self._tell("keep_budget", **values)
 
+    async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
+        return len(await self._tell("forget_budgets", older_than=older_than, limit=limit))
+
     async def open_charge(self, charge: NewCharge) -> int:
         return await self.atomically(lambda tx: tx._open_charge(charge))
 

@@ -23,6 +23,15 @@ UPDATE budgets SET reserved_micros = reserved_micros + CAST(:reserved AS {key}),
     spent_micros = spent_micros + CAST(:spent AS {key}), updated_at = {now}
 WHERE tenant_id = :tenant_id AND owner IN {ids};
 
+-- name: forget_budgets
+-- Budgets of jobs that are gone, and of days, made before then; the ledger keeps what was spent.
+DELETE FROM budgets WHERE (tenant_id, owner) IN (
+    SELECT tenant_id, owner FROM budgets AS b
+    WHERE scope IN ('job', 'day') AND created_at < :older_than AND reserved_micros = 0
+        AND (scope = 'day' OR NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = b.owner))
+    ORDER BY created_at LIMIT :limit {for_update_skip_locked})
+RETURNING owner;
+
 -- name: budgets
 -- Budgets with how many jobs each holds back: that of the tenant, those of days and then all others, the newest first.
 SELECT {budget_columns}, (SELECT count(*) FROM jobs AS j
