@@ -254,8 +254,8 @@ class Writer(Protocol):
         ...
 
     async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
-        """Drops budgets of jobs that are gone and of days that were made before that time, the oldest first, at most so
-        many; returns how many. One that has something reserved stays."""
+        """Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many;
+        returns how many. One that has something reserved stays."""
         ...
 
     async def open_charge(self, charge: NewCharge) -> int:

@@ -32,13 +32,14 @@ DELETE FROM budgets WHERE (tenant_id, owner) IN (
     ORDER BY created_at LIMIT :limit {for_update_skip_locked})
 RETURNING owner;
 
+-- name: budget
+-- One budget, with how many jobs it holds back.
+SELECT {budget_columns}, {held_by_budget} FROM budgets AS b WHERE tenant_id = :tenant_id AND owner = :owner;
+
 -- name: budgets
 -- Budgets with how many jobs each holds back: that of the tenant, those of days and then all others, the newest first.
-SELECT {budget_columns}, (SELECT count(*) FROM jobs AS j
-    WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
-        AND j.state = {job.queued})
-FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:owner AS {key}) IS NULL OR owner = :owner)
-    AND (CAST(:scope AS text) IS NULL OR scope = :scope)
+SELECT {budget_columns}, {held_by_budget}
+FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:scope AS text) IS NULL OR scope = :scope)
 ORDER BY CASE scope WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, owner DESC LIMIT :limit;
 
 -- name: next_hold
@@ -74,8 +75,13 @@ WHERE id = :id AND state = {charge_open} RETURNING {charge_columns};
 
 -- name: charges
 -- Calls, the newest first.
-SELECT {charge_columns} FROM ledger WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
-    AND (CAST(:state AS text) IS NULL OR state = :state)
+SELECT {charge_columns} FROM ledger WHERE tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: charges_of_job
+-- The same of one job.
+SELECT {charge_columns} FROM ledger
+WHERE job_id = :job_id AND tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: abandoned_charges
