@@ -45,7 +45,7 @@ CALL = {"flow_tree": None, "call": "turn 1", "provider": "p", "model": "m", "tok
 
 
 async def seen(store: Store) -> int:
-    ((budget, _),) = await store.budgets(1, owner=0)
+    ((budget, _),) = await store.budgets(1, scope="tenant")
     return budget.spent_micros + budget.reserved_micros
 
 

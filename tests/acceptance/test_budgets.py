@@ -19,7 +19,7 @@ from tests.acceptance.spenders import CEILING
 async def books(url: str) -> tuple[int, int, int, int]:
     """What the tenant's budget says is spent and reserved, and what its ledger says."""
     store = await open_store(url)
-    ((budget, _),) = await store.budgets(1, owner=0)
+    ((budget, _),) = await store.budgets(1, scope="tenant")
     charges = await store.charges(1, limit=1_000_000)
     await store.close()
     open_ones = sum(charge.ceiling_micros for charge in charges if charge.state == "open")

@@ -582,18 +582,24 @@ def budget_of(job: int) -> NewBudget:
     return NewBudget(1, job, "job", f"job {job}", 1000, 80, "config")
 
 
+async def standing(store: Store, job: int) -> Budget:
+    found = await store.budget(1, job)
+    assert found is not None
+    return found.budget
+
+
 async def make_budgets(store: Store, job: int, again: bool) -> None:
     await store.make_budgets([budget_of(job)])
 
 
 async def budget_made(store: Store, job: int, _: None) -> None:
-    assert len(await store.budgets(1, owner=job)) == 1
+    assert await store.budget(1, job) is not None
 
 
 async def a_budget(store: Store) -> Budget:
     job = await a_job(store)
     await store.make_budgets([budget_of(job)])
-    return (await store.budgets(1, owner=job))[0].budget
+    return await standing(store, job)
 
 
 async def lock_budgets(store: Store, budget: Budget, again: bool) -> list[Budget]:
@@ -609,7 +615,21 @@ async def keep_budget(store: Store, budget: Budget, again: bool) -> None:
 
 
 async def budget_kept(store: Store, budget: Budget, _: None) -> None:
-    assert (await store.budgets(1, owner=budget.owner))[0].budget.cap_micros == 7
+    assert (await standing(store, budget.owner)).cap_micros == 7
+
+
+async def an_old_budget(store: Store) -> int:
+    await store.make_budgets([budget_of(7)])
+    return await store.now() + HOUR
+
+
+async def forget_budgets(store: Store, older_than: int, again: bool) -> int:
+    return await store.forget_budgets(older_than)
+
+
+async def budgets_forgotten(store: Store, _: int, count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert await store.budget(1, 7) is None
 
 
 async def open_charge(store: Store, budget: Budget, again: bool) -> int:
@@ -618,7 +638,7 @@ async def open_charge(store: Store, budget: Budget, again: bool) -> int:
 
 async def charge_open(store: Store, budget: Budget, id: int) -> None:
     assert [one.id for one in await store.charges(1, job=budget.owner)] == [id]
-    assert (await store.budgets(1, owner=budget.owner))[0].budget.reserved_micros == 100
+    assert (await standing(store, budget.owner)).reserved_micros == 100
 
 
 async def an_open_charge(store: Store) -> Charge:
@@ -633,7 +653,7 @@ async def close_charge(store: Store, charge: Charge, again: bool) -> Charge | No
 async def charge_closed(store: Store, charge: Charge, closed: Charge | None) -> None:
     """Whoever asks again is told that it is no longer open."""
     assert (await store.charges(1, job=charge.job_id))[0].cost_micros == 40
-    ((budget, _),) = await store.budgets(1, owner=charge.job_id)
+    budget = await standing(store, charge.job_id)
     assert (budget.reserved_micros, budget.spent_micros) == (0, 40)
 
 
@@ -1107,6 +1127,7 @@ CALLS: dict[str, Call] = {
     "make_budgets": Call("make_budgets", a_job, make_budgets, budget_made, 0),
     "lock_budgets": Call("lock_budgets", a_budget, lock_budgets, budget_locked, 0),
     "keep_budget": Call("keep_budget", a_budget, keep_budget, budget_kept, 0),
+    "forget_budgets": Call("forget_budgets", an_old_budget, forget_budgets, budgets_forgotten, 0),
     "open_charge": Call("open_charge", a_budget, open_charge, charge_open, 0),
     "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
     "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),

@@ -57,7 +57,12 @@ async def test_a_budget_is_made_once(timed: Store, clock: SetClock, other_tenant
     Reader.budgets,
     "A tenant's budgets, each with how many jobs in the queue it holds back",
     "that of the tenant first, then those of days and then the others, the newest first",
-    "of one owner or of all, of one scope or of any, at most so many",
+    "of one scope or of any, at most so many",
+)
+@keeps(
+    Reader.budget,
+    "A budget by what it is for, with how many jobs in the queue it holds back",
+    "none if there is none of the tenant",
 )
 async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant: int) -> None:
     await store.make_budgets([budget(owner) for owner in SCOPES])
@@ -68,7 +73,8 @@ async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant
     await moved(store, JOB, ended, "cancel")
     found = await store.budgets(OURS)
     assert [(one.budget.owner, one.held) for one in found] == [(0, 0), (TODAY, 0), (TODAY - 1, 0), (7, 2), (5, 0)]
-    assert [one.budget.owner for one in await store.budgets(OURS, owner=7)] == [7]
+    assert await store.budget(OURS, 7) == found[3]
+    assert await store.budget(other_tenant, 7) is None
     assert [one.budget.owner for one in await store.budgets(OURS, scope="day")] == [TODAY, TODAY - 1]
     assert len(await store.budgets(OURS, limit=2)) == 2
 
@@ -109,15 +115,36 @@ async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_
 )
 async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> None:
     await four(store)
-    ((stale, _),) = await store.budgets(OURS, owner=7)
+    stale = (await store.budgets(OURS, scope="job"))[0].budget
     await store.open_charge(call())
     noted = {"warned_at": 3, "wanted_micros": 4, "promised_micros": 5, "let_go_at": 6}
     changed: dict[str, Any] = {"cap_micros": None, "said_by": "ann", "warn_percent": 50, **noted}
     await store.keep_budget(stale._replace(**changed))
-    ((kept, _),) = await store.budgets(OURS, owner=7)
+    kept = (await store.budgets(OURS, scope="job"))[0].budget
     assert (kept.cap_micros, kept.said_by, kept.warn_percent) == (None, "ann", 50)
     assert {name: getattr(kept, name) for name in noted} == noted
     assert (kept.reserved_micros, kept.spent_micros) == (100, 0)
+
+
+@keeps(
+    Writer.forget_budgets,
+    "Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many",
+    "returns how many",
+    "One that has something reserved stays",
+)
+async def test_old_budgets_are_dropped(timed: Store, clock: SetClock) -> None:
+    alive, gone = (await queued(timed))[0], 7
+    await timed.make_budgets([budget(owner) for owner in SCOPES])
+    await timed.make_budgets([budget(gone)._replace(owner=alive)])
+    id = await timed.open_charge(call(tree_id=None))
+    await clock.advance(5)
+    await timed.make_budgets([budget(gone)._replace(owner=8)])
+    assert await timed.forget_budgets(clock.now - 5) == 0
+    assert await timed.forget_budgets(clock.now) == 1
+    await timed.close_charge(id, Closing("released"))
+    assert await timed.forget_budgets(clock.now, 1) == 1
+    assert await timed.forget_budgets(clock.now) == 1
+    assert {one.budget.owner for one in await timed.budgets(OURS)} == {0, 5, 8, alive}
 
 
 @keeps(

@@ -70,10 +70,10 @@ def _new(tenant_id: int, owner: int, scope: Scope, subject: str) -> NewBudget:
 
 async def find(store: Store, tenant_id: int, name: str) -> BudgetView:
     """A budget by what people call it, and how many jobs it holds back; one that was never used is `NotFound`."""
-    found = await store.budgets(tenant_id, owner=(await named(store, tenant_id, name)).owner, limit=1)
-    if not found:
+    found = await store.budget(tenant_id, (await named(store, tenant_id, name)).owner)
+    if found is None:
         raise NotFound(what="budget that was ever used", id=repr(name), listing="detent budgets list")
-    return found[0]
+    return found
 
 
 async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | None, *, actor: str) -> Raised:
@@ -96,8 +96,8 @@ async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | Non
 async def tend(store: Store, tenant_id: int, hold: str) -> Tended:
     """Lets go what fits of the jobs that are held by a budget, a portion of them in one transaction."""
     owner = owner_of(hold)
-    found = await store.budgets(tenant_id, owner=-1 if owner is None else owner, limit=1)
-    if found and spending.may_go(found[0].budget, await store.now()) == 0:
+    found = None if owner is None else await store.budget(tenant_id, owner)
+    if found is not None and spending.may_go(found.budget, await store.now()) == 0:
         return Tended()
     return await store.atomically(lambda tx: _let_go(tx, tenant_id, hold, owner), weight=PORTION)
 
@@ -117,8 +117,8 @@ async def _let_go(tx: Transaction, tenant_id: int, hold: str, owner: int | None)
 async def holding(store: Store, job: Row) -> Budget | None:
     """The budget that holds a job back, as a whole row of it says; none if none does."""
     owner = owner_of(job["held_by"])
-    found = [] if owner is None else await store.budgets(job["tenant_id"], owner=owner, limit=1)
-    return found[0].budget if found else None
+    found = None if owner is None else await store.budget(job["tenant_id"], owner)
+    return None if found is None else found.budget
 
 
 async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:

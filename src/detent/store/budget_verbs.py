@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from detent.store.budgets import Bucket, Budget, BudgetView, Charge, Closing, Cost, NewBudget, NewCharge
 from detent.store.flow_verbs import FlowReads, FlowVerbs
@@ -11,11 +12,12 @@ from detent.store.flow_verbs import FlowReads, FlowVerbs
 class BudgetReads(FlowReads):
     """The reads."""
 
-    async def budgets(
-        self, tenant_id: int, *, owner: int | None = None, scope: str | None = None, limit: int = 100
-    ) -> list[BudgetView]:
-        found = await self._ask("budgets", tenant_id=tenant_id, owner=owner, scope=scope, limit=limit)
-        return [BudgetView(Budget(*row[:-1]), row[-1]) for row in found]
+    async def budgets(self, tenant_id: int, *, scope: str | None = None, limit: int = 100) -> list[BudgetView]:
+        return [_view(row) for row in await self._ask("budgets", tenant_id=tenant_id, scope=scope, limit=limit)]
+
+    async def budget(self, tenant_id: int, owner: int) -> BudgetView | None:
+        found = await self._ask("budget", tenant_id=tenant_id, owner=owner)
+        return _view(found[0]) if found else None
 
     async def next_hold(self, after: tuple[int, str] = (0, "")) -> tuple[int, str] | None:
         found = await self._ask("next_hold", tenant_id=after[0], hold=after[1])
@@ -31,8 +33,9 @@ class BudgetReads(FlowReads):
     async def charges(
         self, tenant_id: int, *, job: int | None = None, state: str | None = None, limit: int = 100
     ) -> list[Charge]:
-        found = await self._ask("charges", tenant_id=tenant_id, job_id=job, state=state, limit=limit)
-        return [Charge(*row) for row in found]
+        which = {"tenant_id": tenant_id, "state": state, "limit": limit}
+        asked = self._ask("charges", **which) if job is None else self._ask("charges_of_job", **which, job_id=job)
+        return [Charge(*row) for row in await asked]
 
     async def abandoned_charges(self, limit: int) -> list[Charge]:
         return [Charge(*row) for row in await self._ask("abandoned_charges", limit=limit)]
@@ -65,6 +68,9 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         left_out = ("scope", "subject", "spent_micros", "reserved_micros", "created_at", "updated_at")
         values = {name: value for name, value in budget._asdict().items() if name not in left_out}
         await self._tell("keep_budget", **values)
+
+    async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
+        return len(await self._tell("forget_budgets", older_than=older_than, limit=limit))
 
     async def open_charge(self, charge: NewCharge) -> int:
         return await self.atomically(lambda tx: tx._open_charge(charge))
@@ -105,3 +111,7 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
 
     async def keep_bucket(self, bucket: Bucket) -> None:
         await self._tell("keep_bucket", **bucket._asdict())
+
+
+def _view(row: Sequence[Any]) -> BudgetView:
+    return BudgetView(Budget(*row[:-1]), row[-1])

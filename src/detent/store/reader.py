@@ -343,12 +343,14 @@ class Reader(Protocol):
         """Whether a job in the queue of the tenant is held by exactly that name."""
         ...
 
-    async def budgets(
-        self, tenant_id: int, *, owner: int | None = None, scope: str | None = None, limit: int = 100
-    ) -> list[BudgetView]:
+    async def budget(self, tenant_id: int, owner: int) -> BudgetView | None:
+        """A budget by what it is for, with how many jobs in the queue it holds back; none if there is none of the
+        tenant."""
+        ...
+
+    async def budgets(self, tenant_id: int, *, scope: str | None = None, limit: int = 100) -> list[BudgetView]:
         """A tenant's budgets, each with how many jobs in the queue it holds back: that of the tenant first, then those
-        of days and then the others, the newest first; of one owner or of all, of one scope or of any, at most so
-        many."""
+        of days and then the others, the newest first; of one scope or of any, at most so many."""
         ...
 
     async def next_hold(self, after: tuple[int, str] = ...) -> tuple[int, str] | None:

@@ -261,6 +261,11 @@ class Writer(Protocol):
         """Keeps the cap of a budget and what was noted about it. The sums stay as they are: only calls change them."""
         ...
 
+    async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
+        """Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many;
+        returns how many. One that has something reserved stays."""
+        ...
+
     async def open_charge(self, charge: NewCharge) -> int:
         """Enters a call into the ledger, and reserves its ceiling in the budgets it counts against; returns its key. A
         call of that job and name that is under way is not entered again: its key is returned."""

@@ -24,6 +24,9 @@ CREATE TABLE budgets (
     PRIMARY KEY (tenant_id, owner)
 ) {strict};
 
+-- What retention looks at, the oldest first.
+CREATE INDEX budgets_by_age ON budgets (created_at) WHERE scope IN ('job', 'day');
+
 -- One call to a model. While it is open its ceiling is reserved; settled, its cost is spent; released, nothing was sent;
 -- lost, nobody knows what came of it, and its ceiling counts as spent. `day` is that of the reservation, also if the
 -- call ends on the next; `taken` is how many tokens were taken from the model's bucket for it.

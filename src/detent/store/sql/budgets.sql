@@ -23,13 +23,23 @@ UPDATE budgets SET reserved_micros = reserved_micros + CAST(:reserved AS {key}),
     spent_micros = spent_micros + CAST(:spent AS {key}), updated_at = {now}
 WHERE tenant_id = :tenant_id AND owner IN {ids};
 
+-- name: forget_budgets
+-- Budgets of jobs that are gone, and of days, made before then; the ledger keeps what was spent.
+DELETE FROM budgets WHERE (tenant_id, owner) IN (
+    SELECT tenant_id, owner FROM budgets AS b
+    WHERE scope IN ('job', 'day') AND created_at < :older_than AND reserved_micros = 0
+        AND (scope = 'day' OR NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = b.owner))
+    ORDER BY created_at LIMIT :limit {for_update_skip_locked})
+RETURNING owner;
+
+-- name: budget
+-- One budget, with how many jobs it holds back.
+SELECT {budget_columns}, {held_by_budget} FROM budgets AS b WHERE tenant_id = :tenant_id AND owner = :owner;
+
 -- name: budgets
 -- Budgets with how many jobs each holds back: that of the tenant, those of days and then all others, the newest first.
-SELECT {budget_columns}, (SELECT count(*) FROM jobs AS j
-    WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
-        AND j.state = {job.queued})
-FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:owner AS {key}) IS NULL OR owner = :owner)
-    AND (CAST(:scope AS text) IS NULL OR scope = :scope)
+SELECT {budget_columns}, {held_by_budget}
+FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:scope AS text) IS NULL OR scope = :scope)
 ORDER BY CASE scope WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, owner DESC LIMIT :limit;
 
 -- name: next_hold
@@ -65,8 +75,13 @@ WHERE id = :id AND state = {charge_open} RETURNING {charge_columns};
 
 -- name: charges
 -- Calls, the newest first.
-SELECT {charge_columns} FROM ledger WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
-    AND (CAST(:state AS text) IS NULL OR state = :state)
+SELECT {charge_columns} FROM ledger WHERE tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: charges_of_job
+-- The same of one job.
+SELECT {charge_columns} FROM ledger
+WHERE job_id = :job_id AND tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: abandoned_charges

@@ -23,3 +23,9 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
 -- name: held_back
 -- Back in the queue, a job that has a limit does not count against it, and waits for its turn.
 CASE WHEN jobs.limit_key IS NOT NULL THEN 'limit' END;
+
+-- name: held_by_budget
+-- How many jobs a budget holds back.
+(SELECT count(*) FROM jobs AS j
+    WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
+        AND j.state = {job.queued})
