@@ -61,7 +61,7 @@ SHAPES = (
     _shape("Google key", "AIza", r"\bAIza[\w-]{30,}"),
     _shape("registry token", "npm_ pypi- hf_", r"\b(?:npm_[A-Za-z0-9]{20,}|pypi-[\w-]{16,}|hf_[A-Za-z0-9]{20,})"),
     _shape("Detent key", "dk_", r"\bdk_[\w-]{16,}"),
-    _shape("JSON web token", "eyJ", r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    _shape("JSON web token", "eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
     _shape("credentials", "earer asic EARER ASIC", r"(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]{8,}"),
     _shape("password", "://", r"(?<=://)[^\s:/@\"'<>]{0,200}:[^\s/@\"'<>]{1,500}(?=@)"),
 )
