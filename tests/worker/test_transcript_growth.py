@@ -11,7 +11,7 @@ import pytest
 
 from detent import Detent
 from detent.agent.conversation import Answer, Request, Role
-from detent.agent.transcript import line
+from detent.agent.transcript import document
 from detent.service import transcripts
 from detent.store import Blob, Job, Transaction
 from detent.store.transcripts import NewLine
@@ -93,9 +93,12 @@ async def test_two_hundred_turns_take_room_in_a_straight_line(app: Detent, hand:
     assert len({one.line.hash for one in said}) == len(said)
 
 
-async def test_the_check_above_catches_a_transcript_of_whole_requests(app: Detent, hand: Hand, tmp_path: Path) -> None:
+async def test_the_check_above_catches_a_transcript_of_whole_requests(sqlite_url: str, tmp_path: Path) -> None:
     async def whole(tx: Transaction, job: Job, request: Request, answer: Answer, round: int) -> None:
-        text = json.dumps([line(message) for message in (*request.messages, answer.message)])
+        text = json.dumps([document(message) for message in (*request.messages, answer.message)])
         await tx.say(job, [NewLine(round, len(request.messages), Blob.of(text.encode()))])
 
-    assert bend(await curve(app, hand, tmp_path, whole)) > 5
+    async with Detent(sqlite_url) as app:
+        hand = await hand_on(sqlite_url)
+        assert bend(await curve(app, hand, tmp_path, whole)) > 5
+        await hand.close()

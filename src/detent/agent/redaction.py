@@ -19,6 +19,9 @@ from urllib.parse import quote, urlsplit
 SHORTEST = 6
 """What is shorter is no secret, and taking it out would ruin every text."""
 
+MOST_REMEMBERED, LONGEST_REMEMBERED = 1_000, 8_000
+"""A conversation passes here as a whole with every turn; what was seen before is not searched again."""
+
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|SIGNATURE|COOKIE|DSN|(^|_)(PASS|AUTH|PAT|PIN)$",
     re.I,
@@ -73,6 +76,7 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, str]) -> None:
         forms = {form: name for name, value in secrets.items() for form in _forms(value)}
         self._known = sorted(forms.items(), key=lambda one: -len(one[0]))  # a part of another one comes after it
+        self._before = lru_cache(MOST_REMEMBERED)(self._cleared)
 
     @classmethod
     def of(cls, environ: Mapping[str, str], keys: Mapping[str, str] | None = None) -> Redactor:
@@ -85,6 +89,9 @@ class Redactor:
         >>> Redactor({"API_KEY": "s3cr3t!"}).text("with s3cr3t! and ghp_0123456789abcdefghij")
         'with [redacted: API_KEY] and [redacted: GitHub token]'
         """
+        return self._before(text) if len(text) <= LONGEST_REMEMBERED else self._cleared(text)
+
+    def _cleared(self, text: str) -> str:
         for form, name in self._known:
             if form in text:
                 text = text.replace(form, label(name))
