@@ -19,6 +19,9 @@ from urllib.parse import quote, urlsplit
 SHORTEST = 6
 """What is shorter is no secret, and taking it out would ruin every text."""
 
+MOST_REMEMBERED, LONGEST_REMEMBERED = 1_000, 8_000
+"""A conversation passes here as a whole with every turn; what was seen before is not searched again."""
+
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|SIGNATURE|COOKIE|DSN|(^|_)(PASS|AUTH|PAT|PIN)$",
     re.I,
@@ -61,7 +64,7 @@ SHAPES = (
     _shape("Google key", "AIza", r"\bAIza[\w-]{30,}"),
     _shape("registry token", "npm_ pypi- hf_", r"\b(?:npm_[A-Za-z0-9]{20,}|pypi-[\w-]{16,}|hf_[A-Za-z0-9]{20,})"),
     _shape("Detent key", "dk_", r"\bdk_[\w-]{16,}"),
-    _shape("JSON web token", "eyJ", r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    _shape("JSON web token", "eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
     _shape("credentials", "earer asic EARER ASIC", r"(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]{8,}"),
     _shape("password", "://", r"(?<=://)[^\s:/@\"'<>]{0,200}:[^\s/@\"'<>]{1,500}(?=@)"),
 )
@@ -73,6 +76,7 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, str]) -> None:
         forms = {form: name for name, value in secrets.items() for form in _forms(value)}
         self._known = sorted(forms.items(), key=lambda one: -len(one[0]))  # a part of another one comes after it
+        self._before = lru_cache(MOST_REMEMBERED)(self._cleared)
 
     @classmethod
     def of(cls, environ: Mapping[str, str], keys: Mapping[str, str] | None = None) -> Redactor:
@@ -85,6 +89,9 @@ class Redactor:
         >>> Redactor({"API_KEY": "s3cr3t!"}).text("with s3cr3t! and ghp_0123456789abcdefghij")
         'with [redacted: API_KEY] and [redacted: GitHub token]'
         """
+        return self._before(text) if len(text) <= LONGEST_REMEMBERED else self._cleared(text)
+
+    def _cleared(self, text: str) -> str:
         for form, name in self._known:
             if form in text:
                 text = text.replace(form, label(name))

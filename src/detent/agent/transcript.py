@@ -16,30 +16,21 @@ class Place(NamedTuple):
     """A message as it is written down, and where it stands."""
 
     position: int
-    text: str
+    said: dict[str, Any]
 
 
 def added(request: Request, answer: Answer) -> list[Place]:
     """What a turn adds to the transcript: what was said to the model since it spoke last, and what it answered. The
     first turn adds what it was told beforehand as well, at place 0."""
     spoke = _last_answer(request.messages)
-    lines = [Place(number + 1, line(message)) for number, message in enumerate(request.messages)][spoke + 1 :]
-    first = [Place(0, _dumped({"role": SYSTEM, "text": request.system}))] if spoke < 0 else []
-    return [*first, *lines, Place(len(request.messages) + 1, line(answer.message))]
+    first = [Place(0, {"role": SYSTEM, "text": request.system})] if spoke < 0 else []
+    told = [Place(spoke + 2 + n, document(message)) for n, message in enumerate(request.messages[spoke + 1 :])]
+    return [*first, *told, Place(len(request.messages) + 1, document(answer.message))]
 
 
 def _last_answer(messages: Sequence[Message]) -> int:
     spoken = [number for number, message in enumerate(messages) if message.role is Role.ASSISTANT]
     return spoken[-1] if spoken else -1
-
-
-def line(message: Message) -> str:
-    """A message in one line.
-
-    >>> line(Message(Role.USER, "hello"))
-    '{"role":"user","text":"hello"}'
-    """
-    return _dumped(document(message))
 
 
 def document(message: Message) -> dict[str, Any]:
@@ -58,6 +49,10 @@ def message_of(said: dict[str, Any]) -> Message:
     return Message(Role(said["role"]), said["text"], uses, said.get("answers"), said.get("failed", False))
 
 
-def _dumped(said: dict[str, Any]) -> str:
-    """In ASCII: whatever a model said, half of a character included, can be kept."""
+def line(said: dict[str, Any]) -> str:
+    """What was said in one line, in ASCII: whatever it is, half of a character included, it can be kept.
+
+    >>> line(document(Message(Role.USER, "hello")))
+    '{"role":"user","text":"hello"}'
+    """
     return json.dumps(said, separators=(",", ":"), sort_keys=True)

@@ -7,9 +7,8 @@ import json
 from typing import Any, NamedTuple
 
 from detent.agent.conversation import Answer, Request
-from detent.agent.discretion import answer_without, request_without
 from detent.agent.redaction import Redactor, current
-from detent.agent.transcript import added
+from detent.agent.transcript import added, line
 from detent.errors import LeaseLost
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
@@ -30,9 +29,9 @@ async def append(
 ) -> None:
     """Writes down what a turn adds to the conversation, in the transaction that keeps its answer. `round` is which try
     of the job it is: each begins a conversation of its own. A job that is no longer held is `LeaseLost`."""
-    discreet = redactor or current()
-    new = added(request_without(discreet, request), answer_without(discreet, answer))
-    lines = [NewLine(round, place.position, Blob.of(place.text.encode())) for place in new]
+    cleared = (redactor or current()).value
+    new = [(place.position, line(cleared(place.said))) for place in added(request, answer)]
+    lines = [NewLine(round, position, Blob.of(text.encode())) for position, text in new]
     if not await tx.say(job, lines):
         raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="say")
 
@@ -40,12 +39,12 @@ async def append(
 async def transcript(store: Reader, tenant_id: int, job: int) -> list[Said]:
     """All that was said in a job, in its order; that of a job of somebody else is empty."""
     lines = await store.transcript(tenant_id, job)
-    contents = {one: json.loads(await content_of(store, tenant_id, one)) for one in {line.hash for line in lines}}
-    return [Said(line, contents[line.hash]) for line in lines]
+    contents = {one: json.loads(await content_of(store, tenant_id, one)) for one in {each.hash for each in lines}}
+    return [Said(each, contents[each.hash]) for each in lines]
 
 
 def as_json(said: Said) -> dict[str, Any]:
     """As it is read outside."""
-    line = said.line
-    place = {"round": line.round, "position": line.position, "hash": line.hash, "size": line.size}
-    return {**place, "at": rfc3339(line.created_at), **said.message}
+    at = said.line
+    place = {"round": at.round, "position": at.position, "hash": at.hash, "size": at.size}
+    return {**place, "at": rfc3339(at.created_at), **said.message}
