@@ -114,7 +114,8 @@ class LlmServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def settings(self, provider: str = "anthropic", more: str = "") -> str:
-        """What detent.toml says to have everything asked of this server, with more lines of `[models]`. No key is needed."""
+        """What detent.toml says to have everything asked of this server, with more lines of `[models]`; no key is
+        needed."""
         return f'[models]\nprovider = "{provider}"\nbase_url = "{self.url}"\n{more}\n'
 
     @property

@@ -13,7 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from detent.agent import prices
-from detent.agent.conversation import NOTHING, AgentFailure, Answer, Request, Stop, SystemFailure, Tell, ToolUse, Usage
+from detent.agent.conversation import (
+    NOTHING,
+    AgentFailure,
+    Answer,
+    BusinessFailure,
+    Request,
+    Stop,
+    SystemFailure,
+    Tell,
+    ToolUse,
+    Usage,
+)
 from detent.breaker import Breaker
 from detent.budget import Caps
 from detent.errors import DetentError, LeaseLost
@@ -134,6 +145,9 @@ class Turns:
         except AgentFailure as failure:
             ctx.tell_breaker(admitted.breaker, not isinstance(failure, SystemFailure))
             await self._settle_failure(ctx, admitted, failure)
+            raise
+        except PermanentError as refusal:
+            await self._settle_failure(ctx, admitted, BusinessFailure(str(refusal)))  # what is refused is not billed
             raise
         ctx.tell_breaker(admitted.breaker, True)
         return answer
