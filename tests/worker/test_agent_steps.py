@@ -114,7 +114,9 @@ async def test_a_model_that_fails_again_and_again_is_left_alone(app: Detent) -> 
 
 
 async def test_a_job_without_money_is_held_and_goes_on_when_it_gets_some(app: Detent, tmp_path: Path) -> None:
-    app._config = _settings(tmp_path, '[models.prices."m"]\ninput_per_million_usd = 1\noutput_per_million_usd = 1')
+    app._config = _settings(
+        tmp_path, 'haiku = "m"\n[models.prices."m"]\ninput_per_million_usd = 1\noutput_per_million_usd = 1'
+    )
     app.provider = Scripted(said("fine", "m"), name="anthropic")
     agent = await app.agent("Fix it", budget_usd="0.000001")
     await app.work(until_idle=True)
@@ -130,13 +132,12 @@ async def test_a_job_without_money_is_held_and_goes_on_when_it_gets_some(app: De
 
 def _settings(folder: Path, text: str) -> str:
     file = folder / "detent.toml"
-    file.write_text(f'[models]\nhaiku = "m"\nsonnet = "m"\nopus = "m"\n{text}\n')
+    file.write_text(f"[models]\n{text}\n")
     return str(file)
 
 
 async def test_a_business_failure_may_move_one_tier_up_within_the_budget(app: Detent, tmp_path: Path) -> None:
-    app._config = str(tmp_path / "detent.toml")
-    Path(app._config).write_text("[models]\nescalate = true\n")
+    app._config = _settings(tmp_path, "escalate = true")
     app.provider = Scripted("no JSON", "again none", '{"n": 1}')
     agent = await app.agent("Count", schema=SCHEMA, tier="haiku", retry_base="1ms")
     await done(app)
@@ -149,8 +150,7 @@ async def test_a_business_failure_may_move_one_tier_up_within_the_budget(app: De
 async def test_where_the_rules_have_nothing_to_say_a_cheap_model_may_choose_the_tier(
     app: Detent, tmp_path: Path
 ) -> None:
-    app._config = str(tmp_path / "detent.toml")
-    Path(app._config).write_text("[models]\nclassifier = true\n")
+    app._config = _settings(tmp_path, "classifier = true")
     app.provider = Scripted("Opus, I think", "fine")
     agent = await app.agent("Fix it")
     await done(app)

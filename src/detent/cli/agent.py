@@ -19,26 +19,27 @@ from detent.errors import BadInput
 if TYPE_CHECKING:
     from detent.agent_handle import Ask
 
-FAILED, INTERRUPTED = 1, 130
 LARGEST_SCHEMA = 256 << 10
 
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the agent is to do; - reads stdin.")]
+Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="What the agent is to do; - reads stdin.")]
 Tier = Annotated[str | None, typer.Option(metavar="TIER", help="haiku, sonnet or opus; else by how hard it looks.")]
 Skill = Annotated[str | None, typer.Option(metavar="NAME", help="A skill; else by the words of the text.")]
 SchemaFile = Annotated[
     Path | None, typer.Option("--schema", metavar="FILE", help="A JSON Schema that the answer has to fit.")
 ]
 Retries = Annotated[int, typer.Option(metavar="N", help="How often a failed call is made again.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with one that has not ended.")]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What it may cost at most.")]
 
 
 def agent(
-    text: Text,
+    text: Text = None,
     tier: Tier = None,
     skill: Skill = None,
     schema: SchemaFile = None,
     max_retries: Retries = 3,
     budget: Budget = None,
+    resume: Resume = None,
     config: Config = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
@@ -51,16 +52,23 @@ def agent(
     """
     from detent.cli.agent_session import Session
 
+    session = Session(db, tenant, config, as_json)
+    if resume is not None:
+        if text is not None:
+            raise BadInput(what="--resume goes on with what was asked before; leave out the text")
+        raise typer.Exit(asyncio.run(session.resumed(resume)))
     asked = _text(text)
     ask: Ask = {"tier": tier, "skill": skill, "schema": _schema(schema), "max_retries": max_retries}
     ask |= {"budget_usd": budget, "queue": f"agent-{secrets.token_hex(8)}", "actor": operator()}
-    raise typer.Exit(asyncio.run(Session(db, tenant, config, as_json).outcome(asked, ask)))
+    raise typer.Exit(asyncio.run(session.started(asked, ask)))
 
 
-def _text(given: str) -> str:
+def _text(given: str | None) -> str:
     """What is to be done; what no agent could begin with is refused before anything is stored."""
     from detent.service.agents import LONGEST_DESCRIPTION, unfit
 
+    if given is None:
+        raise BadInput(what='say what the agent is to do, as in: detent agent "Summarise the changelog"')
     said = sys.stdin.read(LONGEST_DESCRIPTION + 1) if given == "-" else given
     if wrong := unfit(said):
         raise BadInput(what=wrong)

@@ -38,19 +38,35 @@ class Session:
         self._seen: tuple[int, str | None] = (0, None)
         self._skipped: set[int] = set()
 
-    async def outcome(self, text: str, ask: Ask) -> int:
+    async def started(self, text: str, ask: Ask) -> int:
+        """A new one."""
+        async with self._app() as app:
+            return await self._outcome(app, await app.agent(text, **ask))
+
+    async def resumed(self, id: str) -> int:
+        """One that was left."""
+        from detent.agent_handle import AgentHandle
+        from detent.service import agents
+
+        async with self._app() as app:
+            row = await agents.find(await app.open(), app.tenant_id, id)
+            return await self._outcome(app, AgentHandle(agents.Started(row["id"], row["job_id"]), app))
+
+    def _app(self) -> Detent:
         from detent.app import Detent
         from detent.cli.run import let_only_trouble_through
 
+        let_only_trouble_through()
         db, tenant, config = self._where
         app = Detent(db, tenant=tenant, config=config)
         if self._streams:
             app.heard = self._hear
-        let_only_trouble_through()
-        async with app:
-            agent = await app.agent(text, **ask)
-            held = await self._carried_out(app, agent, ask["queue"])
-            return await self._told(app, agent, held)
+        return app
+
+    async def _outcome(self, app: Detent, agent: AgentHandle) -> int:
+        jobs = await (await app.open()).rows(JOB, [agent.job_key], ("queue",))
+        held = await self._carried_out(app, agent, jobs[0]["queue"]) if jobs else None
+        return await self._told(app, agent, held)
 
     def _hear(self, job: str, piece: str) -> None:
         self._streamed = True
@@ -80,9 +96,10 @@ class Session:
             await self._note_retry(app, agent)
             held, waits = job["held_by"] or "", job["waits_for"] or ""
             if held.startswith("budget:"):
-                return f"{job['reason']}\nGive more with: detent budgets set …; then: detent work"
+                more = f"detent budgets set {held.rpartition(':')[2]} USD; then: detent agent --resume {agent.id}"
+                return f"{job['reason']}\nGive it more with: {more}"
             if waits.startswith(APPROVAL) and not await self._answered(app):
-                return "it waits for an approval; see: detent approvals list"
+                return f"it waits for an approval: detent approvals list; then: detent agent --resume {agent.id}"
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _note_retry(self, app: Detent, agent: AgentHandle) -> None:
