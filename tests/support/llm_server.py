@@ -114,8 +114,7 @@ class LlmServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def settings(self, provider: str = "anthropic", more: str = "") -> str:
-        """What detent.toml says to have everything asked of this server, with more lines of `[models]`; no key is
-        needed."""
+        """A detent.toml by which everything is asked of this server, with more lines of `[models]`; no key needed."""
         return f'[models]\nprovider = "{provider}"\nbase_url = "{self.url}"\n{more}\n'
 
     @property
