@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -196,16 +196,13 @@ def _moves_without_fence() -> None:
 
 
 class Stale:
-    """A transaction that answers one verb with what was read before it began."""
+    """A transaction in which one verb is answered by somebody else."""
 
-    def __init__(self, tx: Any, verb: str, answer: Any) -> None:
+    def __init__(self, tx: Any, verb: str, answer: Callable[..., Awaitable[Any]]) -> None:
         self._tx, self._verb, self._answer = tx, verb, answer
 
     def __getattr__(self, name: str) -> Any:
-        return self._answered if name == self._verb else getattr(self._tx, name)
-
-    async def _answered(self, *_: Any) -> Any:
-        return self._answer
+        return self._answer if name == self._verb else getattr(self._tx, name)
 
 
 def _asks_without_lock() -> None:
@@ -214,20 +211,29 @@ def _asks_without_lock() -> None:
 
     async def admit(store: Store, job: Job, breaker: Any) -> Any:
         row = await store.breaker(job.tenant_id, breaker.name)
-        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, "lock_breaker", row), job, breaker))
+
+        async def as_it_was(*_: Any) -> Any:
+            return row
+
+        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, "lock_breaker", as_it_was), job, breaker))
 
     breakers.admit = admit
 
 
 def _reserves_without_lock() -> None:
-    """Spenders that look whether a call fits into the budgets as they read them before."""
+    """Spenders that look whether a call fits into the tenant's and the day's budgets as they read them before."""
     shipped = budgets._reserved
 
     async def stale(store: Store, wish: budgets.Wish) -> Any:
-        charge = wish.charge._replace(day=(await store.now()) // 86_400_000_000)
-        found = [one.budget for one in await store.budgets(charge.tenant_id, limit=10_000)]
-        mine = [one for one in found if one.owner in charge.owners]
-        return await store.atomically(lambda tx: shipped(Stale(tx, "lock_budgets", mine), wish))
+        before = [one.budget for scope in ("day", "tenant") for one in await store.budgets(1, scope=scope)]
+
+        def answered(tx: Any) -> Any:
+            async def lock_budgets(tenant_id: int, owners: Sequence[int]) -> Any:
+                return before if 0 in owners else await tx.lock_budgets(tenant_id, owners)
+
+            return shipped(Stale(tx, "lock_budgets", lock_budgets), wish)
+
+        return await store.atomically(answered)
 
     budgets._ask_once = stale
 

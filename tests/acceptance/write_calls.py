@@ -13,7 +13,7 @@ from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
-from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
+from detent.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
@@ -646,11 +646,11 @@ async def an_open_charge(store: Store) -> Charge:
     return (await store.charges(1))[0]._replace(id=id)
 
 
-async def close_charge(store: Store, charge: Charge, again: bool) -> Charge | None:
+async def close_charge(store: Store, charge: Charge, again: bool) -> Closed | None:
     return await store.close_charge(charge.id, Closing("settled", 40))
 
 
-async def charge_closed(store: Store, charge: Charge, closed: Charge | None) -> None:
+async def charge_closed(store: Store, charge: Charge, closed: Closed | None) -> None:
     """Whoever asks again is told that it is no longer open."""
     assert (await store.charges(1, job=charge.job_id))[0].cost_micros == 40
     budget = await standing(store, charge.job_id)

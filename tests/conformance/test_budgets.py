@@ -175,6 +175,7 @@ async def test_a_call_is_entered_once_while_it_is_under_way(timed: Store, clock:
     Writer.close_charge,
     "What came of a call that is under way",
     "its ceiling is reserved no longer, and its cost is spent",
+    "Returns it, and its budgets as they stand then",
     "None if it is not under way",
     "nothing changes",
 )
@@ -183,13 +184,16 @@ async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
     id = await timed.open_charge(call())
     await clock.advance(5)
     closed = await timed.close_charge(id, Closing("settled", 40, "answered", 1, 2, 3, 4))
-    assert closed == await entered(timed, id)
-    assert closed[9:18] == ("settled", "answered", 100, 40, 0, 1, 2, 3, 4)
-    assert closed.ended_at == clock.now
+    assert closed is not None
+    charge, budgets = closed
+    assert charge == await entered(timed, id)
+    assert budgets == sorted((one.budget for one in await timed.budgets(OURS)), key=lambda one: -one.owner)
+    assert charge[9:18] == ("settled", "answered", 100, 40, 0, 1, 2, 3, 4)
+    assert charge.ended_at == clock.now
     assert await timed.close_charge(id, Closing("lost", 100)) is None
     assert await timed.close_charge(12345, Closing("lost", 100)) is None
     assert await sums(timed) == dict.fromkeys((0, 5, 7, TODAY), (0, 40))
-    assert await entered(timed, id) == closed
+    assert await entered(timed, id) == charge
 
 
 async def test_money_is_spent_with_the_transaction_it_belongs_to(store: Store) -> None:

@@ -26,8 +26,8 @@ from detent.errors import BadInput
 from detent.lifecycle import JOB, RUN, WORKSTREAM
 from detent.service.definitions import shape
 from detent.service.entities import public_id
-from detent.store import Store, Transaction
-from detent.store.budgets import LOST, RELEASED, SETTLED, Budget, Charge, Closing, NewBudget, NewCharge
+from detent.store import Reader, Store, Transaction
+from detent.store.budgets import LOST, RELEASED, SETTLED, Budget, Charge, Closed, Closing, NewBudget, NewCharge
 
 WARNING = "budget_warning"
 """What a warning is called in the telemetry of the job whose call it came with."""
@@ -109,12 +109,14 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
     other."""
     now = await tx.now()
     charge = wish.charge._replace(day=day_of(now))
-    found = await tx.lock_budgets(charge.tenant_id, charge.owners)
+    own = await _own_budgets(tx, wish)
     under_way = await tx.open_charges(charge.job_id, charge.call)
     if under_way and under_way[0].epoch == charge.epoch:
         return Reserved(under_way[0].id)
-    if under_way or len(found) < len(charge.owners):
+    shared = [] if under_way else await tx.lock_budgets(charge.tenant_id, [charge.day, 0])
+    if len(shared) < len((charge.day, 0)):
         return None
+    found = [*own, *shared]
     budgets = [spending.configured(budget, wish.caps) for budget in found]
     full = spending.refusing(budgets, charge.ceiling_micros)
     if full is not None:
@@ -130,11 +132,32 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
 
 
 async def _prepare(store: Store, wish: Wish) -> None:
-    """What an earlier claim of the job has left of this call is lost, and budgets that are first needed are made."""
-    for found in await store.open_charges(wish.charge.job_id, wish.charge.call):
-        if found.epoch != wish.charge.epoch:
+    """What an earlier claim of the job has left of this call is lost, and the budgets that all share are made."""
+    charge, caps = wish.charge, wish.caps
+    for found in await store.open_charges(charge.job_id, charge.call):
+        if found.epoch != charge.epoch:
             await store.atomically(partial(_lost, charge=found))
-    await _make_budgets(store, wish)
+    day = day_of(await store.now())
+    shared = ((day, Scope.DAY, day_name(day)), (0, Scope.TENANT, TOTAL))
+    await store.make_budgets([_new(charge.tenant_id, *which, caps) for which in shared])
+
+
+async def _own_budgets(tx: Transaction, wish: Wish) -> list[Budget]:
+    """Those of the job and its flow, locked before those that all share; made when they are first needed."""
+    charge, caps = wish.charge, wish.caps
+    owners = [key for key in (charge.job_id, charge.tree_id) if key is not None]
+    found = await tx.lock_budgets(charge.tenant_id, owners)
+    if len(found) == len(owners):
+        return found
+    new = [_new(charge.tenant_id, charge.job_id, Scope.JOB, public_id(JOB.name, charge.job_id), caps)]
+    if charge.tree_id is not None:
+        new.append(await new_for_flow(tx, charge.tenant_id, charge.tree_id, caps))
+    await tx.make_budgets(new)
+    return await tx.lock_budgets(charge.tenant_id, owners)
+
+
+def _new(tenant_id: int, owner: int, scope: Scope, subject: str, caps: Caps) -> NewBudget:
+    return NewBudget(tenant_id, owner, scope, subject, caps.of(scope), caps.warn_percent, CONFIG)
 
 
 async def _held_back(
@@ -167,21 +190,7 @@ async def _tokens_taken(tx: Transaction, wish: Wish, now: int) -> int | Wait:
     return wish.tokens if limited else 0
 
 
-async def _make_budgets(store: Store, wish: Wish) -> None:
-    charge, caps = wish.charge, wish.caps
-    day = day_of(await store.now())
-    subjects = {Scope.JOB: (charge.job_id, public_id(JOB.name, charge.job_id)), Scope.DAY: (day, day_name(day))}
-    subjects[Scope.TENANT] = (0, TOTAL)
-    new = [
-        NewBudget(charge.tenant_id, owner, scope, subject, caps.of(scope), caps.warn_percent, CONFIG)
-        for scope, (owner, subject) in subjects.items()
-    ]
-    if charge.tree_id is not None:
-        new.append(await new_for_flow(store, charge.tenant_id, charge.tree_id, caps))
-    await store.make_budgets(new)
-
-
-async def new_for_flow(store: Store, tenant_id: int, tree: int, caps: Caps) -> NewBudget:
+async def new_for_flow(store: Reader, tenant_id: int, tree: int, caps: Caps) -> NewBudget:
     """The budget of a flow: with the cap that its file gives it, else with that of the configuration."""
     kind, row = RUN, await store.get(RUN, tree, tenant_id)
     if row is None:
@@ -208,18 +217,19 @@ async def settle(
     warning, if one is due. It locks budgets that others wait for, so it comes last in that transaction. A second time,
     or when the call was given up for lost meanwhile, it changes nothing."""
     tokens = {f"{name}_tokens": count for name, count in usage._asdict().items()}
-    charge = await tx.close_charge(reservation_id, Closing(SETTLED, cost_micros, outcome, **tokens))
-    if charge is None:
+    now = await tx.now()
+    closed = await tx.close_charge(reservation_id, Closing(SETTLED, cost_micros, outcome, **tokens))
+    if closed is None:
         return None
-    await _correct(tx, charge, usage.input + usage.output + usage.cache_write)
-    return await _warn(tx, charge)
+    await _correct(tx, closed.charge, usage.input + usage.output + usage.cache_write, now)
+    return await _warn(tx, closed, now)
 
 
 async def release(tx: Transaction, reservation_id: int) -> None:
     """That nothing was sent: nothing was spent, and no tokens were taken."""
-    charge = await tx.close_charge(reservation_id, Closing(RELEASED))
-    if charge is not None:
-        await _correct(tx, charge, 0)
+    closed = await tx.close_charge(reservation_id, Closing(RELEASED))
+    if closed is not None:
+        await _correct(tx, closed.charge, 0, await tx.now())
 
 
 async def lost(store: Store | Transaction, job_id: int, call: str | None = None) -> int:
@@ -236,7 +246,7 @@ async def lost(store: Store | Transaction, job_id: int, call: str | None = None)
 async def _lost(tx: Transaction, charge: Charge) -> bool:
     closed = await tx.close_charge(charge.id, Closing(LOST, charge.ceiling_micros))
     if closed is not None:
-        await _warn(tx, closed)
+        await _warn(tx, closed, await tx.now())
     return closed is not None
 
 
@@ -250,21 +260,20 @@ async def back_off(store: Store, provider: str, model: str, until_us: int) -> No
     await store.atomically(blocked)
 
 
-async def _correct(tx: Transaction, charge: Charge, used: int) -> None:
+async def _correct(tx: Transaction, charge: Charge, used: int, now: int) -> None:
     """The model's tokens, by those that were really used."""
     if charge.taken == used or charge.taken == 0:
         return
     bucket = await tx.lock_bucket(charge.provider, charge.model)
-    await tx.keep_bucket(spending.corrected(bucket, charge.taken, used, await tx.now()))
+    await tx.keep_bucket(spending.corrected(bucket, charge.taken, used, now))
 
 
-async def _warn(tx: Transaction, charge: Charge) -> str | None:
+async def _warn(tx: Transaction, closed: Closed, now: int) -> str | None:
     """Once for each budget that has come near its cap."""
-    budgets = await tx.lock_budgets(charge.tenant_id, charge.owners)
-    warned = spending.warned(budgets, await tx.now())
+    warned = spending.warned(closed.budgets, now)
     for budget in warned:
         await tx.keep_budget(budget)
-    return await _told(tx, charge, warned)
+    return await _told(tx, closed.charge, warned)
 
 
 async def _told(tx: Transaction, charge: NewCharge | Charge, warned: Sequence[Budget]) -> str | None:

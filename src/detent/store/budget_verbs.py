@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detent.store.budgets import Bucket, Budget, BudgetView, Charge, Closing, Cost, NewBudget, NewCharge
+from detent.store.budgets import Bucket, Budget, BudgetView, Charge, Closed, Closing, Cost, NewBudget, NewCharge
 from detent.store.flow_verbs import FlowReads, FlowVerbs
 
 
@@ -76,18 +76,17 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._open_charge(charge))
 
     async def _open_charge(self, charge: NewCharge) -> int:
-        await self.lock_budgets(charge.tenant_id, charge.owners)
         made = await self._tell("open_charge", **charge._asdict(), id=await self._new_key())
         if not made:
             return (await self.open_charges(charge.job_id, charge.call))[0].id
         await self._count_money(charge, charge.ceiling_micros, 0)
         return int(made[0][0])
 
-    async def close_charge(self, id: int, closing: Closing) -> Charge | None:
+    async def close_charge(self, id: int, closing: Closing) -> Closed | None:
         return await self.atomically(lambda tx: tx._close_charge(id, closing))
 
-    async def _close_charge(self, id: int, closing: Closing) -> Charge | None:
-        """Its budgets are locked before it is, as they are where it is opened."""
+    async def _close_charge(self, id: int, closing: Closing) -> Closed | None:
+        """Its budgets are locked before it is: whoever reserves has them when the call is entered anew."""
         charge = await self.charge(id)
         if charge is None:
             return None
@@ -95,12 +94,12 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         closed = await self._tell("close_charge", id=id, **closing._asdict())
         if not closed:
             return None
-        await self._count_money(charge, -charge.ceiling_micros, closing.cost_micros)
-        return Charge(*closed[0])
+        return Closed(Charge(*closed[0]), await self._count_money(charge, -charge.ceiling_micros, closing.cost_micros))
 
-    async def _count_money(self, charge: NewCharge | Charge, reserved: int, spent: int) -> None:
+    async def _count_money(self, charge: NewCharge | Charge, reserved: int, spent: int) -> list[Budget]:
         sums = {"reserved": reserved, "spent": spent}
-        await self._tell("count_money", tenant_id=charge.tenant_id, ids=self._list(charge.owners), **sums)
+        found = await self._tell("count_money", tenant_id=charge.tenant_id, ids=self._list(charge.owners), **sums)
+        return sorted((Budget(*row) for row in found), key=lambda budget: -budget.owner)
 
     async def lock_bucket(self, provider: str, model: str) -> Bucket:
         return await self.atomically(lambda tx: tx._lock_bucket(provider, model))

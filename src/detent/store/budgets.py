@@ -131,6 +131,13 @@ class Charge(NamedTuple):
 CHARGE_COLUMNS = Charge._fields
 
 
+class Closed(NamedTuple):
+    """A call that has just been closed, and the budgets it counts against, as they stand since."""
+
+    charge: Charge
+    budgets: list[Budget]
+
+
 class Cost(NamedTuple):
     """What was spent on something. What the lost calls are counted with is in `micros`, too; `open_micros` is not."""
 

@@ -10,7 +10,7 @@ from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.breakers import Row
-from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
+from detent.store.budgets import Bucket, Budget, Closed, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import (
@@ -271,9 +271,9 @@ class Writer(Protocol):
         call of that job and name that is under way is not entered again: its key is returned."""
         ...
 
-    async def close_charge(self, id: int, closing: Closing) -> Charge | None:
-        """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. None if it
-        is not under way: nothing changes."""
+    async def close_charge(self, id: int, closing: Closing) -> Closed | None:
+        """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. Returns it,
+        and its budgets as they stand then. None if it is not under way: nothing changes."""
         ...
 
     async def lock_bucket(self, provider: str, model: str) -> Bucket:

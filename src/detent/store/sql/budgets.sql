@@ -18,10 +18,12 @@ UPDATE budgets SET cap_micros = :cap_micros, said_by = :said_by, warn_percent = 
 WHERE tenant_id = :tenant_id AND owner = :owner;
 
 -- name: count_money
--- What is reserved and spent, here and there a little more or less.
+-- What is reserved and spent, here and there a little more or less. They are locked in the same order.
+WITH locked AS MATERIALIZED (
+    SELECT owner FROM budgets WHERE tenant_id = :tenant_id AND owner IN {ids} ORDER BY owner DESC {for_change})
 UPDATE budgets SET reserved_micros = reserved_micros + CAST(:reserved AS {key}),
     spent_micros = spent_micros + CAST(:spent AS {key}), updated_at = {now}
-WHERE tenant_id = :tenant_id AND owner IN {ids};
+WHERE tenant_id = :tenant_id AND owner IN (SELECT owner FROM locked) RETURNING {budget_columns};
 
 -- name: forget_budgets
 -- Budgets of jobs that are gone, and of days, made before then; the ledger keeps what was spent.
