@@ -202,3 +202,57 @@ def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
     code = "import sys, detent.cli.main, detent.app, detent.worker.tool_step; print('detent.config' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# --- what agents may give a tool
+
+GREP = """
+[tools.grep]
+command = ["grep", "-rn"]
+description = "Searches."
+args = ["--", "{pattern}", "{files}"]
+[tools.grep.arguments]
+required = ["pattern"]
+[tools.grep.arguments.properties]
+pattern = {type = "string"}
+files = {type = "array", items = {type = "string"}}
+"""
+
+
+def test_a_tool_says_what_a_model_may_give_it(file: Path) -> None:
+    file.write_text(GREP)
+    tool = config.read(file).tools["grep"]
+    assert (tool.description, tool.approval, tool.takes.schema["additionalProperties"]) == ("Searches.", False, False)
+    assert tool.takes.passed({"pattern": "-x", "files": ["a"]}) == (("--", "-x", "a"), b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'args = ["{nosuch}"]',
+            "tools.grep: args: {nosuch} is not among the properties of arguments; a brace is written {{",
+        ),
+        ('args = ["--", "{pattern}"]', "tools.grep: args: nothing takes {files}; add it, or leave args out to pass"),
+        ("approval = 1", "tools.grep.approval: it should be "),
+        ('args = "{pattern}"', "tools.grep.args: it should be a list; it is '{pattern}'"),
+    ],
+)
+def test_what_a_model_may_give_is_checked_with_the_file(file: Path, line: str, said: str) -> None:
+    kept = [old for old in GREP.splitlines() if not line.startswith(old.split(" ")[0] or "-")]
+    text = "\n".join(kept).replace('description = "Searches."', f'description = "Searches."\n{line}')
+    assert any(problem.startswith(said) for problem in problems(file, text)), problems(file, text)
+
+
+def test_a_schema_that_nobody_could_check_is_refused(file: Path) -> None:
+    (said,) = problems(file, GREP.replace('pattern = {type = "string"}', 'pattern = {typ = "string"}'))
+    assert said.startswith("tools.grep: the schema/properties/pattern: the keyword 'typ' is not understood; there are")
+
+
+def test_the_profiles_of_agents_in_the_docs_can_be_read(file: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/how-to/tools.md").read_text()
+    (block,) = [block for block in page.split("```toml\n")[1:] if "arguments" in block]
+    file.write_text(block.split("```")[0])
+    ship = config.read(file).tools["ship"].takes
+    assert ship.passed({"version": "1.2"}) == (("--version=1.2",), b"")
+    assert ship.passed({"version": "1.2", "place": "staging"}) == (("--to", "staging", "--version=1.2"), b"")
