@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.support.command import Done, environment, run
 from tests.support.llm_server import LlmServer, Say, Status
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": ""}
+NO_KEYS: dict[str, Any] = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": ""}
 
 
 @pytest.fixture
