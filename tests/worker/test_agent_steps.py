@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detent import Detent
-from detent.agent.conversation import Request, SystemFailure
+from detent.agent.conversation import Answer, Request, SystemFailure, Usage
 from detent.lifecycle import JOB
 from detent.service import budget_caps
 from detent.service.entities import resolve
@@ -159,3 +159,21 @@ async def test_where_the_rules_have_nothing_to_say_a_cheap_model_may_choose_the_
     assert (kept["agent"]["reasons"]["tier"], kept["calls"]) == ("the classifier says so", 2)
     asked: list[Request] = app.provider.asked
     assert "one word" in asked[0].system
+
+
+async def test_a_flow_without_money_waits_and_completes_when_it_gets_more(app: Detent, tmp_path: Path) -> None:
+    price = "input_per_million_usd = 1\noutput_per_million_usd = 1"
+    app._config = _settings(tmp_path, f'haiku = "m"\n[models.prices."m"]\n{price}')
+    app.provider = Scripted(Answer("fine", "m", Usage(3_000, 3_000)), name="anthropic")
+    steps = [{"id": f"ask{n}", "agent": f"Fix it {n}", "tier": "haiku"} for n in range(3)]
+    handle = await app.start_flow(flow(*steps, budget_usd=0.01))
+    await app.work(until_idle=True, concurrency=1)
+    store = await app.open()
+    spent = (await store.budgets(app.tenant_id, scope="flow"))[0].budget.spent_micros
+    assert 0 < spent <= 10_000
+    waiting = [job for job in await store.jobs(limit=10) if job["completed_at"] is None]
+    assert {job["held_by"] for job in waiting} == {f"budget:flow:{handle.id}"}
+    await budget_caps.set_cap(store, app.tenant_id, handle.id, 1_000_000, actor="ann")
+    await done(app)
+    assert (await handle.report()).word == "succeeded"
+    assert len(app.provider.asked) == 3

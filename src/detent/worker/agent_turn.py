@@ -62,8 +62,9 @@ class Place:
 
 
 class _Admitted(NamedTuple):
-    """A call that may be made: of which model, by which reservation, past which breaker."""
+    """A call that may be made: what it is called, what is asked, by which reservation, past which breaker."""
 
+    name: str
     request: Request
     reservation: int
     breaker: str
@@ -96,7 +97,7 @@ class Turns:
             return answer_of(json.loads(kept.result))
         admitted = await self._admitted(ctx, replace(request, key=ctx.idempotency_key(name)), name, otherwise)
         answer = await self._asked(ctx, admitted)
-        return await self._kept(ctx, name, admitted, answer, place.round)
+        return await self._kept(ctx, admitted, answer, place.round)
 
     # --- before the call
 
@@ -109,7 +110,7 @@ class Turns:
         if isinstance(answer, budgets.Reserved):
             if answer.warning is not None:
                 logger.warning("%s: %s", ctx.job_id, answer.warning)
-            return _Admitted(request, answer.id, breaker)
+            return _Admitted(name, request, answer.id, breaker)
         if answer.hold and otherwise is not None:
             return await self._admitted(ctx, replace(request, model=otherwise), name, None)
         raise Suspended(_held(answer))
@@ -147,7 +148,8 @@ class Turns:
             await self._settle_failure(ctx, admitted, failure)
             raise
         except PermanentError as refusal:
-            await self._settle_failure(ctx, admitted, BusinessFailure(str(refusal)))  # what is refused is not billed
+            refused = BusinessFailure(str(refusal), sent=False)  # and is not billed
+            await self._settle_failure(ctx, admitted, refused)
             raise
         ctx.tell_breaker(admitted.breaker, True)
         return answer
@@ -167,9 +169,9 @@ class Turns:
 
     # --- after the call
 
-    async def _kept(self, ctx: Context, name: str, admitted: _Admitted, answer: Answer, round: int) -> Answer:
+    async def _kept(self, ctx: Context, admitted: _Admitted, answer: Answer, round: int) -> Answer:
         cost, usage = self._cost(admitted, answer.usage), answer.usage
-        save = ctx.steps.save_whole(name, json.dumps(data_of(answer), separators=(",", ":")))
+        save = ctx.steps.save_whole(admitted.name, json.dumps(data_of(answer), separators=(",", ":")))
         spent = Spent(admitted.reservation, cost, usage.input, usage.output, answer.text[:LONGEST_KEPT])
 
         async def work(tx: Transaction) -> None:
@@ -183,8 +185,8 @@ class Turns:
         return answer
 
     async def _settle_failure(self, ctx: Context, admitted: _Admitted, failure: AgentFailure) -> None:
-        """What the provider counted for a call that failed is paid; what it never saw costs nothing. One that wants to
-        be left alone is, by the whole fleet."""
+        """What the provider counted for a call that failed is paid; what no model has seen costs nothing; what may have
+        been billed, and nobody told, is lost. One that wants to be left alone is, by the whole fleet."""
         usage = failure.usage or NOTHING
         cost = self._cost(admitted, usage) if failure.usage else 0
 
@@ -193,7 +195,10 @@ class Turns:
                 await budgets.release(tx, admitted.reservation)
                 return
             await tx.note_call(ctx.job.id, Spent(admitted.reservation, cost, usage.input, usage.output))
-            await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="failed")
+            if failure.usage is None:
+                await budgets.lost(tx, ctx.job.id, admitted.name)
+            else:
+                await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="failed")
 
         await ctx.ask(lambda store: store.atomically(work, 3))
         asked_us = failure.retry_after_us if isinstance(failure, SystemFailure) else None
