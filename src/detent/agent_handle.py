@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from detent import ids
-from detent.lifecycle import AGENT, JOB
 from detent.moments import Span
 from detent.service import agents
 
@@ -33,23 +31,14 @@ class Ask(TypedDict, total=False):
 
 
 class AgentHandle:
-    """An agent job that was started."""
+    """An agent job that was started: its public id, and that of the job that carries it out."""
 
-    __slots__ = ("_app", "job_key", "key")
+    __slots__ = ("_app", "id", "job_id", "job_key", "key")
 
     def __init__(self, started: agents.Started, app: Detent) -> None:
         self.key, self.job_key = started
+        self.id, self.job_id = started.id, started.job_id
         self._app = app
-
-    @property
-    def id(self) -> str:
-        """Its public id."""
-        return ids.public(AGENT.prefix, self.key)
-
-    @property
-    def job_id(self) -> str:
-        """The public id of the job that carries it out."""
-        return ids.public(JOB.prefix, self.job_key)
 
     async def result(self, timeout: Span | None = None) -> dict[str, Any]:  # noqa: ASYNC109 - as Handle.result has it
         """What came of it, once it has ended: `text`, `model`, `tier`, `skill`, what it cost, and, where a schema was

@@ -15,7 +15,7 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from detent.cli.jobs import lines
 from detent.lifecycle import AGENT
 from detent.service import agents as service
-from detent.service.entities import public_id
+from detent.service.entities import public_id, states_named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +40,7 @@ def list_(
     as_json: screen.Json = False,
 ) -> None:
     """List agent jobs, the newest first."""
-    states = service.states_named(state or [])
+    states = states_named(AGENT, state or [])
 
     async def read(store: Store, tenant_id: int) -> tuple[list[dict[str, Any]], int]:
         return await service.listed(store, tenant_id, states=states, limit=limit), await store.now()

@@ -206,16 +206,6 @@ async def find(store: Store, tenant_id: int, id: str) -> Row:
     return row
 
 
-def states_named(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The states people named; none named means all."""
-    wanted = [name.strip().upper() for text in names for name in text.split(",")]
-    declared = [state.name for state in AGENT.states]
-    for name in wanted:
-        if name not in declared:
-            raise BadInput(what=f"an agent job is never {name!r}; it is one of: {', '.join(declared)}")
-    return tuple(dict.fromkeys(wanted)) or None
-
-
 async def listed(store: Store, tenant_id: int, *, states: Sequence[str] | None = None, limit: int = 50) -> list[Row]:
     """A tenant's agent jobs, the newest first."""
     if not 1 <= limit <= 10_000:
