@@ -235,12 +235,8 @@ async def release(tx: Transaction, reservation_id: int) -> None:
 async def lost(store: Store | Transaction, job_id: int, call: str | None = None) -> int:
     """Gives up the calls of a job that an earlier attempt has left open, or the one of that name: each counts with its
     ceiling. Returns how many there were."""
-
-    async def given_up(tx: Transaction) -> int:
-        found = [await _lost(tx, charge) for charge in await tx.open_charges(job_id, call)]
-        return sum(found)
-
-    return await store.atomically(given_up)
+    found = await store.open_charges(job_id, call)
+    return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
 
 async def _lost(tx: Transaction, charge: Charge) -> bool:
