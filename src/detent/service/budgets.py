@@ -22,7 +22,7 @@ from detent.agent.conversation import NOTHING, Usage
 from detent.agent.spending import CONFIG, Wait
 from detent.bounds import check_name
 from detent.budget import LARGEST_MICROS, NO_CAPS, TOTAL, Caps, Scope, day_name, day_of, micros
-from detent.errors import BadInput
+from detent.errors import BadInput, LeaseLost
 from detent.lifecycle import JOB, RUN, WORKSTREAM
 from detent.service.definitions import shape
 from detent.service.entities import public_id
@@ -111,12 +111,23 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
     charge = wish.charge._replace(day=day_of(now))
     own = await _own_budgets(tx, wish)
     under_way = await tx.open_charges(charge.job_id, charge.call)
-    if under_way and under_way[0].epoch == charge.epoch:
-        return Reserved(under_way[0].id)
-    shared = [] if under_way else await tx.lock_budgets(charge.tenant_id, [charge.day, 0])
-    if len(shared) < len((charge.day, 0)):
-        return None
-    found = [*own, *shared]
+    if under_way:
+        return _again(charge, under_way[0])
+    shared = await tx.lock_budgets(charge.tenant_id, [charge.day, 0])
+    return await _decided(tx, wish._replace(charge=charge), [*own, *shared], now) if len(shared) > 1 else None
+
+
+def _again(charge: NewCharge, under_way: Charge) -> Reserved | None:
+    """The same call of the same claim is the same reservation. What an earlier claim has left is lost first; who has
+    lost the job to a later one makes no calls."""
+    if under_way.epoch > charge.epoch:
+        raise LeaseLost(lifecycle=JOB.name, id=public_id(JOB.name, charge.job_id), trigger="reserve")
+    return Reserved(under_way.id) if under_way.epoch == charge.epoch else None
+
+
+async def _decided(tx: Transaction, wish: Wish, found: Sequence[Budget], now: int) -> Reserved | Refused:
+    """With all of its budgets locked."""
+    charge = wish.charge
     budgets = [spending.configured(budget, wish.caps) for budget in found]
     full = spending.refusing(budgets, charge.ceiling_micros)
     if full is not None:
@@ -135,7 +146,7 @@ async def _prepare(store: Store, wish: Wish) -> None:
     """What an earlier claim of the job has left of this call is lost, and the budgets that all share are made."""
     charge, caps = wish.charge, wish.caps
     for found in await store.open_charges(charge.job_id, charge.call):
-        if found.epoch != charge.epoch:
+        if found.epoch < charge.epoch:
             await store.atomically(partial(_lost, charge=found))
     day = day_of(await store.now())
     shared = ((day, Scope.DAY, day_name(day)), (0, Scope.TENANT, TOTAL))
@@ -235,12 +246,8 @@ async def release(tx: Transaction, reservation_id: int) -> None:
 async def lost(store: Store | Transaction, job_id: int, call: str | None = None) -> int:
     """Gives up the calls of a job that an earlier attempt has left open, or the one of that name: each counts with its
     ceiling. Returns how many there were."""
-
-    async def given_up(tx: Transaction) -> int:
-        found = [await _lost(tx, charge) for charge in await tx.open_charges(job_id, call)]
-        return sum(found)
-
-    return await store.atomically(given_up)
+    found = await store.open_charges(job_id, call)
+    return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
 
 async def _lost(tx: Transaction, charge: Charge) -> bool:

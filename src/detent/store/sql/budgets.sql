@@ -45,11 +45,17 @@ FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:scope AS text) IS NULL
 ORDER BY CASE scope WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, owner DESC LIMIT :limit;
 
 -- name: next_hold
--- Of the names that jobs are held by, and whose they are, the one after another.
-SELECT tenant_id, held_by FROM jobs
-WHERE (held_by, tenant_id) > (CAST(:hold AS text), CAST(:tenant_id AS {int})) AND held_by <> 'limit'
-    AND state = {job.queued}
-ORDER BY held_by, tenant_id LIMIT 1;
+-- Of the names that jobs are held by, and whose they are, the one after another: the same name of the next tenant, else the
+-- next name. Asked as one, SQLite would read all that is held by the first.
+SELECT tenant_id, held_by FROM (
+    SELECT * FROM (SELECT 0 AS place, tenant_id, held_by FROM jobs
+        WHERE held_by = CAST(:hold AS text) AND held_by <> 'limit' AND tenant_id > :tenant_id AND state = {job.queued}
+        ORDER BY tenant_id LIMIT 1) AS same_name
+    UNION ALL
+    SELECT * FROM (SELECT 1 AS place, tenant_id, held_by FROM jobs
+        WHERE held_by > CAST(:hold AS text) AND held_by <> 'limit' AND state = {job.queued}
+        ORDER BY held_by, tenant_id LIMIT 1) AS next_name) AS found
+ORDER BY place LIMIT 1;
 
 -- name: open_charge
 -- A call that is about to be made; the same that is under way already is not made again.
