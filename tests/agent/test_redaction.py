@@ -12,7 +12,7 @@ import pytest
 
 from detent.agent import redaction
 from detent.agent.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
-from detent.agent.discretion import Discreet
+from detent.agent.discretion import Discreet, Pieces
 from detent.agent.redaction import Redactor
 
 SECRET = 'p4ss"wörd/+&\\x'
@@ -148,3 +148,35 @@ def test_nothing_secret_goes_to_a_provider_or_comes_from_it() -> None:
     assert len(told) > 3
     with pytest.raises(SystemFailure, match=r"HTTP 401 for Your key is \[redacted: K\] and \[redacted"):
         asyncio.run(Discreet(Leaky(fails=True), lambda: Redactor({"K": "s3cr3t-value"})).answer(request))
+
+
+def streamed(text: str, size: int, **secrets: str) -> list[str]:
+    """What is told of an answer that comes in pieces of so many signs."""
+    told = list[str]()
+    pieces = Pieces(Redactor(secrets), told.append)
+    for start in range(0, len(text), size):
+        pieces.hear(text[start : start + size])
+    pieces.end()
+    return told
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1_000])
+@pytest.mark.parametrize(
+    "secret", ["correct horse battery", "p4ss,wörd", "two\nlines of it", *(one for one in SHAPED if one != KEY)]
+)
+def test_no_part_of_a_secret_is_told_however_it_comes(secret: str, size: int) -> None:
+    known = {} if secret in SHAPED else {"K": secret}
+    text = f"It is this, {secret}; (and so on) {secret[:4]} is no secret."
+    told = "".join(streamed(text, size, **known))
+    assert told == Redactor(known).text(text)
+    assert secret[:8] not in told
+
+
+def test_an_answer_without_spaces_is_told_while_it_comes() -> None:
+    assert len(streamed("一段没有空格的很长的回答。" * 20, 5)) > 20
+    assert "".join(streamed("x" * 10_000, 100)) == "x" * 10_000
+
+
+def test_of_a_private_key_nothing_is_told() -> None:
+    told = "".join(streamed(f"Here: {KEY} there.", 5))
+    assert not any(line in told for line in BODY.splitlines())

@@ -15,7 +15,9 @@ from detent.config import Config
 from detent.errors import JobFailed
 from detent.service import approvals, transcripts
 from detent.service.approvals import APPROVED, REJECTED
+from detent.worker import tool_step
 from detent.worker.agent_tools import Ask, Limits, Toolbox, converse
+from detent.worker.tool_run import one_run
 from tests.worker.agent_stage import (
     Scripted,
     config,
@@ -318,3 +320,49 @@ async def test_what_went_wrong_is_told_without_secrets(
     with pytest.raises(JobFailed):
         await job.result()
     assert (await row(app, job))["error"] == "SystemFailure: HTTP 500: bad key [redacted: PROVIDER_API_KEY]"
+
+
+# --- tools that must not run twice, and tools that are left alone
+
+
+async def test_a_tool_that_was_lost_on_its_way_is_reviewed_by_people(
+    app: Detent, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone with its first worker, and nobody knows whether it took effect."""
+    times = iter((1, 2, 3))
+
+    async def lost(ctx: Any, spec: Any) -> Any:
+        outcome = await one_run(ctx, spec)
+        if next(times) == 1:
+            raise ConnectionError("the worker is gone")
+        return outcome
+
+    monkeypatch.setattr(tool_step, "one_run", lost)
+    provider = Scripted(lines(uses(("mail", {"text": "hi"})), says("sent")))
+    job = await ran(app, provider, config(folder, mail={"idempotent": False}), ("mail",), max_attempts=3)
+    assert (len(recorded(folder)), await state(app, job)) == (1, "queued")
+    (asked,) = await decide(app)
+    assert "nobody knows whether it took effect" in asked["question"]
+    assert (await job.result(), len(recorded(folder)), len(provider.calls)) == ("sent", 2, 2)
+
+
+async def test_a_tool_that_falls_over_is_left_alone_by_other_agents(app: Detent, folder: Path) -> None:
+    breaker = {"failure_threshold": 1, "cooldown_seconds": 1_000}
+    settings = config(folder, note={"command": ["sh", "-c", "kill -9 $$"], "breaker": breaker})
+    provider = Scripted(lines(uses(("note", {"text": "x"})), says("it is broken")))
+    asks = agent(app, provider, settings)
+    first = await asks.enqueue()
+    await app.work(until_idle=True)
+    assert await first.result() == "it is broken"
+    second = await asks.enqueue()
+    await app.work(until_idle=True)
+    found = await row(app, second)
+    assert (found["state"], found["held_by"], found["attempts"]) == ("queued", "breaker:tool:note", 0)
+    assert len(provider.calls) == 3
+
+
+async def test_a_wrong_argument_says_nothing_of_the_tool(app: Detent, folder: Path) -> None:
+    settings = config(folder, note={"command": ["false"], "breaker": {"failure_threshold": 1}})
+    provider = Scripted(lines(uses(("note", {"text": "x"})), says("oh")))
+    await ran(app, provider, settings)
+    assert (await (await app.open()).breakers(OURS))[0].row["state"] == "CLOSED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from detent.agent.conversation import ToolUse
 from detent.worker import agent_tools
 from detent.worker.agent_tools import Toolbox
 from detent.worker.tool_spec import spec_for
-from tests.worker.malice import QUICK, tried
+from tests.worker.malice import tried
+
+SOME = range(14, 20)
+"""Of the scripts that do no harm to ours, those that suffice here."""
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ async def test_the_check_catches_a_loop_without_an_allow_list(
         shipped(self, settings, settings.tools)
 
     monkeypatch.setattr(Toolbox, "__init__", all_of_them)
-    assert "hidden is not allowed, and ran" in (await tried(app, tmp_path, range(QUICK))).faults()
+    assert "hidden is not allowed, and ran" in (await tried(app, tmp_path, SOME)).faults()
 
 
 async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_tool(
@@ -46,14 +50,14 @@ async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_too
             await self._ctx.wait_for_approval(f"May it run {use.name}?", name=use.name, details=shown)
 
     monkeypatch.setattr("detent.worker.agent_tools.Conversation._approved", once)
-    assert any("times" in fault for fault in (await tried(app, tmp_path, range(QUICK))).faults())
+    assert any("times" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
 async def test_the_check_catches_arguments_that_arrive_altered(
     app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.agent.arguments._text", lambda value: str(value).strip())
-    assert any("nothing a model asked for" in fault for fault in (await tried(app, tmp_path, range(QUICK))).faults())
+    monkeypatch.setattr("detent.agent.arguments._text", lambda value: shlex.quote(str(value)))
+    assert any("nothing a model asked for" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
 async def test_the_check_catches_a_shell(app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +68,4 @@ async def test_the_check_catches_a_shell(app: Detent, tmp_path: Path, monkeypatc
         return replace(spec, argv=("sh", "-c", " ".join(("true", *argv))))
 
     monkeypatch.setattr(agent_tools, "spec_for", by_shell)
-    assert "a shell was at work" in (await tried(app, tmp_path, range(QUICK))).faults()
+    assert "a shell was at work" in (await tried(app, tmp_path, SOME)).faults()

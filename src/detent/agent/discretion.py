@@ -6,11 +6,15 @@ answer, the pieces it comes in, and what is said of a failure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from detent.agent.conversation import AgentFailure, Answer, Message, Provider, Request, Tell, ToolUse
 from detent.agent.redaction import Redactor, current
+
+LONGEST_WORD = 4_000
+"""What goes on for longer than this without a break is told at the end."""
 
 
 class Discreet:
@@ -34,6 +38,10 @@ class Discreet:
         return answer_without(redactor, answer)
 
 
+_WHOLE = re.compile(r"[^A-Za-z0-9_./+=~:@%&#*$\\-][A-Za-z0-9_./+=~:@%&#*$\\-]*\Z")
+"""From the last sign that is in no key: what follows may be a part of one."""
+
+
 class Pieces:
     """What is told of an answer while it comes: word by word, for a secret may come in several pieces."""
 
@@ -42,12 +50,17 @@ class Pieces:
         self._tell = tell
         self._heard = ""
         self._told = ""
+        self._passed = 0
 
     def hear(self, piece: str) -> None:
         """Passes on whole words: with the next piece, the last one may turn out to be a secret."""
         self._heard += piece
-        words = max(self._heard.rfind(" "), self._heard.rfind("\n")) + 1
-        self._pass_on(self._heard[:words])
+        last = _WHOLE.search(self._heard, max(0, len(self._heard) - LONGEST_WORD))
+        words = last.start() + 1 if last else 0
+        words -= self._redactor.begun(self._heard[:words])
+        if words > self._passed:
+            self._passed = words
+            self._pass_on(self._heard[:words])
 
     def end(self) -> None:
         """No more comes."""

@@ -33,6 +33,10 @@ _PLAIN = re.compile(r"[a-z]{1,7}|[0-9]{1,7}", re.I)
 """A short word or a small number, as in `GIT_AUTH=agent`: taken out, it would leave holes in every text."""
 
 
+_BREAK = re.compile(r"[^A-Za-z0-9_./+=~:@%&#*$\\-]")
+"""What is in no key by its shape, and ends a word."""
+
+
 class Shape(NamedTuple):
     """What a kind of key looks like. One of the marks is in every such key: where none is, nothing is searched."""
 
@@ -76,6 +80,7 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, str]) -> None:
         forms = {form: name for name, value in secrets.items() for form in _forms(value)}
         self._known = sorted(forms.items(), key=lambda one: -len(one[0]))  # a part of another one comes after it
+        self._broken = [form for form, _ in self._known if _BREAK.search(form)]
         self._before = lru_cache(MOST_REMEMBERED)(self._cleared)
 
     @classmethod
@@ -99,6 +104,11 @@ class Redactor:
             if any(mark in text for mark in shape.marks):
                 text = shape.pattern.sub(label(shape.label), text)
         return text
+
+    def begun(self, text: str) -> int:
+        """How many of the last signs of a text may be the beginning of a secret of several words."""
+        lengths = (n for form in self._broken for n in range(1, len(form)) if text.endswith(form[:n]))
+        return max(lengths, default=0)
 
     def value(self, value: Any) -> Any:
         """The same of what JSON can hold, names included."""

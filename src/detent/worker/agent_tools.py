@@ -70,6 +70,8 @@ class Toolbox:
         tool = self._profiles.get(use.name)
         if tool is None:
             raise Unfit(f"there is no tool of that name here; there are: {', '.join(self._profiles) or 'none'}")
+        if not isinstance(use.arguments, Mapping):
+            raise Unfit("the arguments have no names")
         given = dict(use.arguments)
         with Patterns() as patterns:
             problem = tool.takes.refusal(given, patterns.find)
