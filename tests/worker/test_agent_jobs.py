@@ -12,11 +12,11 @@ from detent import Detent
 from detent.agent.conversation import BusinessFailure, Stop, SystemFailure
 from detent.agent.next import AgentJob, Complete, Failure, RetryConfig, Success, System
 from detent.agent.next import next as following
-from detent.errors import JobFailed, NotFound
+from detent.errors import JobFailed, LeaseLost, NotFound
 from detent.lifecycle import JOB
 from detent.lifecycle.agent import AGENT
-from detent.service import agents, jobs
-from tests.conformance.stage import entity, eventually
+from detent.service import agent_moves, agents, jobs
+from tests.conformance.stage import claim, entity, eventually, worker
 from tests.worker.agent_scene import (
     FailsOnceForEach,
     Scripted,
@@ -332,3 +332,24 @@ async def test_another_tenant_sees_neither_the_job_nor_its_record(app: Detent) -
             await agents.audit(store, theirs, id)
     assert await store.agent_audits(theirs) == []
     assert await store.agents(theirs) == []
+
+
+async def test_a_move_whose_answer_was_lost_is_made_once(app: Detent) -> None:
+    agent = await started(app)
+    store = await app.open()
+    (job,) = await claim(store, await worker(store), start=True)
+    before = await row(app, agent)
+    first, second = [await agent_moves.advance(store, job, before) for _ in range(2)]
+    assert first == second
+    assert await moves(app, agent) == [("success", "DEFINE_AGENT")]
+
+
+async def test_a_worker_that_lost_the_job_moves_nothing(app: Detent) -> None:
+    agent = await started(app)
+    store = await app.open()
+    (job,) = await claim(store, await worker(store), start=True)
+    await jobs.cancel(store, app.tenant_id, agent.job_id, hard=True)
+    before = await row(app, agent)
+    with pytest.raises(LeaseLost):
+        await agent_moves.advance(store, job, before)
+    assert await row(app, agent) == before

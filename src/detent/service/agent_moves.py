@@ -112,10 +112,15 @@ async def advance(store: Store, job: Job, row: Row, **choice: Any) -> Row:
 
     async def work(tx: Transaction) -> Row:
         await insist_held(tx, job)
+        (seen,) = await tx.rows(AGENT, [row["id"]])
+        if seen["seq"] == row["seq"] + 1 and seen["actor"] == actor:
+            return seen  # asked again after a lost answer: it has moved already
         if choice:
             await tx.amend(AGENT, [row["id"]], row["tenant_id"], **choice)
-        await _write(tx, insist(decide(AGENT, row, Verb.SUCCEED, actor=f"w:{job.owner}", values=_left(row))))
+        await _write(tx, insist(decide(AGENT, row, Verb.SUCCEED, actor=actor, values=_left(row))))
         return (await tx.rows(AGENT, [row["id"]]))[0]
+
+    actor = f"w:{job.owner}"
 
     return await store.atomically(work, 3)
 
