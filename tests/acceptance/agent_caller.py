@@ -1,29 +1,28 @@
-"""A worker for agent jobs, one at a time, that begins when it is told to.
+"""Workers for agent jobs, one at a time, each a process of its own that was forked from this one.
 
-Usage: python -m tests.acceptance.agent_caller CONFIG URL NAME LEASE [TWIN]. It says that it is ready, begins to work
-with the first line of its input, and dies with its end. The twin `forgets-lost-calls` takes a call that was left open
-by a dead worker for its own.
+Usage: python -m tests.acceptance.agent_caller CONFIG URL NAME LEASE [TWIN]. For every line of its input it begins a
+worker and says its process id; it ends with its input, and its worker with it. The twin `forgets-lost-calls` takes a call that
+was left open by a dead worker for its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
-import threading
 from typing import Any
 
+import anthropic  # noqa: F401 - imported here, once for all of them
+
+import detent.provider.choice  # noqa: F401 - the same
 from detent import Detent
+from detent.process.bonds import die_with, run_and_exit
 from detent.service import budgets
-from tests.acceptance.worker_program import die_with_the_test
 
 
 async def work(config: str, url: str, name: str, lease: str) -> None:
-    app = Detent(url, config=config)
-    await app.open()
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.buffer.readline)
-    threading.Thread(target=die_with_the_test, daemon=True).start()
-    await app.work(name=name, lease=lease, concurrency=1)
+    await Detent(url, config=config).work(name=name, lease=lease, concurrency=1)
 
 
 def forget_lost_calls() -> None:
@@ -35,10 +34,24 @@ def forget_lost_calls() -> None:
     budgets.reserve = reserve
 
 
-def main(config: str, url: str, name: str, lease: str, twin: str = "") -> None:
+def begun(arguments: list[str]) -> int:
+    """A worker; the process id of it."""
+    here = os.getpid()
+    child = os.fork()
+    if not child:
+        die_with(here, signal.SIGKILL)
+        run_and_exit(lambda: asyncio.run(work(*arguments)))
+    return child
+
+
+def main(*arguments: str) -> None:
+    *rest, twin = arguments if len(arguments) == 5 else (*arguments, "")
     if twin:
         forget_lost_calls()
-    asyncio.run(work(config, url, name, lease))
+    for _ in sys.stdin:
+        print(child := begun(rest), flush=True)
+        os.waitpid(child, 0)
+        print("dead", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ lost, and what was spent is exact by the books of the server itself."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,52 +30,44 @@ LEASE = "1500ms"
 
 
 class Relay:
-    """Workers one after the other: while one works, the next stands ready."""
+    """Workers one after the other, each begun when the one before it is dead."""
 
     def __init__(self, config: Path, url: str, twin: str) -> None:
-        self._arguments = [str(config), url, "caller", LEASE, *([twin] if twin else [])]
-        self._lock = threading.Lock()
+        arguments = [str(config), url, "caller", LEASE, *([twin] if twin else [])]
+        command = [sys.executable, "-m", PROGRAM, *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._killed = threading.Event()
         self.kills = 0
-        self._next = self._spawned()
-        self._at_work = self._spawned()
-        self._go()
+        self._begin()
 
-    def _spawned(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", PROGRAM, *self._arguments]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def _begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+        self._at_work = int(self._said())
 
-    def _go(self) -> None:
-        assert self._at_work.stdout is not None
-        assert self._at_work.stdin is not None
-        assert self._at_work.stdout.readline() == b"ready\n"
-        self._at_work.stdin.write(b"go\n")
-        self._at_work.stdin.flush()
+    def _said(self) -> bytes:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
     def kill(self) -> None:
         """The one at work dies at once."""
-        with self._lock:
-            self._at_work.kill()
-            self.kills += 1
+        os.kill(self._at_work, signal.SIGKILL)
+        self.kills += 1
+        self._killed.set()
 
     def replace_dead(self) -> None:
-        with self._lock:
-            if self._at_work.poll() is None:
-                return
-            _bury(self._at_work)
-            self._at_work, self._next = self._next, self._spawned()
-            self._go()
+        while self._killed.wait(0.2):
+            self._killed.clear()
+            assert self._said() == b"dead\n"
+            self._begin()
 
     def close(self) -> None:
-        for one in (self._at_work, self._next):
-            one.kill()
-            _bury(one)
-
-
-def _bury(one: subprocess.Popen[bytes]) -> None:
-    one.wait()
-    for pipe in (one.stdin, one.stdout):
-        if pipe is not None:
-            pipe.close()
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 @contextmanager
