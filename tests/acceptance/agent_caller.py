@@ -1,8 +1,8 @@
 """Workers for agent jobs, one at a time, each a process of its own that was forked from this one.
 
 Usage: python -m tests.acceptance.agent_caller CONFIG URL NAME LEASE [TWIN]. For every line of its input it begins a
-worker and says its process id; it ends with its input, and its worker with it. The twin `forgets-lost-calls` takes a call that
-was left open by a dead worker for its own.
+worker and says its process id; it ends with its input, and its worker with it. The twin `forgets-lost-calls` takes a
+call that was left open by a dead worker for its own.
 """
 
 from __future__ import annotations
