@@ -17,7 +17,7 @@ from detent.errors import BadInput, LeaseLost, NotFound
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, RUN
 from detent.service import budget_caps, budgets, flows
-from detent.service.budgets import Refused
+from detent.service.budgets import Refused, Reserved
 from detent.service.entities import public_id, resolve
 from detent.service.why import why
 from detent.store import Store
@@ -29,6 +29,7 @@ from detent.worker.settlement import Release
 from detent.worker.steps import Suspended
 from tests.conformance.stage import queued
 from tests.service.spender import ask, refused, released, reserved, settled
+from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed, open_timed
 
 MINUTE = 60_000_000
@@ -326,6 +327,29 @@ async def test_the_tokens_of_a_minute_are_shared_and_corrected_by_what_was_used(
     no = await refused(store, job, **limit)
     await timed.advance((no.until_us or 0) - await store.now())
     await reserved(store, job, **limit)
+
+
+async def check_share(store: Store) -> None:
+    """Tenants that lock nothing in common but the tokens."""
+    await store.lock_bucket("p", "m")
+    limit = {"tokens": 100, "tokens_per_minute": 1000}
+    answers = await asyncio.gather(*(ask(store, 1000 + tenant, tenant_id=tenant, **limit) for tenant in range(1, 41)))
+    granted = sum(isinstance(answer, Reserved) for answer in answers)
+    assert granted == 10, f"{granted} calls took the tokens of 10"
+
+
+async def test_of_forty_tenants_that_ask_at_once_those_get_tokens_for_whom_there_are_some(timed: Timed) -> None:
+    await check_share(timed.store)
+
+
+async def test_askers_who_do_not_lock_the_tokens_are_caught_by_the_same_check(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out(monkeypatch, "lock_bucket", r"\{for_change\}")
+    broken = await open_timed(postgres_url)
+    with pytest.raises(AssertionError, match="calls took the tokens of 10"):
+        await check_share(broken.store)
+    await broken.close()
 
 
 async def test_what_was_not_sent_gives_its_tokens_back(store: Store) -> None:
