@@ -66,6 +66,43 @@ def test_a_tool_has_what_the_file_says_and_the_usual_for_the_rest(file: Path) ->
     assert plain.breaker.model_dump() == {"failure_threshold": 5, "cooldown_seconds": 60, "success_threshold": 1}
 
 
+AGENTS = """
+[models]
+provider = "openai"
+sonnet = "local-large"
+base_url = "http://127.0.0.1:8000/v1"
+key_file = "secrets/key"
+[models.tokens_per_minute]
+"gpt-5.4" = 200_000
+[models.prices."local-large"]
+input_per_million_usd = 0.1
+output_per_million_usd = 0.2
+[budgets]
+job_usd = 0.1
+day_usd = 20
+[agents]
+max_turns = 5
+"""
+
+
+def test_agents_have_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
+    file.write_text(AGENTS)
+    found = config.read(file)
+    names = [found.models.name("openai", tier) for tier in ("haiku", "sonnet", "opus")]
+    assert names == ["gpt-5.4-nano", "local-large", "gpt-5.4"]
+    assert (found.models.max_tokens, found.models.timeout, found.models.unpriced) == (4096, "2m", "refuse")
+    assert found.models.tokens_per_minute == {"gpt-5.4": 200_000}
+    assert found.beside(found.models.key_file or "") == file.parent / "secrets" / "key"
+    assert (found.budgets.caps, found.budgets.warn_at) == ({"job": 100_000, "day": 20_000_000}, 0.8)
+    assert (found.agents.max_turns, found.agents.max_tool_calls, found.agents.skills) == (5, 50, "skills")
+
+
+def test_without_a_file_there_are_no_caps_and_no_provider_is_named(file: Path) -> None:
+    file.write_text("")
+    found = config.read(file)
+    assert (found.models.provider, found.budgets.caps, found.models.prices) == (None, {}, {})
+
+
 def test_it_is_looked_for_where_it_is_said_then_in_the_environment_then_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +149,38 @@ WRONG = [
         "tools.x.breaker.failure_threshold: it should",
     ),
     (TOOL + 'command = ["a"]\n[tools.x.breaker]\ncooldown = 1', "tools.x.breaker.cooldown is no key that is known"),
+    ('[models]\nprovider = "mine"', "models.provider: it should be 'anthropic', 'openai', 'offline' or 'recorded'"),
+    ('[models]\nhaku = "x"', "models.haku is no key that is known here; did you mean haiku?"),
+    ('[models]\nhaiku = ""', "models.haiku: it should"),
+    ('[models]\nhaiku = "a\\nb"', "models.haiku: it should"),
+    ('[models]\nprovider = "openai"\nbase_url = "localhost:8000"', "models.base_url: write an address such as"),
+    ('[models]\nprovider = "openai"\nbase_url = "http://[::1"', "models.base_url: write an address such as"),
+    ('[models]\nprovider = "openai"\nbase_url = "https://me:x@host"', "models.base_url: an address holds no user"),
+    ('[models]\nprovider = "openai"\nbase_url = "https://host/?key=x"', "models.base_url: an address ends with its"),
+    ('[models]\nkey_file = "key"', "models: key_file is of no use without provider"),
+    ("[models]\nmax_tokens = 0", "models.max_tokens: it should"),
+    ('[models]\ntimeout = "0s"', "models.timeout: a call takes more than no time"),
+    ('[models]\ntimeout = "2h"', "models.timeout: a call takes more than no time, and an hour at most"),
+    ('[models]\nunpriced = "maybe"', "models.unpriced: it should be 'refuse' or 'allow'"),
+    ("[models.tokens_per_minute]\nm = 0", "models.tokens_per_minute.m: it should"),
+    ("[models.prices.m]\ninput_per_million_usd = 1", "models.prices.m.output_per_million_usd is missing"),
+    (
+        "[models.prices.m]\ninput_per_million_usd = nan\noutput_per_million_usd = 1",
+        "models.prices.m.input_per_million_usd: an amount lies between",
+    ),
+    (
+        "[models.prices.m]\ninput_per_million_usd = 1\noutput_per_million_usd = 1\noutput_per_milion_usd = 1",
+        "models.prices.m.output_per_milion_usd is no key that is known here; did you mean output_per_million_usd?",
+    ),
+    ("[budgets]\njob_usd = -1", "budgets.job_usd: an amount lies between 0 and 1,000,000 dollars"),
+    ('[budgets]\njob_usd = "1"', "budgets.job_usd: write an amount of dollars, such as 2.00"),
+    ("[budgets]\nday_usd = inf", "budgets.day_usd: an amount lies between"),
+    ("[budgets]\nyear_usd = 1", "budgets.year_usd is no key that is known here"),
+    ("[budgets]\nwarn_at = 80.0", "budgets.warn_at: it should"),
+    ("[budgets]\nwarn_at = nan", "budgets.warn_at: it should"),
+    ("[agents]\nmax_turns = 0", "agents.max_turns: it should"),
+    ('[agents]\ntimeout = "soon"', "agents.timeout: 'soon' is no duration"),
+    ("[agent]\nmax_turns = 1", "agent is no key that is known here; did you mean agents?"),
     (TOOL + 'command = ["a"', "this is no TOML: Unclosed array"),
     (b"\xff", "it is no text in UTF-8"),
     ("#" * (1 << 20) + "#", "the file is larger than 1 MiB"),
@@ -133,3 +202,57 @@ def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
     code = "import sys, detent.cli.main, detent.app, detent.worker.tool_step; print('detent.config' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# --- what agents may give a tool
+
+GREP = """
+[tools.grep]
+command = ["grep", "-rn"]
+description = "Searches."
+args = ["--", "{pattern}", "{files}"]
+[tools.grep.arguments]
+required = ["pattern"]
+[tools.grep.arguments.properties]
+pattern = {type = "string"}
+files = {type = "array", items = {type = "string"}}
+"""
+
+
+def test_a_tool_says_what_a_model_may_give_it(file: Path) -> None:
+    file.write_text(GREP)
+    tool = config.read(file).tools["grep"]
+    assert (tool.description, tool.approval, tool.takes.schema["additionalProperties"]) == ("Searches.", False, False)
+    assert tool.takes.passed({"pattern": "-x", "files": ["a"]}) == (("--", "-x", "a"), b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'args = ["{nosuch}"]',
+            "tools.grep: args: {nosuch} is not among the properties of arguments; a brace is written {{",
+        ),
+        ('args = ["--", "{pattern}"]', "tools.grep: args: nothing takes {files}; add it, or leave args out to pass"),
+        ("approval = 1", "tools.grep.approval: it should be "),
+        ('args = "{pattern}"', "tools.grep.args: it should be a list; it is '{pattern}'"),
+    ],
+)
+def test_what_a_model_may_give_is_checked_with_the_file(file: Path, line: str, said: str) -> None:
+    kept = [old for old in GREP.splitlines() if not line.startswith(old.split(" ")[0] or "-")]
+    text = "\n".join(kept).replace('description = "Searches."', f'description = "Searches."\n{line}')
+    assert any(problem.startswith(said) for problem in problems(file, text)), problems(file, text)
+
+
+def test_a_schema_that_nobody_could_check_is_refused(file: Path) -> None:
+    (said,) = problems(file, GREP.replace('pattern = {type = "string"}', 'pattern = {typ = "string"}'))
+    assert said.startswith("tools.grep: the schema/properties/pattern: the keyword 'typ' is not understood; there are")
+
+
+def test_the_profiles_of_agents_in_the_docs_can_be_read(file: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/how-to/tools.md").read_text()
+    (block,) = [block for block in page.split("```toml\n")[1:] if "arguments" in block]
+    file.write_text(block.split("```")[0])
+    ship = config.read(file).tools["ship"].takes
+    assert ship.passed({"version": "1.2"}) == (("--version=1.2",), b"")
+    assert ship.passed({"version": "1.2", "place": "staging"}) == (("--to", "staging", "--version=1.2"), b"")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from detent import config
+from detent.agent.routing import Tier
+from detent.agent_settings import TIERS, Agents, Budgets, Models, Price
 from detent.flow_files import read_flow
 
 ROOT = Path(__file__).parent.parent
@@ -74,3 +77,17 @@ def flow_names(texts: list[str], folder: Path) -> list[str]:
         file.write_text(text)
         found.append(read_flow(file).name)
     return found
+
+
+def test_the_page_about_agents_has_every_setting_and_the_models_that_are_used(tmp_path: Path) -> None:
+    page = "docs/how-to/agents.md"
+    text = (ROOT / page).read_text("utf-8")
+    for place, block in enumerate(blocks(page, "toml")):
+        (tmp_path / f"{place}.toml").write_text(block)
+        config.read(tmp_path / f"{place}.toml")
+    for table in (Models, Budgets, Agents, Price):
+        assert [
+            key for key in table.model_fields if not re.search(rf"^{key} = |^\[models\.{key}", text, re.MULTILINE)
+        ] == []
+    for tier, models in ((tier, [TIERS[name][tier] for name in TIERS]) for tier in Tier):
+        assert f"| `{tier}` | {' | '.join(f'`{model}`' for model in models)} |" in text

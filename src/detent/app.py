@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
 
 from detent import __version__, ids
+from detent.agent.conversation import Provider
+from detent.agent_handle import AgentHandle, Ask, start_agent
 from detent.bounds import check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
@@ -34,6 +36,7 @@ from detent.sync import Sync
 from detent.target import refuse_while_loading
 from detent.throttle import Throttle
 from detent.window import Window
+from detent.worker.agent_turn import Heard
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
 from detent.worker.settings import Settings
@@ -196,6 +199,10 @@ class Detent:
         self._declared: set[str] = set()
         self._queue_limits: dict[str, Throttle | None] = {}
         self.sync = Sync(self)
+        self.provider: Provider | None = None
+        """Who answers agents, instead of whom detent.toml names; for tests."""
+        self.heard: Heard | None = None
+        """Is told what models say as they say it, with the id of the job."""
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
         """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
@@ -395,6 +402,17 @@ class Detent:
         how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
         return await start_flow(self, what, inputs, by=by, **how)
 
+    async def agent(self, description: str, **how: Unpack[Ask]) -> AgentHandle:
+        """Starts an agent job: a model is asked, and what comes of it is kept with what it cost. What is not said is
+        chosen: a `skill` by the words of the description, a `tier` of models ("haiku", "sonnet", "opus") by how hard it
+        looks. `schema` is a JSON Schema that the answer has to fit, `budget_usd` what it may cost. What fails is tried
+        again, `max_retries` times, after `retry_base` and then twice as long each time. The same `key` again is the job
+        it has made.
+
+        >>> # answer = await (await app.agent("Summarise the changelog", tier="haiku")).result()
+        """
+        return await start_agent(self, description, **how)
+
     async def send_event(
         self,
         name: str,
@@ -497,7 +515,8 @@ class Detent:
             bond=bond,
             version=__version__,
         )
-        steps = StepKinds(self.open, config=partial(_read_config, self._config))
+        config = partial(_read_config, self._config)
+        steps = StepKinds(self.open, config, self.provider, self.heard)
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by

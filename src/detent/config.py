@@ -1,4 +1,4 @@
-"""The file `detent.toml`: what a project says once for all its flows. So far its tools.
+"""The file `detent.toml`: what a project says once for all its flows: its tools, and its agents (`agent_settings.py`).
 
 It is looked for as `--config` says, else DETENT_CONFIG, else in the working directory, where there may be none. A file
 that was named must be there. Every problem is told at once, each with the file and the key. The program of a tool is an
@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from detent.agent.arguments import Takes
+from detent.agent_settings import Agents, Budgets, Models, Price
 from detent.errors import BadConfig, BadInput
 from detent.flow.definition import Duration, Model, Name, Text
 from detent.misfits import Path as Place
@@ -80,7 +82,8 @@ class Breaker(Model):
 
 
 class Tool(Model):
-    """A tool profile."""
+    """A tool profile. The last four are for agents: what a model is told of it, whether people are asked before each
+    run, what a model may give it as JSON Schema, and how that becomes arguments; without `args` it is JSON on stdin."""
 
     command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
     timeout: Duration = USUAL_TIMEOUT
@@ -94,6 +97,15 @@ class Tool(Model):
     cpu: Duration | None = None
     output: Annotated[Bytes, AfterValidator(_output)] = MOST_OUTPUT
     breaker: Breaker = Field(default_factory=lambda: Breaker.model_validate({}))
+    description: Text = ""
+    approval: bool = False
+    arguments: dict[str, Any] | None = None
+    args: Annotated[list[Plain | list[Plain]], Field(max_length=1_000)] | None = None
+
+    @cached_property
+    def takes(self) -> Takes:
+        """What it takes from a model that asks for it."""
+        return Takes(self.arguments, self.args)
 
     @cached_property
     def limits(self) -> Limits:
@@ -106,6 +118,7 @@ class Tool(Model):
             raise ValueError("the first part of command names the program; it is empty")
         try:
             Limits.of(self.memory, self.cpu)
+            Takes(self.arguments, self.args)
         except BadInput as refusal:
             raise ValueError(str(refusal)) from None
         return self
@@ -115,6 +128,9 @@ class Config(Model):
     """What the file says. It is the same as an empty file if there is none."""
 
     tools: dict[Name, Tool] = Field(default_factory=dict)
+    models: Models = Field(default_factory=lambda: Models.model_validate({}))
+    budgets: Budgets = Field(default_factory=lambda: Budgets.model_validate({}))
+    agents: Agents = Field(default_factory=lambda: Agents.model_validate({}))
 
     _path: Path = PrivateAttr(default_factory=lambda: Path(FILE))
 
@@ -125,7 +141,11 @@ class Config(Model):
 
     def folder(self, tool: Tool) -> str | None:
         """Where a tool runs: as its profile says, seen from where the file is."""
-        return None if tool.cwd is None else str(self._path.absolute().parent / tool.cwd)
+        return None if tool.cwd is None else str(self.beside(tool.cwd))
+
+    def beside(self, place: str) -> Path:
+        """A place that the file names, seen from where the file is."""
+        return self._path.absolute().parent / place
 
 
 def read(path: str | os.PathLike[str] | None = None) -> Config:
@@ -154,8 +174,13 @@ def _data(place: Path) -> dict[str, Any]:
         raise BadConfig.of(place, [f"this is no TOML: {str(error) or 'it is too deep'}"]) from None
 
 
+_TABLES: dict[str, type[Model]] = {"models": Models, "budgets": Budgets, "agents": Agents}
+
+
 def _known(path: Place) -> Iterable[str]:
     """The keys there may be in a place."""
+    if path[0] in _TABLES and len(path) > 1:
+        return Price.model_fields if path[1] == "prices" and len(path) > 3 else _TABLES[str(path[0])].model_fields
     if len(path) < 3:
         return Config.model_fields
     return Breaker.model_fields if path[2] == "breaker" and len(path) > 3 else Tool.model_fields

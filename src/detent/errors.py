@@ -245,6 +245,35 @@ class CannotWriteFile(DetentError):
     """Cannot write {path}: {detail}; nothing was left there. Choose another place or free some space"""
 
 
+# --- asking models -------------------------------------------------------------------------------------------
+
+
+class MissingExtra(DetentError, PermanentError):
+    """{what} cannot be used yet; install it with: pip install 'detent[{extra}]'"""
+
+    exit_code = 2
+
+
+class NoKey(DetentError, PermanentError):
+    """{provider} needs a key: {what}"""
+
+    exit_code = 2
+
+
+class UnpricedModel(DetentError, PermanentError):
+    """The price of the {provider} model {model} is not known; give it one in detent.toml under \
+[models.prices."{model}"], or say unpriced = "allow" under [models]"""
+
+    status = 422
+    exit_code = 2
+
+
+class NoRecording(DetentError, PermanentError):
+    """There is no recording {file} of this request to {model}; make it with a key and DETENT_RECORD=1"""
+
+    status = 422
+
+
 # --- declarations that contradict themselves ----------------------------------------------------------------
 
 

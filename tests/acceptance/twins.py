@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
-from detent.service import breakers
+from detent.service import breakers, budgets
 from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from detent.store.checkpoints import Checkpoint, Save
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
@@ -51,6 +51,7 @@ def break_store(twin: str) -> None:
         "fires-blindly": _fires_what_it_read_before,
         "two-probes": _asks_without_lock,
         "immortal-probe": _probes_never_end,
+        "no-budget-lock": _reserves_without_lock,
     }[twin]()
 
 
@@ -194,25 +195,47 @@ def _moves_without_fence() -> None:
     ignore_columns(MonkeyPatch(), "seq", "epoch", "state", "owner", "lease_until")
 
 
+class Stale:
+    """A transaction in which one verb is answered by somebody else."""
+
+    def __init__(self, tx: Any, verb: str, answer: Callable[..., Awaitable[Any]]) -> None:
+        self._tx, self._verb, self._answer = tx, verb, answer
+
+    def __getattr__(self, name: str) -> Any:
+        return self._answer if name == self._verb else getattr(self._tx, name)
+
+
 def _asks_without_lock() -> None:
     """Askers that decide on a breaker as they read it before, and write without comparing."""
     _moves_without_fence()
 
-    class Stale:
-        def __init__(self, tx: Any, row: Any) -> None:
-            self._tx, self._row = tx, row
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._tx, name)
-
-        async def lock_breaker(self, tenant_id: int, name: str) -> Any:
-            return self._row
-
     async def admit(store: Store, job: Job, breaker: Any) -> Any:
         row = await store.breaker(job.tenant_id, breaker.name)
-        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, row), job, breaker))
+
+        async def as_it_was(*_: Any) -> Any:
+            return row
+
+        return await store.atomically(lambda tx: breakers._admitted(Stale(tx, "lock_breaker", as_it_was), job, breaker))
 
     breakers.admit = admit
+
+
+def _reserves_without_lock() -> None:
+    """Spenders that look whether a call fits into the tenant's and the day's budgets as they read them before."""
+    shipped = budgets._reserved
+
+    async def stale(store: Store, wish: budgets.Wish) -> Any:
+        before = [one.budget for scope in ("day", "tenant") for one in await store.budgets(1, scope=scope)]
+
+        def answered(tx: Any) -> Any:
+            async def lock_budgets(tenant_id: int, owners: Sequence[int]) -> Any:
+                return before if 0 in owners else await tx.lock_budgets(tenant_id, owners)
+
+            return shipped(Stale(tx, "lock_budgets", lock_budgets), wish)
+
+        return await store.atomically(answered)
+
+    budgets._ask_once = stale
 
 
 def _probes_never_end() -> None:

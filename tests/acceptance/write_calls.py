@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from detent.errors import Unreachable
-from detent.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
+from detent.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
+from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
+from detent.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
@@ -21,6 +23,7 @@ from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
 from detent.store.steps import NewGate
 from detent.store.templates import NewTemplate, Template
+from detent.store.transcripts import NewLine
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000
@@ -470,6 +473,20 @@ async def checkpointed(store: Store, jobs: list[Job], stands: list[str | None]) 
     assert await store.blob(1, Blob.of(b"large").hash) == b"large"
 
 
+SAYS = [NewLine(0, 0, Blob.of(b'{"text":"hello"}')), NewLine(0, 1, Blob.of(b"{}"))]
+
+
+async def say(store: Store, jobs: list[Job], again: bool) -> bool:
+    return await store.say(jobs[0], SAYS)
+
+
+async def was_said(store: Store, jobs: list[Job], held: bool) -> None:
+    assert (held, [line.hash for line in await store.transcript(1, jobs[0].id)]) == (
+        True,
+        [new.blob.hash for new in SAYS],
+    )
+
+
 async def with_a_checkpoint(store: Store) -> list[Job]:
     jobs = await claimed_and_running(store)
     await store.checkpoint([Save(jobs[0], "one", "1")])
@@ -554,6 +571,112 @@ async def one_let_go(store: Store, ids: list[int], gone: tuple[int, str]) -> Non
     assert gone[0] in free
 
 
+# --- money
+
+
+async def a_job(store: Store) -> int:
+    return (await queued(store))[0]
+
+
+def budget_of(job: int) -> NewBudget:
+    return NewBudget(1, job, "job", f"job {job}", 1000, 80, "config")
+
+
+async def standing(store: Store, job: int) -> Budget:
+    found = await store.budget(1, job)
+    assert found is not None
+    return found.budget
+
+
+async def make_budgets(store: Store, job: int, again: bool) -> None:
+    await store.make_budgets([budget_of(job)])
+
+
+async def budget_made(store: Store, job: int, _: None) -> None:
+    assert await store.budget(1, job) is not None
+
+
+async def a_budget(store: Store) -> Budget:
+    job = await a_job(store)
+    await store.make_budgets([budget_of(job)])
+    return await standing(store, job)
+
+
+async def lock_budgets(store: Store, budget: Budget, again: bool) -> list[Budget]:
+    return await store.lock_budgets(1, [budget.owner])
+
+
+async def budget_locked(store: Store, budget: Budget, found: list[Budget]) -> None:
+    assert found == [budget]
+
+
+async def keep_budget(store: Store, budget: Budget, again: bool) -> None:
+    await store.keep_budget(budget._replace(cap_micros=7))
+
+
+async def budget_kept(store: Store, budget: Budget, _: None) -> None:
+    assert (await standing(store, budget.owner)).cap_micros == 7
+
+
+async def an_old_budget(store: Store) -> int:
+    await store.make_budgets([budget_of(7)])
+    return await store.now() + HOUR
+
+
+async def forget_budgets(store: Store, older_than: int, again: bool) -> int:
+    return await store.forget_budgets(older_than)
+
+
+async def budgets_forgotten(store: Store, _: int, count: int) -> None:
+    """Whoever asks again finds none left."""
+    assert await store.budget(1, 7) is None
+
+
+async def open_charge(store: Store, budget: Budget, again: bool) -> int:
+    return await store.open_charge(NewCharge(1, budget.owner, None, "turn 1", "p", "m", 100, 20_773))
+
+
+async def charge_open(store: Store, budget: Budget, id: int) -> None:
+    assert [one.id for one in await store.charges(1, job=budget.owner)] == [id]
+    assert (await standing(store, budget.owner)).reserved_micros == 100
+
+
+async def an_open_charge(store: Store) -> Charge:
+    id = await open_charge(store, await a_budget(store), False)
+    return (await store.charges(1))[0]._replace(id=id)
+
+
+async def close_charge(store: Store, charge: Charge, again: bool) -> Closed | None:
+    return await store.close_charge(charge.id, Closing("settled", 40))
+
+
+async def charge_closed(store: Store, charge: Charge, closed: Closed | None) -> None:
+    """Whoever asks again is told that it is no longer open."""
+    assert (await store.charges(1, job=charge.job_id))[0].cost_micros == 40
+    budget = await standing(store, charge.job_id)
+    assert (budget.reserved_micros, budget.spent_micros) == (0, 40)
+
+
+async def lock_bucket(store: Store, _: Any, again: bool) -> Bucket:
+    return await store.lock_bucket("p", "m")
+
+
+async def bucket_made(store: Store, _: Any, bucket: Bucket) -> None:
+    assert bucket == await store.bucket("p", "m")
+
+
+async def a_bucket(store: Store) -> Bucket:
+    return await store.lock_bucket("p", "m")
+
+
+async def keep_bucket(store: Store, bucket: Bucket, again: bool) -> None:
+    await store.keep_bucket(bucket._replace(empty_at=5))
+
+
+async def bucket_kept(store: Store, bucket: Bucket, _: None) -> None:
+    assert await store.bucket("p", "m") == bucket._replace(empty_at=5)
+
+
 async def set_quotas(store: Store, _: Any, again: bool) -> None:
     await store.set_quotas(1, {0: 7})
 
@@ -568,6 +691,40 @@ async def held_by_quota(store: Store) -> list[int]:
 
 async def go_on(store: Store, ids: list[int], again: bool) -> int:
     return await store.go_on(ids)
+
+
+async def an_agent(store: Store) -> tuple[Job, int]:
+    (job,) = await claimed_and_running(store)
+    return job, await store.create(AGENT, description="say hello", job_id=job.id)
+
+
+async def still_claimed(store: Store, given: tuple[Job, int], again: bool) -> bool:
+    return await store.still_claimed(given[0])
+
+
+async def is_claimed_still(store: Store, given: tuple[Job, int], held: bool) -> None:
+    assert held
+
+
+async def note_call(store: Store, given: tuple[Job, int], again: bool) -> None:
+    await store.note_call(given[0].id, Spent(7, 100, 10, 5, "hello"))
+
+
+async def call_noted(store: Store, given: tuple[Job, int], nothing: None) -> None:
+    (row,) = await store.agents_of_jobs([given[0].id])
+    assert (row["calls"], row["cost_micros"], row["input_tokens"], row["llm_response"]) == (1, 100, 10, "hello")
+
+
+def an_audit(agent: int) -> AgentAudit:
+    return AgentAudit(agent, 1, 2, "say hello", "Completed", None, "[]", None, 0, 3, 1, 100, 10, 5, "hello", 1, 2)
+
+
+async def put_agent_audit(store: Store, given: tuple[Job, int], again: bool) -> None:
+    await store.put_agent_audit(an_audit(given[1]))
+
+
+async def audit_put(store: Store, given: tuple[Job, int], nothing: None) -> None:
+    assert await store.agent_audits(1, agent=given[1]) == [an_audit(given[1])]
 
 
 async def for_a_crew(store: Store) -> list[int]:
@@ -960,15 +1117,27 @@ CALLS: dict[str, Call] = {
     "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
     "checkpoint": Call("checkpoint", claimed_and_running, checkpoint, checkpointed, 0),
     "checkpoint_changed": Call("checkpoint_changed", with_a_checkpoint, checkpoint_changed, change_noted, 0),
+    "say": Call("say", claimed_and_running, say, was_said, 0),
     "note_progress": Call("note_progress", claimed_and_running, note_progress, progress_noted, 0),
     "lift_holds": Call("lift_holds", held_back, lift_holds, holds_lifted, 0),
     "lock_breaker": Call("lock_breaker", a_breaker, lock_breaker, breaker_locked, 0),
     "hold_back": Call("hold_back", to_hold, hold_back, held_by_breaker, 0),
     "let_go": Call("let_go", held_by_a_breaker, let_go, holds_lifted, 0),
     "let_one_go": Call("let_one_go", held_by_a_breaker, let_one_go, one_let_go, 0),
+    "make_budgets": Call("make_budgets", a_job, make_budgets, budget_made, 0),
+    "lock_budgets": Call("lock_budgets", a_budget, lock_budgets, budget_locked, 0),
+    "keep_budget": Call("keep_budget", a_budget, keep_budget, budget_kept, 0),
+    "forget_budgets": Call("forget_budgets", an_old_budget, forget_budgets, budgets_forgotten, 0),
+    "open_charge": Call("open_charge", a_budget, open_charge, charge_open, 0),
+    "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
+    "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),
+    "keep_bucket": Call("keep_bucket", a_bucket, keep_bucket, bucket_kept, 0),
     "set_quotas": Call("set_quotas", nothing, set_quotas, quotas_set, 0),
     "go_on": Call("go_on", held_by_quota, go_on, holds_lifted, 0),
     "wake_for_crews": Call("wake_for_crews", for_a_crew, wake_for_crews, woken_for_crews, 0),
+    "still_claimed": Call("still_claimed", an_agent, still_claimed, is_claimed_still, 0),
+    "note_call": Call("note_call", an_agent, note_call, call_noted, 0),
+    "put_agent_audit": Call("put_agent_audit", an_agent, put_agent_audit, audit_put, 0),
     "spawn": Call("spawn", claimed_and_running, spawn, spawned, 2),
     "send_signal": Call("send_signal", a_waiting_job, send_signal, signal_sent, 0),
     "forget_signals": Call("forget_signals", an_old_signal, forget_signals, signals_forgotten, 0),

@@ -203,8 +203,8 @@ async def test_tenants_share_no_content_and_see_none_of_each_other(store: Store,
 
 @keeps(
     Writer.drop_unused_blobs,
-    "Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the "
-    "oldest first, at most so many",
+    "Drops blobs that were first kept before that time and that no result, artifact, checkpoint or transcript refers "
+    "to, the oldest first, at most so many",
     "returns how many",
 )
 async def test_only_old_content_that_nothing_refers_to_is_dropped_the_oldest_first(

@@ -12,6 +12,7 @@ from detent.lifecycle import JOB, WORKER
 from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
 from detent.store.approvals import NewApproval
+from detent.store.budgets import NewBudget, NewCharge
 from detent.store.checkpoints import Save
 from detent.store.outbox import NewDelivery
 from detent.store.postgres import PostgresStore, PostgresTransaction
@@ -101,6 +102,8 @@ async def peopled(postgres_store: Store) -> Store:
             NewDelivery(tenant_id, "run", tenant_id, 2, "run.failed", "https://a.b/", "{}")
         )
         await postgres_store.set_quotas(tenant_id, {0: 7})
+        await postgres_store.make_budgets([NewBudget(tenant_id, 0, "tenant", "total", None, 80, "config")])
+        await postgres_store.open_charge(NewCharge(tenant_id, tenant_id, None, "turn 1", "p", "m", 1, 20_773))
         await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)

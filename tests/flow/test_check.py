@@ -61,6 +61,7 @@ WRONG = [
     ("name: f\nkind: runn\nsteps:\n  - " + A, 2, "it should be 'workstream' or 'run'; it is 'runn'"),
     ("name: f\nbudget_usd: much\nsteps:\n  - " + A, 2, "an amount of dollars"),
     ("name: f\nbudget_usd: -1\nsteps:\n  - " + A, 2, "between 0 and 1,000,000"),
+    ("name: f\nbudget_usd: .nan\nsteps:\n  - " + A, 2, "between 0 and 1,000,000"),
     (steps("{id: a, comand: [x]}"), 3, "steps[1].comand is no key that is known here; did you mean command?"),
     (steps("{id: a}"), 3, "exactly one of tool, command"),
     (steps("{id: a, command: [x], tool: y}"), 3, "this one has tool and command"),

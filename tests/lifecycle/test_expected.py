@@ -29,6 +29,7 @@ AGREEABLE: dict[str, Any] = {
     "step_id": None,
     "crew_id": None,
     "tree_id": None,
+    "kind": "kind",
     "attempts": 1,
     "max_attempts": 4,
     "on_exhausted": "dead_letter",

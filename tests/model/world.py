@@ -290,6 +290,7 @@ class Rules:
             "step_id": None,
             "crew_id": None,
             "tree_id": None,
+            "kind": "kind",
         }
 
     def _moved(self, rec: Rec, change: Change) -> Rec:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import BREAKER, RUN, WORKSTREAM
+from detent.lifecycle import BREAKER, JOB, RUN, WORKSTREAM
 from detent.service import flows, overrides
 from detent.service.audit import verify
 from detent.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, rounds
 from detent.service.doctor.chart import Limits
 from detent.service.flow_scene import Actor
 from detent.store import EventFilter, NewJob, Store
+from detent.store.budgets import NewCharge
 from detent.store.steps import NewGate
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import claim, moved, queued, running, worker
@@ -227,6 +228,13 @@ async def stuck_job(ward: Ward) -> None:
     await running(ward.store, await worker(ward.store))
 
 
+async def open_call(ward: Ward) -> None:
+    (job,) = await queued(ward.store)
+    await ward.store.open_charge(NewCharge(1, job, None, "turn 1", "p", "m", 100, 20_773))
+    await ward.hand.run("UPDATE ledger SET created_at = created_at - 600000000")
+    await moved(ward.store, JOB, job, "cancel")
+
+
 Damage = Callable[[Ward], Awaitable[None]]
 
 SCENES: dict[str, tuple[Damage, str]] = {
@@ -255,6 +263,7 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "dead_hold": (dead_hold, "1 jobs are held by breaker:tool:gone"),
     "orphaned_lease": (orphaned_lease, "the job is running, but the lease of its worker is over"),
     "orphaned_children": (orphaned_children, "the job is cancelled, but 2 of the jobs it spawned have not ended"),
+    "open_call": (open_call, "its call 'turn 1' to p/m is open, but the job has ended or is gone"),
     "stuck_job": (stuck_job, "the job (kind) is running for long"),
 }
 UNLOGGED = {"dead_hold", "incomplete"}

@@ -13,6 +13,7 @@ from detent.service.limits import declare
 from detent.service.why import Cause, why
 from detent.store import NewJob, Store
 from detent.store.approvals import NewApproval
+from detent.store.budgets import NewBudget
 from detent.store.crews import HELD_BY_QUOTA, waits_for_crew
 from detent.store.records import LimitRule
 from tests.conformance.stage import LEASE, claim, moved, queued, worker
@@ -117,6 +118,13 @@ async def breaker(store: Store) -> int:
     return (await queued(store, held_by="breaker:tool:ruff"))[0]
 
 
+async def budget(store: Store) -> int:
+    await store.make_budgets([NewBudget(1, 0, "tenant", "total", 2_000_000, 80, "config")])
+    ((made, _),) = await store.budgets(1)
+    await store.keep_budget(made._replace(wanted_micros=2_500_000))
+    return (await queued(store, held_by="budget:tenant:total"))[0]
+
+
 async def backoff(store: Store) -> int:
     return await settled(store, "retry", values={"error": "timed out", "delay_us": 3_600_000_000})
 
@@ -196,6 +204,11 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
         breaker,
         ": it ended with 137; it cools down before a job may try",
         "detent breakers reset tool:ruff --reason",
+    ),
+    Cause.BUDGET: (
+        budget,
+        "the tenant's budget has $0.00 of $2.00 spent, and one call may cost $2.50, which is more than the whole cap",
+        "detent budgets set tenant USD",
     ),
     Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
     Cause.SNOOZED: (snoozed, "its handler put it off", None),

@@ -1,8 +1,8 @@
 """Skills: what an agent is good at, the built-in ones and the user's own.
 
 A user's skill is a folder with a file SKILL.md: front matter between two lines of `---` says what it is called, what it
-is for, which words point to it, which tools it may use and what its answers must look like; the rest is what the model
-is told.
+is for, which words point to it, which tools it may use and what its answers must look like (a schema, patterns that
+must or must not be there, a function that checks them); the rest is what the model is told.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from detent import patterns
+from detent.agent.schema import Schema
 from detent.errors import BadInput
 
 FILE = "SKILL.md"
@@ -33,6 +35,9 @@ class Skill:
     tools: tuple[str, ...] = ()
     output_schema: Mapping[str, Any] | None = None
     source: str | None = None
+    must_match: tuple[str, ...] = ()
+    must_not_match: tuple[str, ...] = ()
+    check: str | None = None
 
 
 DEFAULT = "code_generation"
@@ -82,6 +87,9 @@ class _Front(BaseModel):
     keywords: Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=200)] = []
     allowed_tools: Annotated[list[str], Field(max_length=100, alias="allowed-tools")] = []
     output_schema: Annotated[dict[str, Any] | None, Field(alias="output-schema")] = None
+    must_match: Annotated[list[str], Field(max_length=20, alias="must-match")] = []
+    must_not_match: Annotated[list[str], Field(max_length=20, alias="must-not-match")] = []
+    check: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.]+:[A-Za-z0-9_.]+$", max_length=400)] = None
 
 
 def skills(folder: Path | None) -> list[Skill]:
@@ -116,9 +124,30 @@ def read(file: Path) -> Skill:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise BadInput(what=f"{file}: {where}: {first['msg'].lower()}") from None
-    words = tuple(dict.fromkeys(word.lower() for word in said.keywords))
-    tools = tuple(said.allowed_tools)
-    return Skill(said.name, said.description, words, body.strip(), tools, said.output_schema, str(file))
+    return _checked(file, said, body.strip())
+
+
+def _checked(file: Path, said: _Front, body: str) -> Skill:
+    """What it wants of its answers can be checked. The check of its own is looked for when it is needed."""
+    try:
+        if said.output_schema is not None:
+            Schema(said.output_schema)
+        for pattern in (*said.must_match, *said.must_not_match):
+            patterns.check(pattern)
+    except BadInput as refusal:
+        raise BadInput(what=f"{file}: {refusal}") from None
+    return Skill(
+        said.name,
+        said.description,
+        tuple(dict.fromkeys(word.lower() for word in said.keywords)),
+        body,
+        tuple(said.allowed_tools),
+        said.output_schema,
+        str(file),
+        tuple(said.must_match),
+        tuple(said.must_not_match),
+        said.check,
+    )
 
 
 def _parts(file: Path, text: str) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ from detent.lifecycle import CREW, JOB
 from detent.service import crews as service
 from detent.service import jobs
 from detent.service.crew_moves import quotas as quotas_of
-from detent.service.entities import public_id
+from detent.service.entities import public_id, states_named
 from detent.store.crews import HELD_BY_QUOTA
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_(
     as_json: screen.Json = False,
 ) -> None:
     """List crews, the newest first."""
-    states = service.states_named(state or [])
+    states = states_named(CREW, state or [])
 
     async def read(store: Store, tenant_id: int) -> tuple[list[dict[str, Any]], int]:
         return await service.listed(store, tenant_id, states=states, inside=all, limit=limit), await store.now()

@@ -28,9 +28,8 @@ def bar(said: Said | None, now: int) -> str | None:
     """
     if said is None:
         return None
-    full = int(said.fraction * BAR)
     words = f"  {said.text}" if said.text else ""
-    return f"{'█' * full}{'░' * (BAR - full)} {said.fraction * 100:.3g} %{words} ({screen.ago(said.at, now)})"
+    return f"{screen.bar(said.fraction, BAR)} {said.fraction * 100:.3g} %{words} ({screen.ago(said.at, now)})"
 
 
 def waiting(waits_for: str | None, run_at: int, now: int) -> str | None:

@@ -22,6 +22,7 @@ from detent.errors import BadInput, DetentError
 
 COMMANDS = {
     "run": Entry("detent.cli.run:run", "Carry out a flow file here and now, and tell what became of it."),
+    "agent": Entry("detent.cli.agent:agent", "Ask an agent here and now, and see what it says and costs."),
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
     "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
@@ -42,6 +43,8 @@ COMMANDS = {
     "queues": Entry("detent.cli.queues:app", "See what waits in the queues; pause, resume and limit them."),
     "limits": Entry("detent.cli.limits:app", "See the limits of jobs and queues, and what waits behind them."),
     "breakers": Entry("detent.cli.breakers:app", "See what is held back because something fails; reset it."),
+    "budgets": Entry("detent.cli.budgets:app", "See what may be spent on models and what is; give more."),
+    "cost": Entry("detent.cli.cost:cost", "Show what was spent on models, by model, tenant, flow or day."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),
@@ -49,6 +52,7 @@ COMMANDS = {
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),
     "flows": Entry("detent.cli.flows:app", "Check and draw flow files; their JSON Schema."),
+    "agents": Entry("detent.cli.agents:app", "See the agent jobs, what was chosen for them, and the record of each."),
     "skills": Entry("detent.cli.skills:app", "See what agents are good at, and which skill a task goes to."),
     "tools": Entry("detent.cli.tools:app", "See the tools of detent.toml, and check that they could run here."),
     "lifecycles": Entry("detent.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),

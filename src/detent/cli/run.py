@@ -198,7 +198,7 @@ class _Run:
 
         view, left = FlowView(store, ref, app.tenant_id), None
         if not self._wanted.hold:
-            _let_only_trouble_through()
+            let_only_trouble_through()
             left = await Session(app, store, view, showing(self._wanted.as_json), self._manner).carry_out()
         found = await flow_report.report(store, view)
         written = await flow_report.last_output(store, view) if found.word == "failed" else []
@@ -221,7 +221,7 @@ class _Run:
         return INTERRUPTED if left is Left.STOPPED else FAILED
 
 
-def _let_only_trouble_through() -> None:
+def let_only_trouble_through() -> None:
     """What becomes of steps is shown already; that the database is out of reach, or a handler does not end, is not."""
 
     def is_trouble(record: logging.LogRecord) -> bool:

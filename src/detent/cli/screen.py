@@ -143,6 +143,16 @@ def size(count: int) -> str:
     return f"{count / (1 << 20):,.1f} MiB" if count >= 1 << 20 else f"{count / (1 << 10):.1f} KiB"
 
 
+def bar(fraction: float, width: int) -> str:
+    """A bar that is filled so far.
+
+    >>> bar(0.42, 20), bar(7, 3)
+    ('████████░░░░░░░░░░░░', '███')
+    """
+    full = min(max(int(fraction * width), 0), width)
+    return f"{'█' * full}{'░' * (width - full)}"
+
+
 def survive_any_encoding() -> None:
     """A terminal that lacks a sign shows its code instead; printing never fails."""
     for stream in (sys.stdout, sys.stderr):

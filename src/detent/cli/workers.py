@@ -12,7 +12,7 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_
 from detent.lifecycle import JOB, WORKER
 from detent.service import events as event_service
 from detent.service import workers as service
-from detent.service.entities import actor_name, public_id
+from detent.service.entities import actor_name, public_id, states_named
 from detent.store.records import WorkerFilter
 from detent.store.worker_list import ALIVE
 
@@ -52,7 +52,7 @@ def list_(
     as_json: screen.Json = False,
 ) -> None:
     """List the workers that have not ended, the newest first: what they serve, what they do, when they were seen."""
-    states = service.states_named(state or []) or (None if every else ALIVE)
+    states = states_named(WORKER, state or []) or (None if every else ALIVE)
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Page, int]:
         return await service.page(

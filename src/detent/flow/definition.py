@@ -61,7 +61,7 @@ def _dollars(value: object) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("write an amount of dollars, such as 2.00")
     amount = Decimal(str(value))
-    if not 0 <= amount <= 1_000_000 or amount != round(amount, 6):
+    if amount.is_nan() or not 0 <= amount <= 1_000_000 or amount != round(amount, 6):
         raise ValueError("an amount lies between 0 and 1,000,000 dollars, with at most six digits after the point")
     return amount
 

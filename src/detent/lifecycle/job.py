@@ -106,6 +106,6 @@ JOB = Lifecycle(
         ),
     ),
     pairs=(("claim", "start"),),
-    linked=("parent_id", "limit_key", "step_id", "crew_id", "tree_id"),
+    linked=("parent_id", "limit_key", "step_id", "crew_id", "tree_id", "kind"),
     notes=(Note("compensate", "job_compensated"),),
 )

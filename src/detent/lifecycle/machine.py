@@ -149,6 +149,7 @@ class Change(NamedTuple):
     step_id: int | None = None
     crew_id: int | None = None
     tree_id: int | None = None
+    kind: str | None = None
 
     @property
     def next_epoch(self) -> int:

@@ -71,10 +71,10 @@ class Kept:
         lines = (harmless(line).strip() for line in self._head[:LOOK_BACK].decode("utf-8", "replace").splitlines())
         return next((line for line in lines if line), "")
 
-    def last_lines(self, count: int) -> list[str]:
-        """The last lines that say something, made harmless for a terminal."""
+    def last_lines(self, count: int, cleared: Callable[[str], str] = str) -> list[str]:
+        """The last lines that say something, made harmless for a terminal; `cleared` takes out what nobody may see."""
         end = bytes((self._tail if len(self._tail) > LOOK_BACK else self._head + self._tail)[-LOOK_BACK:])
-        lines = (harmless(line).strip() for line in reversed(end.decode("utf-8", "replace").splitlines()))
+        lines = (harmless(line).strip() for line in reversed(cleared(end.decode("utf-8", "replace")).splitlines()))
         said = [line for line in lines if line][:count]
         return said[::-1]
 

@@ -16,6 +16,7 @@ from detent.flow import crew_plan
 from detent.flow.crew_plan import Ending, Share
 from detent.lifecycle import CREW, JOB, Change, decide, insist
 from detent.lifecycle.crew import RUNNING
+from detent.service import agent_moves
 from detent.service.blobs import whole
 from detent.service.entities import public_id, resolve
 from detent.store import Blob, NewJob, Store, Transaction
@@ -198,7 +199,9 @@ async def _cancel_shares(
         if not jobs:
             return
         why = reason or "its crew was cancelled"
-        await tx.apply([insist(decide(JOB, job, "cancel", reason=why, cause=cause, actor=actor)) for job in jobs])
+        changes = [insist(decide(JOB, job, "cancel", reason=why, cause=cause, actor=actor)) for job in jobs]
+        late = {change.id for change in await tx.apply(changes)}
+        await agent_moves.settled(tx, [change for change in changes if change.id not in late])
     raise LeaseLost(lifecycle=CREW.name, id=cause, trigger="cancel")
 
 

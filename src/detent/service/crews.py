@@ -190,16 +190,6 @@ async def find(store: Store | Transaction, tenant_id: int, id: str) -> Row:
     return row
 
 
-def states_named(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The states people named; none named means all."""
-    wanted = [name.strip().upper() for text in names for name in text.split(",")]
-    declared = [state.name for state in CREW.states]
-    for name in wanted:
-        if name not in declared:
-            raise BadInput(what=f"a crew is never {name!r}; it is one of: {', '.join(declared)}")
-    return tuple(dict.fromkeys(wanted)) or None
-
-
 async def listed(
     store: Store, tenant_id: int, *, states: Sequence[str] | None = None, inside: bool = False, limit: int = 50
 ) -> list[Row]:

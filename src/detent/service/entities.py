@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,6 +37,17 @@ def resolve(public_id: str) -> Reference:
 def unknown(public_id: str) -> NotFound:
     """That nothing has this id, which may also be mistyped: it carries a checksum."""
     return NotFound(what="entity", id=repr(public_id), listing="detent events list")
+
+
+def states_named(lifecycle: Lifecycle, names: Sequence[str]) -> tuple[str, ...] | None:
+    """The states people named, in any case and with commas if they like; none named means all."""
+    wanted = [name.strip().upper() for text in names for name in text.split(",")]
+    declared = [state.name for state in lifecycle.states]
+    for name in wanted:
+        if name not in declared:
+            one = f"{'an' if lifecycle.name[0] in 'aeiou' else 'a'} {lifecycle.name}"
+            raise BadInput(what=f"{one} is never {name!r}; it is one of: {', '.join(declared)}")
+    return tuple(dict.fromkeys(wanted)) or None
 
 
 @lru_cache(maxsize=10_000)

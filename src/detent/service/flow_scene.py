@@ -17,6 +17,7 @@ from detent.flow.phase import Phase, phases
 from detent.flow.plan import looking
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, insist
+from detent.service import agent_moves
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.seat import Seat
 from detent.store import Blob, NewJob
@@ -153,6 +154,8 @@ class Scene:
         changes, self.changes = self.changes, []
         if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
             raise Moved
+        if agent_moves.concerned(changes):
+            await agent_moves.settled(self.tx, changes)
         jobs, self.jobs = self.jobs, []
         if len(jobs) == 1 and seat is not None and seat.is_for(jobs[0]):
             await seat.take(self.tx, jobs[0])

@@ -6,6 +6,8 @@ hundred thousand jobs keeps nobody waiting, and no job is held by one that has b
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 from detent.breaker import hold_of
@@ -24,7 +26,7 @@ PATIENCE_US = 5_000_000
 
 
 class Tended(NamedTuple):
-    """What was done for a breaker: how many jobs were let go, and whether there is more to do at once."""
+    """What was done for what holds jobs back: how many jobs were let go, and whether there is more to do at once."""
 
     let_go: int = 0
     more: bool = False
@@ -95,7 +97,12 @@ async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: 
         await tx.amend(BREAKER, [row["id"]], tenant_id, holds=1)
 
     await store.atomically(closed)
+    return await all_gone(partial(tend, store, tenant_id, name))
+
+
+async def all_gone(tend: Callable[[], Awaitable[Tended]]) -> int:
+    """Lets jobs go portion after portion, until there is no more to do at once; returns how many."""
     total = 0
-    while (tended := await tend(store, tenant_id, name)).more:
+    while (tended := await tend()).more:
         total += tended.let_go
     return total + tended.let_go

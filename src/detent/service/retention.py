@@ -28,6 +28,7 @@ RESTS = 4  # times as long as a batch took: a sweep has at most a fifth of the o
 
 SIGNALS_US = 7 * 86_400_000_000  # what was sent this long ago, nobody is going to wait for
 DELIVERIES_US = 30 * 86_400_000_000  # what was told to the outside, or given up, this long ago
+BUDGETS_US = 90 * 86_400_000_000  # of days, and of jobs that are gone; the ledger keeps what was spent
 UNUSED_BLOBS_US = 3_600_000_000  # younger ones may be about to be referred to
 
 FINISHED = (SUCCEEDED.name, CANCELLED.name)
@@ -152,6 +153,8 @@ async def _tidy(store: Store, swept: Swept) -> None:
     swept.signals = await _until_done(lambda: store.forget_signals(sent_before, AT_ONCE))
     told_before = await store.now() - DELIVERIES_US
     await _until_done(lambda: store.forget_deliveries(told_before, AT_ONCE))
+    spent_before = await store.now() - BUDGETS_US
+    await _until_done(lambda: store.forget_budgets(spent_before, AT_ONCE))
     unused_since = await store.now() - UNUSED_BLOBS_US
     swept.blobs = await _until_done(lambda: store.drop_unused_blobs(unused_since, AT_ONCE))
 

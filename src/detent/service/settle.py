@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from detent.errors import FlowBusy, LeaseLost, StoreError
 from detent.lifecycle import Change, Verb
-from detent.service import advance, breakers, crew_moves
+from detent.service import advance, agent_moves, breakers, crew_moves
 from detent.service.flow_scene import Moved
 from detent.service.handover import handed_over
 from detent.service.seat import Seat
@@ -51,10 +51,10 @@ async def settle(
     """The same. The breakers that the jobs had asked are told in the same transaction what came of them. The step that
     comes next begins where the one before it has ended: it takes the seat, or else the claim takes of what is due
     then."""
-    follows = any(change.tree_id for change in changes) or crew_moves.concerned(changes)
-    if not (follows or reports or claim):
+    others = crew_moves.concerned(changes) or agent_moves.concerned(changes)
+    if not (others or reports or claim or any(change.tree_id for change in changes)):
         return Settled(await store.apply(changes))
-    if seat is not None and len(changes) == 1 and not reports and hasattr(store, "hand_over"):
+    if seat is not None and len(changes) == 1 and not (others or reports) and hasattr(store, "hand_over"):
         begun = await handed_over(store, changes[0], _without_result(changes[0]), seat)
         if begun is not None:
             return Settled([], [begun])
@@ -122,6 +122,8 @@ async def _applied(tx: Transaction, changes: Sequence[Change], seat: Seat | None
     late = await tx.apply([_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
+    if agent_moves.concerned(in_time):
+        await agent_moves.settled(tx, in_time)
     if working := [change for change in in_time if change.step_id is not None]:
         await advance.settled(tx, working, seat)
     if crew_moves.concerned(in_time):

@@ -13,13 +13,14 @@ from detent.flow.phase import Phase
 from detent.lifecycle import CREW, Verb
 from detent.lifecycle.crew import COMPLETED
 from detent.service import crew_moves, crews
+from detent.service.agent_moves import SHARE_KIND
 from detent.service.blobs import whole
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row, Scene, flow_of
-from detent.service.step_jobs import PREFIX, retries_of
+from detent.service.step_jobs import attempts_of, retries_of
 from detent.store.protocol import Transaction
 
-SHARE = f"{PREFIX}share"
+SHARE = SHARE_KIND
 """The kind of the jobs that are shares of a step's crew."""
 
 GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
@@ -35,9 +36,9 @@ async def muster(scene: Scene, row: Row) -> str | None:
         return str(error)
     if not task.strip():
         return "its task is empty"
-    attempts = retries_of(scene.kind.name, step) + 1
+    attempts = attempts_of(scene.kind.name, step)
     rules = {"kind": SHARE, "queue": step.queue or "default", "priority": 0, "max_attempts": attempts}
-    asked = {"call": said.call, "tier": step.tier}
+    asked = {"call": said.call, "tier": step.tier, "retries": retries_of(scene.kind.name, step)}
     work = json.dumps({**rules, "on_exhausted": "fail", "arguments": asked, "limit_keys": None})
     scene.move(row, Verb.START)
     await scene.write()

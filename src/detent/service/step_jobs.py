@@ -7,13 +7,14 @@ from typing import Any
 
 from detent.breaker import hold_of
 from detent.flow.definition import Step
+from detent.service.agent_moves import CRASHES
 from detent.service.flow_scene import Row, Scene
 from detent.store import NewJob
 
 PREFIX = "detent."
 """What the kinds of jobs that carry out steps begin with."""
 
-RUN_RETRIES = 2
+RUN_RETRIES, AGENT_RETRIES = 2, 3
 SPARE_ATTEMPTS = 100
 
 EXECUTED = ("tool", "command", "call", "agent")
@@ -25,8 +26,19 @@ def breaker_of(step: Step) -> str | None:
 
 
 def retries_of(kind: str, step: Step) -> int:
-    """How often a step is tried again: as it says, in a run at most three attempts in all if it says nothing."""
-    return step.retries if kind != "run" or "retries" in step.model_fields_set else RUN_RETRIES
+    """How often a step is tried again: as it says. If it says nothing, in a run at most three attempts in all, and what
+    is asked of an agent as often as any agent job."""
+    if "retries" in step.model_fields_set:
+        return step.retries
+    return RUN_RETRIES if kind == "run" else AGENT_RETRIES if step.kind == "agent" else step.retries
+
+
+def attempts_of(kind: str, step: Step) -> int:
+    """How often its job may be started. Where a crash of a worker is not to count, there are some to spare."""
+    if may_be_reviewed(step):
+        return SPARE_ATTEMPTS
+    asks = step.agent is not None or (step.crew is not None and step.crew.call is None)
+    return retries_of(kind, step) + 1 + (CRASHES if asks else 0)
 
 
 def may_be_reviewed(step: Step) -> bool:
@@ -47,7 +59,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
         json.dumps(said, separators=(",", ":")),
         step.queue or scene.flow["queue"] or "default",
         scene.tenant_id,
-        max_attempts=SPARE_ATTEMPTS if may_be_reviewed(step) else retries_of(scene.kind.name, step) + 1,
+        max_attempts=attempts_of(scene.kind.name, step),
         on_exhausted="fail",
         hold_key=breaker_of(step),
         actor=scene.actor.name,

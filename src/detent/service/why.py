@@ -11,16 +11,18 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from detent import ids
+from detent.agent import spending
 from detent.lifecycle import CREW, JOB, WORKER
 from detent.lifecycle.breaker import CLOSED, OPEN
 from detent.lifecycle.job import QUEUED
 from detent.lifecycle.worker import PAUSED
 from detent.moments import LONGEST_US, rfc3339
-from detent.service import breakers, jobs, limits, workers
+from detent.service import breakers, budget_caps, jobs, limits, workers
 from detent.service.entities import public_id
 from detent.service.limits import Limit
 from detent.store import JobFilter, Store
 from detent.store.approvals import Approval
+from detent.store.budgets import Budget
 from detent.store.crews import A_CREW, HELD_BY_QUOTA
 from detent.store.records import HELD_BY_LIMIT, Place
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
@@ -49,6 +51,7 @@ class Cause(StrEnum):
     APPROVAL = "approval"
     LIMIT = "limit"
     BREAKER = "breaker"
+    BUDGET = "budget"
     VERSION = "version"
     HELD = "held"
     BACKOFF = "backoff"
@@ -87,6 +90,7 @@ class Situation(NamedTuple):
     queue_limit: Limit | None = None
     later: tuple[int, ...] = ()
     breaker: Row | None = None
+    budget: Budget | None = None
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
@@ -110,6 +114,7 @@ async def _situation(store: Store, job: Row) -> Situation:
         await limits.of_queue(store, tenant_id, job["queue"]),
         tuple(row["id"] for row in later),
         await breakers.holding(store, job),
+        await budget_caps.holding(store, job),
     )
 
 
@@ -234,6 +239,8 @@ def _held(situation: Situation) -> Reason | None:
         )
     if situation.breaker is not None:
         return _broken(situation, situation.breaker)
+    if situation.budget is not None:
+        return _unpaid(situation, situation.budget)
     return Reason(Cause.HELD, f"it is held back by {job['held_by']}")
 
 
@@ -246,6 +253,14 @@ def _broken(situation: Situation, breaker: Row) -> Reason:
         return Reason(Cause.BREAKER, f"{says}; it cools down before a job may try", breaker["probe_at"], todo)
     trying = "the next job" if breaker["probe_job"] is None else public_id(JOB.name, breaker["probe_job"])
     return Reason(Cause.BREAKER, f"{says}; {trying} tries whether it works", None, todo)
+
+
+def _unpaid(situation: Situation, budget: Budget) -> Reason:
+    todo = budget_caps.command(budget)
+    if spending.may_go(budget, situation.now) != 0:
+        return Reason(Cause.BUDGET, f"{spending.standing(budget)}, and workers let go what fits", None, todo)
+    says = spending.refusal(budget, budget.wanted_micros or 0)
+    return Reason(Cause.BUDGET, says, spending.over_at(budget), todo)
 
 
 def _for_quota(job: Row) -> Reason | None:

@@ -124,16 +124,6 @@ def key_of(id: str) -> int:
     return key
 
 
-def states_named(names: list[str]) -> tuple[str, ...] | None:
-    """The states people named, in any case and with commas if they like; none named means all."""
-    wanted = [name.strip().upper() for text in names for name in text.split(",")]
-    declared = [state.name for state in WORKER.states]
-    for name in wanted:
-        if name not in declared:
-            raise BadInput(what=f"a worker is never {name!r}; it is one of: {', '.join(declared)}")
-    return tuple(dict.fromkeys(wanted)) or None
-
-
 def as_json(row: Row) -> Row:
     """A worker as it is read outside."""
     plain = {name: row[name] for name in ("name", "state", "host", "pid", "workspace_id", "supervisor", "reason")}

@@ -49,6 +49,7 @@ TYPES = {
     "failures": "int",
     "probe_job": "bigint",
     "probe_epoch": "int",
+    "job_seq": "int",
     "payload": "json",
 }
 

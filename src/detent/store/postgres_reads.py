@@ -18,9 +18,10 @@ from detent.store import (
     job_list,
     worker_list,
 )
+from detent.store.agent_verbs import AgentReads
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
-from detent.store.breaker_verbs import BreakerReads
+from detent.store.budget_verbs import BudgetReads
 from detent.store.checkpoints import Checkpoint
 from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
@@ -50,9 +51,10 @@ from detent.store.records import (
 )
 from detent.store.schedules import Schedule
 from detent.store.signals import Signal
+from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(OutboxReads, BreakerReads, CrewReads):
+class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads):
     """The reads."""
 
     _catalogue: Catalogue

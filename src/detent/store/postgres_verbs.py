@@ -20,10 +20,11 @@ from detent.store import (
     postgres_limits,
     postgres_waits,
 )
+from detent.store.agent_verbs import AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.breaker_verbs import BreakerVerbs
+from detent.store.budget_verbs import BudgetVerbs
 from detent.store.checkpoints import Report, Save
 from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
@@ -53,6 +54,7 @@ from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent
 from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
+from detent.store.transcript_verbs import TranscriptVerbs
 from detent.store.turn import Turn
 from detent.store.wakes import wakes
 
@@ -61,7 +63,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages

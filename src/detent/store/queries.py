@@ -19,8 +19,10 @@ from detent.histogram import bucket_sql
 from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
+from detent.store.agents import AUDIT_COLUMNS
 from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.breakers import BREAKER_COLUMNS
+from detent.store.budgets import BUCKET_COLUMNS, BUDGET_COLUMNS, CHARGE_COLUMNS, LOST, OPEN, RELEASED
 from detent.store.checkpoints import CHECKPOINT_COLUMNS
 from detent.store.dialect import SQLITE, Dialect, declared, fill
 from detent.store.guards import literal, literals
@@ -43,18 +45,20 @@ from detent.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
 from detent.store.schedules import SCHEDULE_COLUMNS
 from detent.store.steps import STEP_COLUMNS
 from detent.store.templates import TEMPLATE_COLUMNS
+from detent.store.transcripts import LINE_COLUMNS
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# That no artifact, no result, no checkpoint, no step and no crew refers to a blob.
+# That no artifact, no result, no checkpoint, no step, no crew and no transcript refers to a blob.
 _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
     "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash) AND "
     "NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.tenant_id = blobs.tenant_id AND c.hash = blobs.hash) AND "
     "NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.tenant_id = blobs.tenant_id AND s.output_hash = blobs.hash) AND "
-    "NOT EXISTS (SELECT 1 FROM crews AS w WHERE w.tenant_id = blobs.tenant_id AND w.result_hash = blobs.hash)"
+    "NOT EXISTS (SELECT 1 FROM crews AS w WHERE w.tenant_id = blobs.tenant_id AND w.result_hash = blobs.hash) AND "
+    "NOT EXISTS (SELECT 1 FROM transcripts AS t WHERE t.tenant_id = blobs.tenant_id AND t.hash = blobs.hash)"
 )
 
 # One text, two statements: a claim, and a claim that starts the jobs in the same write.
@@ -89,7 +93,15 @@ _WORDS = {
     "outbox_columns": ", ".join(OUTBOX_COLUMNS),
     "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
+    "audit_columns": ", ".join(AUDIT_COLUMNS),
     "breaker_columns": ", ".join(BREAKER_COLUMNS),
+    "budget_columns": ", ".join(BUDGET_COLUMNS),
+    "charge_columns": ", ".join(CHARGE_COLUMNS),
+    "charge_open": literal(OPEN),
+    "charge_lost": literal(LOST),
+    "charge_released": literal(RELEASED),
+    "bucket_columns": ", ".join(BUCKET_COLUMNS),
+    "line_columns": ", ".join(LINE_COLUMNS),
     "job_columns": ", ".join(JOB_COLUMNS),
     "jobs_columns": ", ".join(f"jobs.{column}" for column in JOB_COLUMNS),
     "notes": literals(note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes),
@@ -121,7 +133,8 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        shared = [_read(f"{name}.sql") for name in ("shared", "flows", "outbox", "breakers", "crews", dialect.name)]
+        files = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", dialect.name)
+        shared = [_read(f"{name}.sql") for name in files]
         self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")

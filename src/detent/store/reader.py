@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Lifecycle
+from detent.store.agents import AgentAudit
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breakers import BreakerView, Row, Watched
+from detent.store.budgets import Bucket, BudgetView, Charge, Cost
 from detent.store.checkpoints import Checkpoint
 from detent.store.crews import InLine, Quota
 from detent.store.digest import Digest
@@ -36,6 +38,7 @@ from detent.store.schedules import Schedule
 from detent.store.signals import Signal
 from detent.store.steps import FlowFilter, Output
 from detent.store.templates import Template
+from detent.store.transcripts import Line
 
 
 class Reader(Protocol):
@@ -158,6 +161,11 @@ class Reader(Protocol):
 
     async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
         """What the steps of a job have left, in the order they did; that of another tenant's job is not shown."""
+        ...
+
+    async def transcript(self, tenant_id: int, job: int) -> list[Line]:
+        """What was said in the conversations of a job, by round and place; that of another tenant's job is not
+        shown."""
         ...
 
     async def unfinished_children(self, tenant_id: int, jobs: Sequence[int]) -> list[int]:
@@ -335,6 +343,48 @@ class Reader(Protocol):
         """Whether a job in the queue of the tenant is held by exactly that name."""
         ...
 
+    async def budget(self, tenant_id: int, owner: int) -> BudgetView | None:
+        """A budget by what it is for, with how many jobs in the queue it holds back; none if there is none of the
+        tenant."""
+        ...
+
+    async def budgets(self, tenant_id: int, *, scope: str | None = None, limit: int = 100) -> list[BudgetView]:
+        """A tenant's budgets, each with how many jobs in the queue it holds back: that of the tenant first, then those
+        of days and then the others, the newest first; of one scope or of any, at most so many."""
+        ...
+
+    async def next_hold(self, after: tuple[int, str] = ...) -> tuple[int, str] | None:
+        """The tenant and the name by which jobs in its queues are held, other than by limits, that comes next after
+        another; none after the last. Read on from each, every one comes once."""
+        ...
+
+    async def charge(self, id: int) -> Charge | None:
+        """A call in the ledger by its key."""
+        ...
+
+    async def open_charges(self, job: int, call: str | None = None) -> list[Charge]:
+        """The calls of a job that are under way: all, or the one of that name."""
+        ...
+
+    async def charges(
+        self, tenant_id: int, *, job: int | None = None, state: str | None = None, limit: int = 100
+    ) -> list[Charge]:
+        """A tenant's calls, the newest first: of one job or of all, in one state or in any."""
+        ...
+
+    async def abandoned_charges(self, limit: int) -> list[Charge]:
+        """Calls that are said to be under way though their job has ended or is gone, at most so many."""
+        ...
+
+    async def costs(self, by: str, tenant_id: int | None, since: int = 0, limit: int = 1000) -> list[Cost]:
+        """What was spent on calls that were begun since then, the most first: by `model`, `tenant`, `flow` or `day`, of
+        one tenant or of all. What is lost counts as spent, and is told apart; what was released is left out."""
+        ...
+
+    async def bucket(self, provider: str, model: str) -> Bucket | None:
+        """How many tokens the fleet has asked a model for; none if that was never counted."""
+        ...
+
     async def crew_by_key(self, tenant_id: int, key: str) -> int | None:
         """The crew of a tenant that was made under that key; none if none was."""
         ...
@@ -387,6 +437,28 @@ class Reader(Protocol):
     async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
         """Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so
         many."""
+        ...
+
+    async def agents_of_jobs(self, jobs: Sequence[int]) -> list[dict[str, Any]]:
+        """The whole rows of the agent jobs that these jobs carry out, in the order they were made."""
+        ...
+
+    async def agents(
+        self, tenant_id: int, *, states: Sequence[str] | None = None, after: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """A tenant's agent jobs, the newest first: of these states if any are named; after that key, at most so
+        many."""
+        ...
+
+    async def agents_left_behind(self, limit: int) -> list[dict[str, Any]]:
+        """Agent jobs that have not ended although the job that carries them out has, or is gone; at most so many."""
+        ...
+
+    async def agent_audits(
+        self, tenant_id: int, *, agent: int | None = None, after: int | None = None, limit: int = 100
+    ) -> list[AgentAudit]:
+        """The records of a tenant's agent jobs that have ended, the newest first: all, or that of one; after that key,
+        at most so many."""
         ...
 
     async def log_end(self) -> str:

@@ -130,7 +130,7 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "workstream": _OF_FLOWS | {"max_retries", "forked_from"},
     "workstream-step": _OF_STEPS,
     "breaker": frozenset({"name", "failure_threshold", "success_threshold", "cooldown_us"}),
-    "agent": frozenset({"description", "max_retries"}),
+    "agent": frozenset({"description", "max_retries", "job_id", "retry_base_ms"}),
 }
 
 
@@ -149,6 +149,7 @@ AMENDABLE: dict[str, frozenset[str]] = {
             *("probe_job", "probe_epoch", "candidate", "candidate_queue", "candidate_at", "holds"),
         }
     ),
+    "agent": frozenset({"skill", "tier", "provider", "model", "reasons"}),
 }
 """What is known of entities beside their moves, and may be set without one."""
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.agent_verbs import AgentReads, AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.breaker_verbs import BreakerReads, BreakerVerbs
+from detent.store.budget_verbs import BudgetReads, BudgetVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
@@ -47,12 +48,13 @@ from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
+from detent.store.transcript_verbs import TranscriptReads, TranscriptVerbs
 from detent.store.turn import Turn
 
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, BreakerReads, CrewReads):
+class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads):
     """The reads."""
 
     @abstractmethod
@@ -208,7 +210,7 @@ class SqliteReads(OutboxReads, BreakerReads, CrewReads):
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, BreakerVerbs, CrewVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
     """The reads and the writes."""
 
     tally: Tally

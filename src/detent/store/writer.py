@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
+from detent.store.agents import AgentAudit, Spent
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.breakers import Row
+from detent.store.budgets import Bucket, Budget, Closed, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import (
@@ -27,6 +29,7 @@ from detent.store.schedules import Planner, Schedule
 from detent.store.signals import NewSignal, Sent
 from detent.store.steps import NewGate
 from detent.store.templates import NewTemplate, Template
+from detent.store.transcripts import NewLine
 
 
 class Writer(Protocol):
@@ -163,8 +166,9 @@ class Writer(Protocol):
         ...
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
-        """Drops blobs that were first kept before that time and that no result, artifact or checkpoint refers to, the
-        oldest first, at most so many; returns how many. One that somebody is about to refer to stays."""
+        """Drops blobs that were first kept before that time and that no result, artifact, checkpoint or transcript
+        refers to, the oldest first, at most so many; returns how many. One that somebody is about to refer to
+        stays."""
         ...
 
     async def create(
@@ -200,6 +204,11 @@ class Writer(Protocol):
     async def put_template(self, template: NewTemplate) -> Template:
         """Keeps a definition as the next version of its name; the same as the newest one is that, and nothing is
         kept."""
+        ...
+
+    async def say(self, job: Job, lines: Sequence[NewLine]) -> bool:
+        """Keeps messages of a job's conversation in their places, each content once for a tenant. It tells whether the
+        job was still held; of one that is not, nothing is kept. What was said at a place before stands."""
         ...
 
     async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
@@ -240,6 +249,42 @@ class Writer(Protocol):
         """Drops deliveries that ended before that time, at most so many; returns how many."""
         ...
 
+    async def make_budgets(self, budgets: Sequence[NewBudget]) -> None:
+        """Makes those of these budgets that are not there yet; the others stay as they are."""
+        ...
+
+    async def lock_budgets(self, tenant_id: int, owners: Sequence[int]) -> list[Budget]:
+        """In a transaction: those of these budgets that are there, which nobody else changes until it is over."""
+        ...
+
+    async def keep_budget(self, budget: Budget) -> None:
+        """Keeps the cap of a budget and what was noted about it. The sums stay as they are: only calls change them."""
+        ...
+
+    async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
+        """Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many;
+        returns how many. One that has something reserved stays."""
+        ...
+
+    async def open_charge(self, charge: NewCharge) -> int:
+        """Enters a call into the ledger, and reserves its ceiling in the budgets it counts against; returns its key. A
+        call of that job and name that is under way is not entered again: its key is returned."""
+        ...
+
+    async def close_charge(self, id: int, closing: Closing) -> Closed | None:
+        """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. Returns it,
+        and its budgets as they stand then. None if it is not under way: nothing changes."""
+        ...
+
+    async def lock_bucket(self, provider: str, model: str) -> Bucket:
+        """In a transaction: the tokens of a model, which nobody else changes until it is over; made when first asked
+        for."""
+        ...
+
+    async def keep_bucket(self, bucket: Bucket) -> None:
+        """Keeps how the tokens of a model stand."""
+        ...
+
     async def set_quotas(self, tenant_id: int, most: Mapping[int, int]) -> None:
         """From now on a tenant's crews of these depths may have so many workers at once."""
         ...
@@ -251,6 +296,20 @@ class Writer(Protocol):
     async def wake_for_crews(self, jobs: Sequence[int], crews: Sequence[int]) -> int:
         """Those of these jobs that wait for one of these crews are due; returns how many. What holds one back still
         does."""
+        ...
+
+    async def still_claimed(self, job: Job) -> bool:
+        """In a transaction: whether a job is running under the claim it was returned by, and its lease is not over. If
+        so, nobody takes it away before the transaction is."""
+        ...
+
+    async def note_call(self, job: int, spent: Spent) -> None:
+        """Adds what a call to a model came to to the agent job that this job carries out; what was said last stays. The
+        same call a second time adds nothing. It is no move, and no event."""
+        ...
+
+    async def put_agent_audit(self, audit: AgentAudit) -> None:
+        """Keeps the record of an agent job that has ended. There is one: what is there already stands."""
         ...
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from detent import ids
 from detent.breaker import Breaker
@@ -13,11 +13,13 @@ from detent.moments import Span
 from detent.outcomes import PermanentError
 from detent.process.tool import Tools
 from detent.schedule import tick_of
-from detent.store import Artifact, Job
+from detent.store import Artifact, Job, Store
 from detent.worker.breaker_gate import Gate
 from detent.worker.shelf import Content, Keeps
 from detent.worker.steps import Steps
 from detent.worker.waits import Child, Desk, Spawnable, Waits
+
+T = TypeVar("T")
 
 
 class Context:
@@ -180,15 +182,22 @@ class Context:
         return self._waiting.wait_for_event(name, timeout)
 
     def wait_for_approval(
-        self, question: str, *, by: str | None = None, expires: Span | None = None, details: Any = None
+        self,
+        question: str,
+        *,
+        by: str | None = None,
+        expires: Span | None = None,
+        details: Any = None,
+        name: str | None = None,
     ) -> Any:
         """Asks people, and goes on with an `Approved` once somebody has approved; `details` are what they are shown
         beside the question, `by` is whom it is for. Until then the job holds nothing. It raises `ApprovalRejected`, or
-        `ApprovalExpired` when nobody decided in time.
+        `ApprovalExpired` when nobody decided in time. A handler finds its questions again by their order, or by the
+        `name` it gives one.
 
         >>> # approved = await ctx.wait_for_approval("Ship release 1.2?", by="ops", expires="24h")
         """
-        return self._waiting.wait_for_approval(question, by, expires, details)
+        return self._waiting.wait_for_approval(question, by, expires, details, name)
 
     @property
     def _waiting(self) -> Waits:
@@ -216,6 +225,17 @@ class Context:
         if self._desk is None:
             raise PermanentError("in a process of its own a handler runs no tools; leave out isolation='process'")
         return self._desk.tools
+
+    @property
+    def job(self) -> Job:
+        """For the worker: the job as it was claimed."""
+        return self._job
+
+    async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
+        """For the worker: asks the store, as often as it takes while the job is held."""
+        if self._desk is None:
+            raise PermanentError("in a process of its own a handler has no store; leave out isolation='process'")
+        return await self._desk.ask(self._job, question)
 
     def request_stop(self) -> None:
         """Called by the worker."""

@@ -4,7 +4,7 @@ Children of a cancelled job are cancelled, and questions of a job that has ended
 does so at once; this is for what a crash left over, and for jobs that their own handlers cancelled. A job that was
 asked to stop, and began to wait before its handler heard of it, is cancelled. Crews move that should have: when their
 time is over, and where no transaction saw to it. A step whose job was ended by somebody who did not tell its flow
-becomes what its job has become.
+becomes what its job has become, and so does an agent job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import time
 
 from detent.errors import StoreError
-from detent.service import children, crew_mend, lost_steps
+from detent.service import agent_moves, children, crew_mend, lost_steps
 from detent.store import Store
 from detent.worker.outage import Outage
 
@@ -40,11 +40,12 @@ class FollowUp:
             await asyncio.sleep(max(BEAT_SECONDS, (time.monotonic() - began) * RESTS))
 
     async def run_once(self) -> int:
-        """Returns how many jobs it ended, steps and crews it moved, and questions it withdrew."""
+        """Returns how many jobs it ended, steps, agent jobs and crews it moved, and questions it withdrew."""
         done = 0
         for tenant_id, job in await self._store.stopped_waits(MOST_AT_ONCE):
             done += await children.cancel_stopped(self._store, tenant_id, job)
         for tenant_id, parent in await self._store.cancelled_parents(MOST_AT_ONCE):
             done += await children.cancel(self._store, tenant_id, parent)
         done += await lost_steps.catch_up(self._store, MOST_AT_ONCE)
+        done += await agent_moves.mend(self._store, MOST_AT_ONCE)
         return done + await crew_mend.mend(self._store) + await self._store.withdraw_approvals()

@@ -10,8 +10,9 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from detent import ids
-from detent.agent.model import Model, OfflineModel
+from detent.agent.conversation import Provider
 from detent.breaker import Breaker
+from detent.budget import micros
 from detent.errors import DetentError
 from detent.flow import expression
 from detent.flow.definition import Step
@@ -20,13 +21,18 @@ from detent.flow.plan import looking
 from detent.job_type import JobType
 from detent.moments import span_us
 from detent.outcomes import PermanentError, TransientError, ValidationError
+from detent.service.agent_moves import AGENT_KIND
+from detent.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETRIES
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
 from detent.service.step_jobs import EXECUTED, PREFIX, SPARE_ATTEMPTS, may_be_reviewed, retries_of
 from detent.store import Store
 from detent.target import Target, load, unwrapped
+from detent.worker.agent_turn import Heard
+from detent.worker.agent_work import AgentWork, Wish
 from detent.worker.context import Context
+from detent.worker.lineup import Lineups
 from detent.worker.tool_step import run_tool, spec_of
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 @dataclass(frozen=True, slots=True)
 class Task:
     """A step to be carried out: its definition with every reference filled in, whether an earlier round of the flow has
-    begun it, and how many attempts it has."""
+    begun it, how many attempts it has, and what an agent is asked as it is written in the file."""
 
     flow: str
     kind: str
@@ -46,6 +52,7 @@ class Task:
     name: str
     again: bool = False
     tries: int = 1
+    written: str = ""
 
 
 Carry = Callable[[Context, Task], Awaitable[Any]]
@@ -57,28 +64,57 @@ class StepKinds:
     def __init__(
         self,
         opened: Callable[[], Awaitable[Store]],
-        model: Model | None = None,
         config: Callable[[], Config] | None = None,
+        provider: Provider | None = None,
+        heard: Heard | None = None,
     ) -> None:
         self._opened = opened
-        self._model = model or OfflineModel()
         self._config = cache(config or _read_config)
+        self._agents = AgentWork(Lineups(self._config, provider), heard)
         self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
 
     def job_types(self) -> dict[str, JobType]:
         """By name, as the worker looks them up."""
         names = [f"{PREFIX}{kind}" for kind in EXECUTED]
         kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
-        return {**kinds, SHARE: JobType.of(self._share, name=SHARE, on_exhausted="fail")}
+        own: dict[str, Callable[..., Any]] = {AGENT_KIND: self._agent, SHARE: self._share}
+        return {**kinds, **{name: JobType.of(work, name=name, on_exhausted="fail") for name, work in own.items()}}
+
+    async def _agent(
+        self,
+        ctx: Context,
+        description: str | None = None,
+        skill: str | None = None,
+        tier: str | None = None,
+        schema: dict[str, Any] | None = None,
+        max_retries: int = USUAL_RETRIES,
+        retry_base_ms: int = USUAL_BASE_MS,
+        budget_micros: int | None = None,
+        **step: Any,
+    ) -> Any:
+        """An agent job that was started by itself, or is a step of a flow."""
+        if description is None:
+            return await self._carry_out(ctx, **step)
+        chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema, "budget_micros": budget_micros}
+        return await self._agents.carry_out(
+            ctx, Wish(description, **chosen, max_retries=max_retries, retry_base_ms=retry_base_ms)
+        )
 
     async def _share(
-        self, ctx: Context, share: int, shares: int, task: str, call: str | None = None, tier: str | None = None
+        self,
+        ctx: Context,
+        share: int,
+        shares: int,
+        task: str,
+        call: str | None = None,
+        tier: str | None = None,
+        retries: int = 0,
     ) -> Any:
         """A share of a crew that is a step: a function does it, or a model is asked."""
         if call is not None:
             return _output(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
-        prompt = f"{task}\n\nYou do share {share + 1} of {shares}."
-        return await ctx.step("reply", partial(_replied, self._model, prompt, tier or "haiku"))
+        whole = f"{task}\n\nYou do share {share + 1} of {shares}."
+        return await self._agents.carry_out(ctx, Wish(whole, tier=tier, max_retries=retries))
 
     async def _carry_out(
         self, ctx: Context, flow: str, template: int, step: str, item: Any = None, again: bool = False
@@ -94,18 +130,20 @@ class StepKinds:
             raise
         except Exception as error:
             if delay := _delay_us(task, ctx.attempt):
-                error.delay_us = delay  # type: ignore[attr-defined]  # read when the job is settled
+                asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
+                error.delay_us = max(delay, asked)  # type: ignore[attr-defined]  # read when the job is settled
             raise
 
     async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any, again: bool) -> Task:
         store = await self._opened()
         whole = await shape(store, ctx.tenant_id, template)
         step, kind = whole.steps[name.partition("[")[0]], whole.flow.kind
+        written = step.agent or ""
         references = list(step.references)
         if references:
             values = await self._values(store, ctx.tenant_id, flow, kind, {one.root for one in references})
             step = _filled(step, looking(values, item))
-        return Task(flow, kind, step, name, again, retries_of(kind, step) + 1)
+        return Task(flow, kind, step, name, again, retries_of(kind, step) + 1, written)
 
     async def _values(self, store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
         """What the references of a step lead to. What came of earlier steps does not change any more."""
@@ -152,20 +190,28 @@ class StepKinds:
         return name
 
     async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
-        """One question to a model. The reply is kept: it is not asked again after a crash."""
-        prompt, tier = expression.as_text(task.step.agent), task.step.tier or "haiku"
-        reply: dict[str, Any] = await ctx.step("reply", partial(_replied, self._model, prompt, tier))
-        return reply
+        """An agent job. It is described by what it is asked, or, if that has become long by what was filled in, by what
+        is written in the file."""
+        step, prompt = task.step, expression.as_text(task.step.agent)
+        short = len(prompt.encode("utf-8", "replace")) <= LONGEST_DESCRIPTION
+        wish = Wish(
+            prompt if short else task.written,
+            prompt,
+            skill=step.skill,
+            tier=step.tier,
+            schema=step.output_schema,
+            max_retries=task.tries - 1,
+            on_open=step.on_open,
+            timeout=step.timeout,
+            budget_micros=None if step.budget_usd is None else micros(step.budget_usd),
+        )
+        return await self._agents.carry_out(ctx, wish)
 
 
 def _read_config() -> Config:
     from detent.config import read
 
     return read()
-
-
-async def _replied(model: Model, prompt: str, tier: str) -> dict[str, Any]:
-    return (await model.reply(prompt, tier))._asdict()
 
 
 async def call(ctx: Context, task: Task) -> Any:
@@ -215,8 +261,8 @@ def _output(said: Any) -> Any:
 
 
 def _seconds(task: Task) -> float | None:
-    """How long a call may take; tools watch their own time, to end what they have started."""
-    limited = task.step.timeout is not None and task.step.kind in ("call", "agent")
+    """How long a call may take; tools and agents watch their own time, to end what they have started."""
+    limited = task.step.timeout is not None and task.step.kind == "call"
     return span_us(task.step.timeout or 0) / 1_000_000 if limited else None
 
 

@@ -138,14 +138,18 @@ class Steps:
         """What is to be kept, where that is written together with something else."""
         return Save(self._job, name, text, version=self.version)
 
+    def save_whole(self, name: str, text: str, code: str | None = None) -> Save:
+        """The same for a text of any length: what is large goes as a blob."""
+        blob = Blob.of(text.encode()) if len(text) > LARGEST_IN_ROW else None
+        return Save(self._job, name, blob.note if blob else text, blob, code, self.version)
+
     async def keep(self, name: str, value: Any, code: str | None = None) -> Any:
         """Keeps a value, and returns it as the next run will see it."""
         return json.loads(await self.keep_text(name, _text(name, value), code))
 
     async def keep_text(self, name: str, text: str, code: str | None = None) -> str:
         """The same with a value as JSON. What another run has kept meanwhile stands."""
-        blob = Blob.of(text.encode()) if len(text) > LARGEST_IN_ROW else None
-        save = Save(self._job, name, blob.note if blob else text, blob, code, self.version)
+        save = self.save_whole(name, text, code)
         if await self._journal.save(save) == save.result:
             return text
         self._recalled = None

@@ -1,7 +1,7 @@
 """One run of a tool for a job: started, listened to, ended, and what its ending means.
 
 A program that ends as expected leaves what it wrote. Any other ending is a failure, and what it wrote is kept with the
-job as the artifacts `stdout` and `stderr`.
+job as the artifacts `stdout` and `stderr`. Of what it wrote, secrets are taken out before anybody keeps or sees it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from detent.agent.redaction import current
 from detent.errors import BadInput
 from detent.outcomes import TransientError
 from detent.process.cages import CageLost, Ending
@@ -109,15 +110,17 @@ def _outcome(spec: ToolSpec, ending: Ending, output: Output, seconds: float) -> 
 
 
 def _last_words(output: Output) -> str:
-    lines = output.stderr.last_lines(LAST_LINES) or output.stdout.last_lines(LAST_LINES)
+    cleared = current().text
+    lines = output.stderr.last_lines(LAST_LINES, cleared) or output.stdout.last_lines(LAST_LINES, cleared)
     return f": {' | '.join(lines)}" if lines else ""
 
 
 def _result(ending: Ending, output: Output, seconds: float) -> dict[str, Any]:
-    stdout = output.stdout.text
+    cleared = current().text
+    stdout = cleared(output.stdout.text)
     return {
         "stdout": stdout,
-        "stderr": output.stderr.text,
+        "stderr": cleared(output.stderr.text),
         "exit_code": ending.code,
         "json": None if output.stdout.cut else parsed(stdout),
         "seconds": round(seconds, 6),
@@ -144,8 +147,9 @@ def _refuse(constant: str) -> None:
 
 
 async def _keep(ctx: Context, output: Output) -> None:
-    await ctx.keep("stdout", output.stdout.content, TEXT)
-    await ctx.keep("stderr", output.stderr.content, TEXT)
+    cleared = current().content
+    await ctx.keep("stdout", cleared(output.stdout.content), TEXT)
+    await ctx.keep("stderr", cleared(output.stderr.content), TEXT)
 
 
 # --- while it runs
@@ -160,7 +164,7 @@ async def _told(ctx: Context, output: Output) -> AsyncIterator[None]:
     def tell() -> None:
         nonlocal timer
         timer = None
-        for line in latest.last_lines(1):
+        for line in latest.last_lines(1, current().text):
             ctx.progress(0.0, line)
 
     def heard(kept: Kept) -> None:

@@ -44,8 +44,8 @@ def spec_of(step: Step, config: Config) -> ToolSpec:
     """What a step runs, whose references are filled in: what it says wins over the profile of its tool. What cannot be
     run is a `PermanentError`. Of this process's environment it gets little more than PATH, and what the profile
     lists."""
-    profile = None if step.tool is None else _profile(step.tool, config)
-    usual = _of_profile(profile, config) if profile is not None else {}
+    tool = None if step.tool is None else profile(step.tool, config)
+    usual = _of_profile(tool, config) if tool is not None else {}
     said = {
         "cwd": None if step.cwd is None else as_text(step.cwd),
         "timeout_us": None if step.timeout is None else span_us(step.timeout),
@@ -53,16 +53,24 @@ def spec_of(step: Step, config: Config) -> ToolSpec:
         "idempotent": step.idempotent,
     }
     return ToolSpec(
-        argv=tuple(as_text(part) for part in _argv(step, profile)),
+        argv=tuple(as_text(part) for part in _argv(step, tool)),
         label=step.id,
         tries=step.retries + 1,
-        env={**passed_on(profile.env if profile else ()), **_own(step.env)},
+        env={**passed_on(tool.env if tool else ()), **_own(step.env)},
         stdin=b"" if step.stdin is None else _encoded(as_text(step.stdin)),
         **{**usual, **{name: value for name, value in said.items() if value is not None}},
     )
 
 
-def _profile(name: str, config: Config) -> Tool:
+def spec_for(name: str, config: Config, argv: tuple[str, ...] = (), stdin: bytes = b"") -> ToolSpec:
+    """What is run for the profile of a tool with these arguments more, where no step says otherwise."""
+    tool = profile(name, config)
+    command = (*tool.command, *argv)
+    return ToolSpec(command, name, passed_on(tool.env), stdin=stdin, **_of_profile(tool, config))
+
+
+def profile(name: str, config: Config) -> Tool:
+    """A profile by its name; one that is not there is a `PermanentError`."""
     found = config.tools.get(name)
     if found is None:
         known = ", ".join(sorted(config.tools)) or "none"

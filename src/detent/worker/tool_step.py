@@ -18,7 +18,7 @@ from detent.worker.context import Context
 from detent.worker.tool_run import Outcome, one_run
 from detent.worker.tool_spec import ToolSpec, spec_of
 
-__all__ = ["ToolSpec", "run_tool", "spec_of"]
+__all__ = ["ToolSpec", "reviewed", "run_tool", "spec_of"]
 
 LONGEST_COMMAND = 2_000
 
@@ -31,24 +31,27 @@ async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
     program over its time raises `TimeoutError`, one that cannot be started `PermanentError`. Cancelled, it ends the
     program with all it has started.
     """
-    outcome = await one_run(ctx, spec) if spec.idempotent else await _reviewed(ctx, spec)
+    outcome = await one_run(ctx, spec) if spec.idempotent else await reviewed(ctx, spec)
     if outcome.failure is not None:
         raise (TransientError if outcome.retry else PermanentError)(outcome.failure)
     return outcome.result or {}
 
 
-async def _reviewed(ctx: Context, spec: ToolSpec) -> Outcome:
+async def reviewed(ctx: Context, spec: ToolSpec, name: str = "") -> Outcome:
     """What came of the one run that there is; of another one if people want it, or if the last is known to have failed
-    and may be tried again."""
+    and may be tried again. In a job that runs several, each has a name."""
+    of = f" {name}" if name else ""
     failures = 0
     for number in count(1):
         again = f" again ({number})" if number > 1 else ""
         fresh: list[int] = []
-        since = await ctx.step(f"started{again}", _mark, ctx, fresh)
-        outcome = await (_kept_run(ctx, spec, f"ended{again}") if fresh else _before(ctx, f"ended{again}"))
+        since = await ctx.step(f"started{of}{again}", _mark, ctx, fresh)
+        ended = f"ended{of}{again}"
+        outcome = await (_kept_run(ctx, spec, ended) if fresh else _before(ctx, ended))
         if outcome is None or not outcome.known:
             how = None if outcome is None else outcome.failure
-            await ctx.wait_for_approval(_question(spec, since), by=spec.review_by, details=_details(spec, since, how))
+            details, asked = _details(spec, since, how), f"review{of}{again}" if name else None
+            await ctx.wait_for_approval(_question(spec, since), by=spec.review_by, details=details, name=asked)
             continue
         failures += 1
         if not outcome.retry or failures >= spec.tries:

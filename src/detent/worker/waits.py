@@ -76,6 +76,8 @@ class Waits:
         name = self._steps.own_name(f"event {event}", None)
         return self._steps.waiting(self._signals.wait(name, event, timeout))
 
-    def wait_for_approval(self, question: str, by: str | None, expires: Span | None, details: Any) -> Any:
-        name = self._steps.own_name("approval", None)
+    def wait_for_approval(
+        self, question: str, by: str | None, expires: Span | None, details: Any, named: str | None
+    ) -> Any:
+        name = self._steps.own_name("approval", named)
         return self._steps.waiting(self._approvals.wait(name, question, by, expires, details))

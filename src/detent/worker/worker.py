@@ -37,6 +37,7 @@ from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.breaker_gate import Gate
 from detent.worker.breaker_watch import BreakerWatch
+from detent.worker.budget_watch import BudgetWatch
 from detent.worker.courier import Courier
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
@@ -138,7 +139,8 @@ class Worker:
         self._flows = FlowWatch(self._store, self._outage)
         self._courier = Courier(self._store, self._outage, self._chance)
         self._breaker_watch = BreakerWatch(self._store, self._look_again, self._outage)
-        watching = (self._flows.run(), self._breaker_watch.run())
+        self._budget_watch = BudgetWatch(self._store, self._look_again, self._outage)
+        watching = (self._flows.run(), self._breaker_watch.run(), self._budget_watch.run())
         mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), *watching)
         seeing = (self._beat(), self._watch(), self._bear())
         chores = (*mending, *seeing, self._prune(), self._schedule(), self._courier.run(), flushing(self._store))
@@ -329,8 +331,9 @@ class Worker:
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:
-        """Whether no limit and no breaker has let a job go since the last claim was sent, nor does now."""
+        """Whether no limit, no breaker and no budget has let a job go since the last claim was sent, nor does now."""
         await self._breaker_watch.look()
+        await self._budget_watch.look()
         await self._pump.look()
         return not self._changed.is_set()
 

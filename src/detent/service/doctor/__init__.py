@@ -22,6 +22,7 @@ from detent.service.doctor import (
     misplaced,
     no_question,
     no_timer,
+    open_call,
     orphan_element,
     orphan_flow,
     orphaned_children,
@@ -74,4 +75,5 @@ STORE_CHECKS: tuple[StoreCheck, ...] = (
     orphaned_lease.CHECK,
     orphaned_children.CHECK,
     stuck_job.CHECK,
+    open_call.CHECK,
 )

@@ -175,6 +175,16 @@ UPDATE breakers SET {moves}, failures = 0, successes = 0, opened_at = NULL, prob
     candidate = NULL
 {applies};
 
+-- name: agent.success
+-- The state it leaves becomes part of its history.
+UPDATE agent_jobs SET {moves}, state_history = coalesce(:state_history, agent_jobs.state_history) {applies};
+
 -- name: agent.retry
--- Not reset between states.
-UPDATE agent_jobs SET {moves}, retry_count = agent_jobs.retry_count + 1 {applies};
+-- Counted, and not reset between states. Which move of its job it follows is kept, so that it follows it once.
+UPDATE agent_jobs SET {moves}, retry_count = agent_jobs.retry_count + 1, job_seq = coalesce(:job_seq, agent_jobs.job_seq),
+    state_history = coalesce(:state_history, agent_jobs.state_history)
+{applies};
+
+-- name: agent.failure
+-- The state it leaves becomes part of its history.
+UPDATE agent_jobs SET {moves}, state_history = coalesce(:state_history, agent_jobs.state_history) {applies};

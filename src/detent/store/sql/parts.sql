@@ -59,3 +59,9 @@ SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.se
         (2, {event job.claim}, {job.claim}, {job.queued}, {job.assigned}),
         (3, {event job.start}, {job.start}, {job.assigned}, {job.running})) AS e(seq, type, trigger, from_state, to_state)
         ON e.seq <= b.seq;
+
+-- name: held_by_budget
+-- How many jobs a budget holds back.
+(SELECT count(*) FROM jobs AS j
+    WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
+        AND j.state = {job.queued})

@@ -1,0 +1,93 @@
+"""What was spent, and on what: the ledger added up by model, tenant, flow or day."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from detent.budget import MICROS, day_name
+from detent.lifecycle import RUN, WORKSTREAM
+from detent.service.entities import public_id
+from detent.store import Store
+from detent.store.budgets import Cost
+
+BY = ("model", "tenant", "flow", "day")
+"""What spending can be added up by."""
+
+NO_FLOW = "no flow"
+
+
+class Line(NamedTuple):
+    """What was spent on one thing, by the name people know it by, and its public id if it has one."""
+
+    name: str
+    id: str | None
+    cost: Cost
+
+
+class Costs(NamedTuple):
+    """Days in their order, everything else with the most first; and all of it together."""
+
+    by: str
+    since: int
+    lines: list[Line]
+    total: Cost
+
+
+async def read(store: Store, tenant_id: int, by: str, since: int) -> Costs:
+    """What a tenant has spent; by tenant, what each of them has."""
+    found = await store.costs(by, None if by == "tenant" else tenant_id, since)
+    names = await _names(store, by, found)
+    lines = [Line(*names[cost.subject], cost) for cost in found]
+    if by == "day":
+        lines.sort(key=lambda line: line.name)
+    return Costs(by, since, lines, _total(found))
+
+
+def _total(found: list[Cost]) -> Cost:
+    sums = [sum(column) for column in zip(*(cost[1:] for cost in found), strict=True)] or [0] * (len(Cost._fields) - 1)
+    return Cost("total", *sums)
+
+
+async def _names(store: Store, by: str, found: list[Cost]) -> dict[str, tuple[str, str | None]]:
+    subjects = [cost.subject for cost in found]
+    if by == "day":
+        return {subject: (day_name(int(subject)), None) for subject in subjects}
+    if by == "tenant":
+        known = {str(tenant.id): tenant.name for tenant in await store.tenants()}
+        return {subject: (known.get(subject, f"tenant {subject}"), None) for subject in subjects}
+    return await _flows(store, subjects) if by == "flow" else {subject: (subject, None) for subject in subjects}
+
+
+async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str | None]]:
+    """A flow that is gone has no name any longer; what was spent outside of flows has never had one."""
+    named: dict[str, tuple[str, str | None]] = {subject: (f"flow {subject}", None) for subject in subjects}
+    for kind in (RUN, WORKSTREAM):
+        rows = await store.rows(kind, [int(subject) for subject in subjects], ("id", "name")) if subjects else []
+        named |= {str(row["id"]): (row["name"] or kind.name, public_id(kind.name, row["id"])) for row in rows}
+    return {**named, "0": (NO_FLOW, None)}
+
+
+def usd(amount: int) -> str:
+    """An amount for programs: exact, and in dollars.
+
+    >>> usd(12_300)
+    '0.012300'
+    """
+    return f"{Decimal(amount) / MICROS:.6f}"
+
+
+def cost_json(cost: Cost) -> dict[str, Any]:
+    """A sum as commands print it."""
+    return {
+        "calls": cost.calls,
+        "lost_calls": cost.lost,
+        "cost_micros": cost.micros,
+        "cost_usd": usd(cost.micros),
+        "lost_micros": cost.lost_micros,
+        "reserved_micros": cost.open_micros,
+        "input_tokens": cost.input_tokens,
+        "output_tokens": cost.output_tokens,
+        "cache_read_tokens": cost.cache_read_tokens,
+        "cache_write_tokens": cost.cache_write_tokens,
+    }

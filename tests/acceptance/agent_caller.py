@@ -1,0 +1,58 @@
+"""Workers for agent jobs, one at a time, each a process of its own that was forked from this one.
+
+Usage: python -m tests.acceptance.agent_caller CONFIG URL NAME LEASE [TWIN]. For every line of its input it begins a
+worker and says its process id; it ends with its input, and its worker with it. The twin `forgets-lost-calls` takes a
+call that was left open by a dead worker for its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+import anthropic  # noqa: F401 - imported here, once for all of them
+
+import detent.provider.choice  # noqa: F401 - the same
+from detent import Detent
+from detent.process.bonds import die_with, run_and_exit
+from detent.service import budgets
+
+
+async def work(config: str, url: str, name: str, lease: str) -> None:
+    await Detent(url, config=config).work(name=name, lease=lease, concurrency=1)
+
+
+def forget_lost_calls() -> None:
+    shipped = budgets.reserve
+
+    async def reserve(store: Any, **given: Any) -> Any:
+        return await shipped(store, **{**given, "epoch": 0})
+
+    budgets.reserve = reserve
+
+
+def begun(arguments: list[str]) -> int:
+    """A worker; the process id of it."""
+    here = os.getpid()
+    child = os.fork()
+    if not child:
+        die_with(here, signal.SIGKILL)
+        run_and_exit(lambda: asyncio.run(work(*arguments)))
+    return child
+
+
+def main(*arguments: str) -> None:
+    *rest, twin = arguments if len(arguments) == 5 else (*arguments, "")
+    if twin:
+        forget_lost_calls()
+    for _ in sys.stdin:
+        print(child := begun(rest), flush=True)
+        os.waitpid(child, 0)
+        print("dead", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,104 @@
+"""`detent agent` and `detent agents` as their users run them, against a server that speaks as providers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detent.agent.prices import cost_micros
+from detent.config import read
+from tests.support.command import Done, environment, run
+from tests.support.llm_server import LlmServer, Say, Status
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+NO_KEYS: dict[str, Any] = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": ""}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    return tmp_path
+
+
+def ask(here: Path, *arguments: str) -> Done:
+    return run("agent", *arguments, "--db", f"sqlite:///{here}/detent.db", cwd=here, **NO_KEYS)
+
+
+def see(here: Path, *arguments: str) -> Done:
+    return run(*arguments, "--db", f"sqlite:///{here}/detent.db", cwd=here, **NO_KEYS)
+
+
+def test_without_a_key_the_offline_model_answers_and_says_so(here: Path) -> None:
+    done = ask(here, "Summarise the changelog")
+    assert (done.returncode, done.stdout) == (0, "[offline model: no provider key is set]\nSummarise the changelog\n")
+    assert "offline-haiku (haiku, documentation) · " in done.stderr
+    assert "answered offline: no provider key is set" in done.stderr
+    (listed,) = json.loads(see(here, "agents", "list", "--json").stdout)["agents"]
+    assert (listed["state"], listed["state_history"]) == ("COMPLETED", ["INIT", "DEFINE_AGENT", "PROCESS", "END"])
+    record = json.loads(see(here, "agents", "audit", listed["id"], "--json").stdout)
+    assert (record["status"], record["job_id"], record["retry_count"]) == ("Completed", listed["id"], 0)
+    shown = see(here, "agents", "show", listed["job_id"]).stdout
+    assert "documentation: 2 for changelog, summarise" in shown
+    assert "success  COMPLETED" in shown
+
+
+@pytest.mark.parametrize("arguments", [[""], [], ["x", "--tier", "huge"], ["x", "--schema", "nowhere.json"]])
+def test_what_cannot_be_asked_is_refused(here: Path, arguments: list[str]) -> None:
+    done = ask(here, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_answer_of_a_form_costs_what_the_server_billed(here: Path) -> None:
+    with LlmServer([Status(500), Say("three"), Say('{"n": 3}')]) as server:
+        (here / "detent.toml").write_text(server.settings())
+        done = ask(here, "Count the tests", "--schema", "schema.json", "--tier", "sonnet", "--json")
+        config = read(here / "detent.toml")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["result"]["json"], said["retry_count"]) == (0, {"n": 3}, 2)
+    billed = [cost_micros("anthropic", bill.model, bill.usage, config) for bill in server.bills]
+    assert (said["cost_micros"], len(server.calls)) == (sum(billed), 3)
+    assert said["cost_micros"] > 0
+
+
+def test_one_that_fails_for_good_ends_with_1_and_why(here: Path) -> None:
+    with LlmServer(lambda call: Status(500)) as server:
+        (here / "detent.toml").write_text(server.settings())
+        done = ask(here, "Fix it", "--max-retries", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is FAILED: PermanentError: System failure: " in done.stderr
+
+
+def test_one_without_money_is_left_and_goes_on_when_it_is_resumed(here: Path) -> None:
+    with LlmServer([Say("mended")]) as server:
+        (here / "detent.toml").write_text(server.settings())
+        done = ask(here, "Fix it", "--budget", "0.000001")
+        assert done.returncode == 1
+        told = done.stderr.strip().splitlines()[-1]
+        assert told.startswith("Give it more with: detent budgets set job_")
+        id, job = told.split()[-1], told.split()[7]
+        assert see(here, "budgets", "set", job, "1").returncode == 0
+        done = ask(here, "--resume", id)
+    assert (done.returncode, done.stdout, len(server.calls)) == (0, "mended\n", 1)
+
+
+def test_at_a_terminal_the_answer_is_seen_as_it_comes(here: Path) -> None:
+    with LlmServer([Say("word by word")]) as server:
+        (here / "detent.toml").write_text(server.settings())
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "detent", "agent", "Fix it", "--db", f"sqlite:///{here}/detent.db"]
+        done = subprocess.run(
+            command, stdout=theirs, stderr=subprocess.PIPE, cwd=here, env=environment(**NO_KEYS), timeout=60, check=True
+        )
+        seen = os.read(ours, 10_000).decode()
+        os.close(ours)
+        os.close(theirs)
+    assert seen.replace("\r\n", "\n") == "word by word\n"
+    assert b"(haiku, bug_fix)" in done.stderr

@@ -1,0 +1,321 @@
+"""Money in the store: budgets and their sums, the ledger of calls, and the tokens that models take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from detent.lifecycle import JOB
+from detent.store import Store, open_store
+from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
+from detent.store.protocol import Reader, Transaction, Writer
+from tests.conformance.promises import keeps
+from tests.conformance.stage import moved, queued, undone
+from tests.conformance.times import SetClock
+
+OURS = 1
+TODAY = 20_833
+SCOPES = {7: "job", 5: "flow", 0: "tenant", TODAY: "day", TODAY - 1: "day"}
+
+
+def budget(owner: int, cap: int | None = None, tenant_id: int = OURS) -> NewBudget:
+    return NewBudget(tenant_id, owner, SCOPES[owner], f"subject-{owner}", cap, 80, "config")
+
+
+def call(name: str = "turn 1", job: int = 7, ceiling: int = 100, **rest: Any) -> NewCharge:
+    given = {"tree_id": 5, "day": TODAY, "tenant_id": OURS, "provider": "p", "model": "m", **rest}
+    return NewCharge(job_id=job, call=name, ceiling_micros=ceiling, **given)
+
+
+async def four(store: Store) -> None:
+    await store.make_budgets([budget(owner, 1000) for owner in (0, 5, 7, TODAY)])
+
+
+async def sums(store: Store, tenant_id: int = OURS) -> dict[int, tuple[int, int]]:
+    found = [one.budget for one in await store.budgets(tenant_id)]
+    return {one.owner: (one.reserved_micros, one.spent_micros) for one in found}
+
+
+async def entered(store: Store, id: int) -> Charge:
+    found = await store.charge(id)
+    assert found is not None
+    return found
+
+
+@keeps(Writer.make_budgets, "Makes those of these budgets that are not there yet", "the others stay as they are")
+async def test_a_budget_is_made_once(timed: Store, clock: SetClock, other_tenant: int) -> None:
+    await timed.make_budgets([budget(7, 500)])
+    await timed.make_budgets([budget(7, 900), budget(0), budget(7, 900, other_tenant)])
+    (first, second) = [one.budget for one in await timed.budgets(OURS)]
+    assert first[:7] == (OURS, 0, "tenant", "subject-0", None, 80, "config")
+    assert second[:7] == (OURS, 7, "job", "subject-7", 500, 80, "config")
+    assert second[7:] == (0, 0, None, 0, None, None, clock.now, clock.now)
+    assert (await timed.budgets(other_tenant))[0].budget.cap_micros == 900
+
+
+@keeps(
+    Reader.budgets,
+    "A tenant's budgets, each with how many jobs in the queue it holds back",
+    "that of the tenant first, then those of days and then the others, the newest first",
+    "of one scope or of any, at most so many",
+)
+@keeps(
+    Reader.budget,
+    "A budget by what it is for, with how many jobs in the queue it holds back",
+    "none if there is none of the tenant",
+)
+async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant: int) -> None:
+    await store.make_budgets([budget(owner) for owner in SCOPES])
+    await store.make_budgets([budget(5, None, other_tenant)])
+    await queued(store, 2, held_by="budget:job:subject-7")
+    await queued(store, 3, held_by="budget:job:subject-7", tenant_id=other_tenant)
+    ended, *_ = await queued(store, held_by="budget:job:subject-7")
+    await moved(store, JOB, ended, "cancel")
+    found = await store.budgets(OURS)
+    assert [(one.budget.owner, one.held) for one in found] == [(0, 0), (TODAY, 0), (TODAY - 1, 0), (7, 2), (5, 0)]
+    assert await store.budget(OURS, 7) == found[3]
+    assert await store.budget(other_tenant, 7) is None
+    assert [one.budget.owner for one in await store.budgets(OURS, scope="day")] == [TODAY, TODAY - 1]
+    assert len(await store.budgets(OURS, limit=2)) == 2
+
+
+@keeps(
+    Writer.lock_budgets,
+    "In a transaction",
+    "those of these budgets that are there, which nobody else changes until it is over",
+)
+async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_url: str) -> None:
+    await four(store)
+    other, locked = await open_store(database_url, migrate=False), asyncio.Event()
+    seen: list[Any] = []
+
+    async def read_then_reserve() -> None:
+        async with store.transaction() as tx:
+            before = await tx.lock_budgets(OURS, [0, 7, 99])
+            seen.append([one.owner for one in before])
+            locked.set()
+            await asyncio.sleep(0.05)
+            await tx.open_charge(call())
+
+    async def look_meanwhile() -> None:
+        await locked.wait()
+        (after,) = await other.atomically(lambda tx: tx.lock_budgets(OURS, [0]))
+        seen.append(after.reserved_micros)
+
+    await asyncio.gather(read_then_reserve(), look_meanwhile())
+    await other.close()
+    assert seen == [[7, 0], 100]
+
+
+@keeps(
+    Writer.keep_budget,
+    "Keeps the cap of a budget and what was noted about it",
+    "The sums stay as they are",
+    "only calls change them",
+)
+async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> None:
+    await four(store)
+    stale = (await store.budgets(OURS, scope="job"))[0].budget
+    await store.open_charge(call())
+    noted = {"warned_at": 3, "wanted_micros": 4, "promised_micros": 5, "let_go_at": 6}
+    changed: dict[str, Any] = {"cap_micros": None, "said_by": "ann", "warn_percent": 50, **noted}
+    await store.keep_budget(stale._replace(**changed))
+    kept = (await store.budgets(OURS, scope="job"))[0].budget
+    assert (kept.cap_micros, kept.said_by, kept.warn_percent) == (None, "ann", 50)
+    assert {name: getattr(kept, name) for name in noted} == noted
+    assert (kept.reserved_micros, kept.spent_micros) == (100, 0)
+
+
+@keeps(
+    Writer.forget_budgets,
+    "Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many",
+    "returns how many",
+    "One that has something reserved stays",
+)
+async def test_old_budgets_are_dropped(timed: Store, clock: SetClock) -> None:
+    alive, gone = (await queued(timed))[0], 7
+    await timed.make_budgets([budget(owner) for owner in SCOPES])
+    await timed.make_budgets([budget(gone)._replace(owner=alive)])
+    id = await timed.open_charge(call(tree_id=None))
+    await clock.advance(5)
+    await timed.make_budgets([budget(gone)._replace(owner=8)])
+    assert await timed.forget_budgets(clock.now - 5) == 0
+    assert await timed.forget_budgets(clock.now) == 1
+    await timed.close_charge(id, Closing("released"))
+    assert await timed.forget_budgets(clock.now, 1) == 1
+    assert await timed.forget_budgets(clock.now) == 1
+    assert {one.budget.owner for one in await timed.budgets(OURS)} == {0, 5, 8, alive}
+
+
+@keeps(
+    Writer.open_charge,
+    "Enters a call into the ledger, and reserves its ceiling in the budgets it counts against",
+    "returns its key",
+    "A call of that job and name that is under way is not entered again",
+    "its key is returned",
+)
+@keeps(Reader.charge, "A call in the ledger by its key")
+async def test_a_call_is_entered_once_while_it_is_under_way(timed: Store, clock: SetClock, other_tenant: int) -> None:
+    await four(timed)
+    await timed.make_budgets([budget(7, 1, other_tenant), budget(TODAY - 1)])
+    id = await timed.open_charge(call(epoch=2, agent_id=9, taken=33))
+    assert await timed.open_charge(call(ceiling=900)) == id
+    assert await sums(timed) == {0: (100, 0), 5: (100, 0), 7: (100, 0), TODAY: (100, 0), TODAY - 1: (0, 0)}
+    assert await sums(timed, other_tenant) == {7: (0, 0)}
+    found = await entered(timed, id)
+    assert found[1:9] == (OURS, 7, 5, 9, 2, "turn 1", "p", "m")
+    assert found[9:] == ("open", None, 100, 0, 33, 0, 0, 0, 0, TODAY, clock.now, None)
+    assert await timed.open_charge(call("turn 2")) != id
+    await timed.close_charge(id, Closing("released"))
+    assert await timed.open_charge(call()) != id
+    assert await timed.charge(1) is None
+
+
+@keeps(
+    Writer.close_charge,
+    "What came of a call that is under way",
+    "its ceiling is reserved no longer, and its cost is spent",
+    "Returns it, and its budgets as they stand then",
+    "None if it is not under way",
+    "nothing changes",
+)
+async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
+    await four(timed)
+    id = await timed.open_charge(call())
+    await clock.advance(5)
+    closed = await timed.close_charge(id, Closing("settled", 40, "answered", 1, 2, 3, 4))
+    assert closed is not None
+    charge, budgets = closed
+    assert charge == await entered(timed, id)
+    assert budgets == sorted((one.budget for one in await timed.budgets(OURS)), key=lambda one: -one.owner)
+    assert charge[9:18] == ("settled", "answered", 100, 40, 0, 1, 2, 3, 4)
+    assert charge.ended_at == clock.now
+    assert await timed.close_charge(id, Closing("lost", 100)) is None
+    assert await timed.close_charge(12345, Closing("lost", 100)) is None
+    assert await sums(timed) == dict.fromkeys((0, 5, 7, TODAY), (0, 40))
+    assert await entered(timed, id) == charge
+
+
+async def test_money_is_spent_with_the_transaction_it_belongs_to(store: Store) -> None:
+    await four(store)
+    id = await store.open_charge(call())
+    async with undone(store) as tx:
+        await tx.close_charge(id, Closing("settled", 40))
+    assert (await entered(store, id)).state == "open"
+    assert (await sums(store))[0] == (100, 0)
+
+
+@keeps(Reader.open_charges, "The calls of a job that are under way", "all, or the one of that name")
+@keeps(Reader.charges, "A tenant's calls, the newest first", "of one job or of all, in one state or in any")
+async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
+    first, second = await store.open_charge(call("a")), await store.open_charge(call("b"))
+    third = await store.open_charge(call("a", job=8))
+    foreign = await store.open_charge(call("a", job=9, tenant_id=other_tenant))
+    await store.close_charge(second, Closing("settled", 1))
+    assert [one.id for one in await store.charges(OURS)] == [third, second, first]
+    assert [one.id for one in await store.charges(OURS, job=7)] == [second, first]
+    assert [one.id for one in await store.charges(OURS, state="settled")] == [second]
+    assert [one.id for one in await store.charges(OURS, limit=1)] == [third]
+    assert [one.id for one in await store.charges(other_tenant)] == [foreign]
+    assert [one.id for one in await store.open_charges(7)] == [first]
+    assert [one.id for one in await store.open_charges(8, "a")] == [third]
+    assert await store.open_charges(8, "b") == []
+
+
+@keeps(
+    Reader.abandoned_charges,
+    "Calls that are said to be under way though their job has ended or is gone, at most so many",
+)
+async def test_calls_of_jobs_that_have_ended_are_found(store: Store) -> None:
+    alive, ended = await queued(store, 2)
+    made = [await store.open_charge(call(job=job)) for job in (alive, ended, 7)]
+    closed = await store.open_charge(call("b", job=ended))
+    await store.close_charge(closed, Closing("released"))
+    await moved(store, JOB, ended, "cancel")
+    assert [one.id for one in await store.abandoned_charges(9)] == sorted(made[1:])
+    assert len(await store.abandoned_charges(1)) == 1
+
+
+@keeps(
+    Reader.costs,
+    "What was spent on calls that were begun since then, the most first",
+    "by `model`, `tenant`, `flow` or `day`, of one tenant or of all",
+    "What is lost counts as spent, and is told apart",
+    "what was released is left out",
+)
+async def test_costs_are_added_up(timed: Store, clock: SetClock, other_tenant: int) -> None:
+    async def spent(closing: Closing | None, number: int, **rest: Any) -> None:
+        id = await timed.open_charge(call(f"c{number}", **rest))
+        if closing is not None:
+            await timed.close_charge(id, closing)
+
+    await spent(Closing("settled", 1000), 0)
+    await clock.advance(10)
+    since = clock.now
+    await spent(Closing("settled", 10, None, 1, 2, 3, 4), 1)
+    await spent(Closing("lost", 100), 2, tree_id=6)
+    await spent(Closing("released"), 3, model="n")
+    await spent(None, 4, model="o", ceiling=70)
+    await spent(Closing("settled", 5), 5, tenant_id=other_tenant, day=TODAY - 1, tree_id=None)
+    by_model = await timed.costs("model", OURS, since)
+    assert [tuple(cost) for cost in by_model] == [
+        ("p/m", 2, 1, 110, 100, 0, 1, 2, 3, 4),
+        ("p/o", 1, 0, 0, 0, 70, 0, 0, 0, 0),
+    ]
+    assert [cost[:4] for cost in await timed.costs("flow", OURS, since)] == [("6", 1, 1, 100), ("5", 2, 0, 10)]
+    assert [cost[:4] for cost in await timed.costs("tenant", None)] == [("1", 4, 1, 1110), ("2", 1, 0, 5)]
+    days = [(str(TODAY), 4, 1, 1110), (str(TODAY - 1), 1, 0, 5)]
+    assert [cost[:4] for cost in await timed.costs("day", None)] == days
+    assert len(await timed.costs("day", None, limit=1)) == 1
+
+
+@keeps(
+    Reader.next_hold,
+    "The tenant and the name by which jobs in its queues are held, other than by limits, that comes next after another",
+    "none after the last",
+    "Read on from each, every one comes once",
+)
+async def test_what_holds_jobs_back_is_found_name_by_name(store: Store, other_tenant: int) -> None:
+    await queued(store, 3, held_by="budget:tenant:total")
+    await queued(store, 1, held_by="budget:tenant:total", tenant_id=other_tenant)
+    await queued(store, 1, held_by="breaker:api")
+    await queued(store, 1, held_by="limit", limit_key="*:kind")
+    ended, *_ = await queued(store, held_by="quota")
+    await moved(store, JOB, ended, "cancel")
+    found, after = [], (0, "")
+    while (one := await store.next_hold(after)) is not None:
+        found.append(one)
+        after = one
+    assert found == [(1, "breaker:api"), (1, "budget:tenant:total"), (other_tenant, "budget:tenant:total")]
+
+
+@keeps(Reader.bucket, "How many tokens the fleet has asked a model for", "none if that was never counted")
+@keeps(
+    Writer.lock_bucket,
+    "In a transaction",
+    "the tokens of a model, which nobody else changes until it is over",
+    "made when first asked for",
+)
+@keeps(Writer.keep_bucket, "Keeps how the tokens of a model stand")
+async def test_the_tokens_of_a_model_are_counted_by_one_at_a_time(store: Store, database_url: str) -> None:
+    assert await store.bucket("p", "m") is None
+    assert await store.lock_bucket("p", "m") == Bucket("p", "m") == await store.bucket("p", "m")
+    other = await open_store(database_url, migrate=False)
+
+    async def one_more(tx: Transaction) -> None:
+        bucket = await tx.lock_bucket("p", "m")
+        await tx.keep_bucket(bucket._replace(empty_at=bucket.empty_at + 1))
+
+    await asyncio.gather(*(one.atomically(one_more) for one in (store, other) * 10))
+    await other.close()
+    assert await store.bucket("p", "m") == Bucket("p", "m", 20)
+    full = Bucket("p", "m", 1, 2, 3)
+    await store.keep_bucket(full)
+    assert await store.bucket("p", "m") == full
+    assert await store.bucket("p", "n") is None
+
+
+def test_a_budget_says_what_is_left() -> None:
+    made = Budget(1, 0, "tenant", "total", 10, 80, "config", 3, 4, None, 0, None, None, 0, 0)
+    assert (made.left_micros, made._replace(cap_micros=None).left_micros) == (3, None)
+    assert made.hold == "budget:tenant:total"
