@@ -9,6 +9,7 @@ import pytest
 
 from detent import config
 from detent.agent.conversation import Message, Request, Role
+from detent.agent.redaction import current
 from detent.agent.routing import Tier
 from detent.config import Config
 from detent.errors import NoKey
@@ -134,3 +135,12 @@ def test_recordings_are_looked_for_beside_the_file(tmp_path: Path) -> None:
     provider = choose(settings(tmp_path, '[models]\nprovider = "recorded"\ncassettes = "tests/c"'), {}).provider
     assert isinstance(provider, Recorded)
     assert provider.file(Request("m", ())).parent == tmp_path / "tests" / "c"
+
+
+def test_a_key_from_a_file_is_taken_out_of_whatever_is_kept(tmp_path: Path) -> None:
+    """One in the environment is known by the name it has there; this one has none."""
+    file = tmp_path / "key"
+    file.write_text("canary-of-a-file-93651\n")
+    file.chmod(0o600)
+    from_file("openai", file)
+    assert "canary-of-a-file" not in current().text("it was canary-of-a-file-93651, I think")

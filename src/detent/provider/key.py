@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from detent.agent.redaction import learn
 from detent.errors import NoKey
 
 VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
@@ -70,4 +71,5 @@ def _checked(provider: str, value: str, where: str) -> Key:
     """What goes into a header is one line of plain signs."""
     if not re.fullmatch(r"[!-~]{1,4096}", value):
         raise NoKey(provider=provider, what=f"{where} does not hold one: a key is one line without blanks")
+    learn(f"{provider}_KEY", value)
     return Key(value)
