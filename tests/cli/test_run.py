@@ -63,7 +63,7 @@ def test_the_example_runs_anywhere_and_says_what_became_of_each_step(stage):
     listing = done.stdout.partition("log: detent ")[2].split()[:4]  # without --db, whose password is not shown
     listed = json.loads(detent(*listing, "--limit", "500", "--json", "--db", stage.url).stdout)["events"]
     assert f"{len(listed)} events" in done.stdout
-    assert {event["entity"] for event in listed} == {"workstream", "workstream-step", "job"}
+    assert {event["entity"] for event in listed} == {"workstream", "workstream-step", "job", "agent"}
 
 
 def test_a_failed_step_is_exit_1_with_its_error_and_what_it_wrote_last(here):

@@ -13,13 +13,14 @@ from detent.agent.conversation import BusinessFailure, Stop, SystemFailure
 from detent.agent.next import AgentJob, Complete, Failure, RetryConfig, Success, System
 from detent.agent.next import next as following
 from detent.errors import JobFailed, LeaseLost, NotFound
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, Token, decide, insist
 from detent.lifecycle.agent import AGENT
 from detent.service import agent_moves, agents, jobs
 from tests.conformance.stage import claim, entity, eventually, worker
 from tests.worker.agent_scene import (
     FailsOnceForEach,
     Scripted,
+    end_leases,
     moves,
     record,
     row,
@@ -145,7 +146,7 @@ async def test_end_fails_without_a_retry(app: Detent) -> None:
 
 
 async def done_after_lease(app: Detent) -> None:
-    await asyncio.sleep(0.35)
+    await end_leases(app)
     await done(app)
 
 
@@ -264,6 +265,7 @@ async def test_a_worker_dying_of_it_each_time_ends_it_with_a_record(app: Detent)
 
     async def ended() -> bool:
         await work_and_die(app, {agent.job_id: 3})
+        await end_leases(app)
         return (await row(app, agent))["completed_at"] is not None
 
     await eventually(ended)
@@ -287,7 +289,6 @@ async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Detent) -> None
 
 
 async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app: Detent) -> None:
-    from detent.lifecycle import decide, insist
     from detent.worker.follow_up import FollowUp
     from detent.worker.outage import Outage
 
@@ -298,6 +299,19 @@ async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app:
         await agent.audit()
     await FollowUp(store, Outage()).run_once()
     assert (await agent.audit())["reason"] == "by hand"
+
+
+async def test_a_job_that_succeeded_unheard_completes_its_agent(app: Detent) -> None:
+    app.provider = Scripted()
+    agent = await started(app)
+    await work_and_die(app, {agent.job_id: 6})
+    store = await app.open()
+    job = await entity(store, JOB, agent.job_key)
+    token = Token(job["owner"], job["epoch"])
+    await store.apply([insist(decide(JOB, job, "succeed", token=token, values={"result": "{}"}))])
+    assert await agent_moves.mend(store, 10) == 1
+    kept = await agent.audit()
+    assert (kept["status"], kept["reason"], kept["state_transitions"]) == ("Completed", None, GOOD)
 
 
 # --- starting

@@ -17,6 +17,7 @@ from detent.agent.next import Status
 from detent.errors import LeaseLost
 from detent.lifecycle import AGENT, JOB, Change, Verb, decide, insist
 from detent.lifecycle.agent import END
+from detent.lifecycle.job import SUCCEEDED
 from detent.store import Job, Store, Transaction
 from detent.store.agents import AgentAudit
 
@@ -155,11 +156,15 @@ async def mend(store: Store, limit: int) -> int:
 
 async def _caught_up(tx: Transaction, row: Row) -> None:
     (seen,) = await tx.rows(AGENT, [row["id"]])
-    if not AGENT.state(seen["state"]).final:
-        jobs = await tx.rows(JOB, [row["job_id"]], ("state", "reason", "error"))
-        said = [text for job in jobs for text in (job["error"], job["reason"], f"its job is {job['state']}") if text]
-        facts = {"actor": ACTOR, "cause": ids.public(JOB.prefix, row["job_id"])}
-        await _end(tx, seen, Verb.FAIL, said[0] if said else "its job is gone", facts)
+    if AGENT.state(seen["state"]).final:
+        return
+    jobs = await tx.rows(JOB, [row["job_id"]], ("state", "reason", "error"))
+    facts = {"actor": ACTOR, "cause": ids.public(JOB.prefix, row["job_id"])}
+    if seen["state"] == END.name and [job["state"] for job in jobs] == [SUCCEEDED.name]:
+        await _end(tx, seen, Verb.SUCCEED, None, facts)
+        return
+    said = [text for job in jobs for text in (job["error"], job["reason"], f"its job is {job['state']}") if text]
+    await _end(tx, seen, Verb.FAIL, said[0] if said else "its job is gone", facts)
 
 
 # --- in a transaction
