@@ -177,3 +177,14 @@ async def test_a_flow_without_money_waits_and_completes_when_it_gets_more(app: D
     await done(app)
     assert (await handle.report()).word == "succeeded"
     assert len(app.provider.asked) == 3
+
+
+async def test_what_a_long_answer_cost_is_kept_with_its_step(app: Detent, tmp_path: Path) -> None:
+    """What came of the step is a blob then; the cost used to be lost with it."""
+    price = "input_per_million_usd = 1\noutput_per_million_usd = 1"
+    app._config = _settings(tmp_path, f'haiku = "m"\n[models.prices."m"]\n{price}')
+    app.provider = Scripted(Answer("long " * 20_000, "m", Usage(3_000, 4_000)), name="anthropic")
+    handle = await app.start_flow(flow({"id": "ask", "agent": "Fix it", "tier": "haiku"}))
+    await done(app)
+    (view,) = (await handle.report()).steps
+    assert view.cost == 7_000

@@ -72,8 +72,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         fail_step(scene, row, error)
     elif verb is Verb.SUCCEED and not waiting:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
-        kept = await scene.kept(text if blob is None else blob.content.decode())
-        scene.move(row, Verb.SUCCEED, **kept, cost_micros=_cost(text))
+        whole = text if blob is None else blob.content.decode()
+        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole))
     elif verb is Verb.RETRY and not waiting:
         _retry_step(scene, row, error)
     else:
