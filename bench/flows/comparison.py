@@ -1,4 +1,5 @@
-"""What is compared of flows, and what Detent is to reach."""
+"""What is compared of flows, and what Detent is to reach: beside a peer that can use either database, on the same one.
+How Detent on a server stands beside a peer on a file in its own process is shown, and is no mark."""
 
 from collections.abc import Iterator
 
@@ -19,11 +20,12 @@ NOT_DURABLE = "parsl/threads"
 
 
 def _targets() -> Iterator[Target]:
-    peers = [system.label for system in SYSTEMS if not system.ours and system.label != NOT_DURABLE]
-    for ours in (system.label for system in SYSTEMS if system.ours):
+    peers = [system for system in SYSTEMS if not system.ours and system.label != NOT_DURABLE]
+    databases = [system.engine for system in SYSTEMS if system.ours]
+    for ours in (system for system in SYSTEMS if system.ours):
         for peer in peers:
-            for figure in SHEET.compared:
-                yield Target(figure, ours, peer)
+            if peer.engine == ours.engine or peer.engine not in databases:
+                yield from (Target(figure, ours.label, peer.label) for figure in SHEET.compared)
 
 
 TARGETS = tuple(_targets())

@@ -26,6 +26,8 @@ def test_every_system_has_a_program_for_flows_and_pins_all_it_needs_without_an_a
 def test_detent_is_held_to_the_rate_of_each_peer_that_keeps_its_results() -> None:
     peers = {target.peer for target in TARGETS}
     assert peers == {system.label for system in SYSTEMS if not system.ours} - {NOT_DURABLE}
+    pairs = {(target.ours, target.peer) for target in TARGETS if target.peer.startswith("dbos")}
+    assert pairs == {("detent/postgres", "dbos/postgres"), ("detent/sqlite", "dbos/sqlite")}
     ours = {label: figures(wide=100.0, chain=100.0) for label in ("detent/postgres", "detent/sqlite")}
     ahead = {peer: figures(wide=99.0, chain=99.0) for peer in peers}
     behind = {peer: figures(wide=101.0, chain=101.0) for peer in peers}
