@@ -22,7 +22,7 @@ AT_ONCE = 8
 def killed_at(mode: str, url: str, every: int) -> list[int]:
     """After how many statements processes were killed, none of which has lived. The last has, and is among them."""
     argv = [sys.executable, "-m", "tests.store.migration_victim", mode, url, str(every)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=500)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=1500)
     ends = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
     assert ends[-1][1] == 0, done.stderr
     assert {end for _, end in ends[:-1]} == {-9}
@@ -44,7 +44,7 @@ def finish(urls: list[str]) -> None:
     asyncio.run(all_of_them())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.chaos)])
 class TestSqlite:
     def test_a_file_left_at_any_statement_is_as_before_or_after_a_migration_and_is_finished(self, tmp_path, every):
@@ -73,7 +73,7 @@ class TestSqlite:
         return number
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("mode", "every"),
     [
