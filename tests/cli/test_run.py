@@ -12,6 +12,7 @@ import pytest
 from detent.cli.main import _outcome
 from tests.cli.flow_stage import Stage, Terminal, flow_id
 from tests.support.command import run as detent
+from tests.support.llm_server import LlmServer, Say
 
 
 def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
@@ -335,3 +336,19 @@ def test_of_a_thousand_steps_the_summary_shows_what_matters(here):
     assert len(summary.splitlines()) < 30
     assert "300 of 300 steps" in summary
     assert "and 290 more that succeeded" in summary
+
+
+def test_a_flow_without_money_says_so_and_is_gone_on_with_when_it_gets_some(here):
+    with LlmServer([Say("It is mended.")]) as server:
+        (here.folder / "detent.toml").write_text(server.settings())
+        file = str(here.write("f.yaml", {"id": "ask", "agent": "Fix it", "tier": "haiku"}, budget_usd=0.0001))
+        first = here.run(file)
+        assert first.returncode == 1
+        assert "ask is held: the budget of ws_" in first.stdout
+        assert server.calls == []
+        flow = flow_id(first.stdout)
+        assert f"detent budgets set {flow} USD" in " ".join(first.stdout.split())
+        assert detent("budgets", "set", flow, "1", "--db", here.url, cwd=here.folder).returncode == 0
+        again = here.run(file, "--resume", flow)
+    assert (again.returncode, len(server.calls)) == (0, 1)
+    assert "✓ f succeeded" in again.stdout

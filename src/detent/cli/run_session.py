@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from detent.budget import HOLD
 from detent.cli import run_prompt
 from detent.cli.database import operator
 from detent.errors import AlreadyDecided, ApprovalChanged, StoreError
@@ -64,6 +65,7 @@ class Session:
         self._stopping = asyncio.Event()
         self._rung = asyncio.Event()
         self._skipped: set[int] = set()
+        self._held: set[int] = set()
         self._usual: progress.UsualTimes = {}
         self._listened_at = 0.0
         self._pause = SHORTEST_LOOK
@@ -142,14 +144,22 @@ class Session:
 
     async def _waits(self, jobs: Sequence[Row]) -> Left | None:
         """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""
-        if any(not job["waits_for"] for job in jobs):
+        await self._tell_held(jobs)
+        if any(not job["waits_for"] and not _unpaid(job) for job in jobs):
             return None
-        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US]
+        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US and not _unpaid(job)]
         if any(not job["waits_for"].startswith(APPROVAL) for job in soon):
             return None
         if await self._view.questions():
             return Left.ASKS
         return Left.WAITS if jobs else None
+
+    async def _tell_held(self, jobs: Sequence[Row]) -> None:
+        """Once for each that is held back: for how long, nobody may know."""
+        held = {job["id"]: job for job in jobs if job["held_by"] is not None}
+        for name, why in (await self._view.held([held[id] for id in held.keys() - self._held])).items():
+            self._showing.note(f"{name} is held: {why}")
+        self._held = set(held)
 
     def _time_left(self) -> float | None:
         if not self._usual:
@@ -231,3 +241,8 @@ class Session:
         self._rung.set()
         self._app.stop()
         self._showing.note("stopping: steps that run come to their end; once more ends at once")
+
+
+def _unpaid(job: Row) -> bool:
+    """Whether it waits for somebody who gives it more money."""
+    return (job["held_by"] or "").startswith(HOLD)

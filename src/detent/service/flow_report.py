@@ -118,9 +118,11 @@ async def report(store: Store, view: FlowView) -> FlowReport:
 
 
 async def _waits(view: FlowView) -> list[str]:
-    """What jobs wait for that hold nothing meanwhile, but for people."""
-    jobs = [job for job in await view.jobs() if job["waits_for"] and not job["waits_for"].startswith(APPROVAL)]
-    return [f"{view.name_of(job)} waits for {job['waits_for']}{_until(job['run_at'])}" for job in jobs]
+    """What jobs wait for that hold nothing meanwhile, but for people; and what holds others back."""
+    jobs = await view.jobs()
+    waiting = [job for job in jobs if job["waits_for"] and not job["waits_for"].startswith(APPROVAL)]
+    held = [f"{name} is held: {why}" for name, why in (await view.held(jobs)).items()]
+    return [f"{view.name_of(job)} waits for {job['waits_for']}{_until(job['run_at'])}" for job in waiting] + held
 
 
 def _until(at: int) -> str:

@@ -6,7 +6,7 @@ a step, the elements of its list or the steps of its flow, counts for that step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from detent.flow.definition import Flow
@@ -14,10 +14,13 @@ from detent.flow.drawing import about
 from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Verb
+from detent.lifecycle.job import QUEUED
 from detent.service.definitions import KINDS, Kind, shape
+from detent.service.entities import public_id
 from detent.service.flow_scene import Row
 from detent.service.flows import FlowRef
 from detent.service.job_steps import Said, said
+from detent.service.why import why
 from detent.store import Store
 from detent.store.approvals import Approval
 from detent.store.records import EventFilter
@@ -26,6 +29,9 @@ from detent.store.wakes import APPROVAL
 PAGE = 1_000
 MOST_HEARD = 20
 STEPS = (RUN_STEP.name, WORKSTREAM_STEP.name)
+OF_JOBS = (
+    "id", "state", "step_id", "held_by", "waits_for", "run_at", "owner", "attempts", "max_attempts", "lease_until",
+)  # fmt: skip
 
 
 class Inside(NamedTuple):
@@ -216,8 +222,18 @@ class FlowView:
         """The jobs that still work for it, and what they wait for."""
         tree = self.flow["tree_id"] or self.ref.id
         keys = [job.id for job in await self._store.unfinished_jobs(tree)]
-        columns = ("id", "state", "step_id", "waits_for", "run_at", "owner", "attempts", "max_attempts", "lease_until")
-        return await self._store.rows(JOB, keys, columns) if keys else []
+        return await self._store.rows(JOB, keys, OF_JOBS) if keys else []
+
+    async def held(self, jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Those of these jobs that something holds back: what it is and what can be done, by the names of their
+        steps."""
+        found: dict[str, str] = {}
+        for job in jobs:
+            if job["held_by"] is not None and job["state"] == QUEUED.name:
+                _, reasons = await why(self._store, self.tenant_id, public_id(JOB.name, job["id"]))
+                todo = f"; {reasons[0].todo}" if reasons[0].todo else ""
+                found[self.name_of(job)] = f"{reasons[0].says}{todo}"
+        return found
 
 
 def told_as_text(told: Said) -> str:
