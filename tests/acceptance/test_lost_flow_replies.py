@@ -16,6 +16,7 @@ from detent.errors import Unreachable
 from detent.flow.definition import Flow
 from detent.lifecycle import Change
 from detent.service import audit, flows, settle
+from detent.service.seat import Seat
 from detent.store import Job, Store, open_store
 from detent.store.postgres import PostgresStore
 from detent.store.url import database_url
@@ -109,16 +110,14 @@ def settling(line: Line, owner: int, *, forgets: bool = False) -> Callable[[int]
 
 
 async def _settled(store: Store, change: Change, owner: int, claim: int, again: bool) -> tuple[list[Change], list[Job]]:
-    async def take(tx: Any) -> list[Job]:
-        if again:
-            found: list[Job] = await tx.claim(owner, ["default"], 1, LEASE, claim_id=claim, start=True, again=True)
-            if found:
-                return found
-        taken: list[Job] = await tx.claim(owner, ["default"], 1, LEASE, claim_id=claim, start=True)
-        return taken
-
-    done = await settle.settle(store, [change], claim=take)
-    return done.late, list(done.jobs)
+    """As a worker does: what began in its seat is asked for under its number, if the answer was lost; what then is still
+    in the queue is claimed like anything else."""
+    seat = None if again else Seat(owner, LEASE, claim, ["default"])
+    done = await settle.settle(store, [change], seat=seat)
+    begun = [] if done.begun is None else [done.begun]
+    if again:
+        begun = await store.claim(owner, ["default"], 1, LEASE, claim_id=claim, start=True, again=True)
+    return done.late, begun or await store.claim(owner, ["default"], 1, LEASE, claim_id=claim, start=True)
 
 
 async def _insist(store: Store, ref: flows.FlowRef, late: list[Change], jobs: list[Job]) -> None:

@@ -23,15 +23,13 @@ logger = logging.getLogger("detent")
 
 T = TypeVar("T")
 
-Claim = Callable[[Transaction], Awaitable[list[Job]]]
-
 
 class Settled(NamedTuple):
-    """The changes that came too late, the jobs that were claimed with the others, and whether a breaker may have
+    """The changes that came too late, the job of the step that has begun with them, and whether a breaker may have
     moved."""
 
     late: list[Change]
-    jobs: Sequence[Job] = ()
+    begun: Job | None = None
     stirred: bool = False
 
 
@@ -45,19 +43,18 @@ async def settle(
     store: Store | Transaction,
     changes: Sequence[Change],
     reports: Sequence[breakers.Report] = (),
-    claim: Claim | None = None,
     seat: Seat | None = None,
 ) -> Settled:
-    """The same. The breakers that the jobs had asked are told in the same transaction what came of them. The step that
-    comes next begins where the one before it has ended: it takes the seat, or else the claim takes of what is due
-    then."""
+    """The same. The breakers that the jobs had asked are told in the same transaction what came of them. Where just one
+    step comes next, it may begin at once, in the seat. (Nothing is claimed in this transaction: the log keeps to the
+    order in which transactions began to write, so that what is claimed must have been there before.)"""
     others = crew_moves.concerned(changes) or agent_moves.concerned(changes)
-    if not (others or reports or claim or any(change.tree_id for change in changes)):
+    if not (others or reports or any(change.tree_id for change in changes)):
         return Settled(await store.apply(changes))
     if seat is not None and len(changes) == 1 and not (others or reports) and hasattr(store, "hand_over"):
         begun = await handed_over(store, changes[0], _without_result(changes[0]), seat)
         if begun is not None:
-            return Settled([], [begun])
+            return Settled([], begun)
 
     async def work(tx: Transaction) -> Settled:
         if seat is not None:
@@ -65,7 +62,7 @@ async def settle(
         write = partial(_applied, seat=seat)
         told = await breakers.settle(tx, changes, reports, write) if reports else None
         late = await write(tx, changes) if told is None else told.late
-        return Settled(late, await _taken(tx, seat, claim), told is not None and told.stirred)
+        return Settled(late, None if seat is None else seat.taken_by, told is not None and told.stirred)
 
     try:
         return await again_if_moved(store, work, 3 * len(changes))
@@ -75,12 +72,6 @@ async def settle(
         if not isinstance(store, Begins):
             raise
         return Settled(await _tree_by_tree(store, changes))
-
-
-async def _taken(tx: Transaction, seat: Seat | None, claim: Claim | None) -> list[Job]:
-    if seat is not None and seat.taken_by is not None:
-        return [seat.taken_by]
-    return [] if claim is None else await claim(tx)
 
 
 @runtime_checkable

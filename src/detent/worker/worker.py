@@ -18,7 +18,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any
 
 from detent import metrics
@@ -32,7 +31,6 @@ from detent.service.seat import Seat
 from detent.service.settle import settle as settled
 from detent.sizes import size_text
 from detent.store import Job, NewJob, Store
-from detent.store.protocol import Transaction
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.breaker_gate import Gate
@@ -362,7 +360,7 @@ class Worker:
     async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
         return await self._claim_from(self._store, number, limit, again)
 
-    async def _claim_from(self, store: Store | Transaction, number: int, limit: int, again: bool) -> list[Job]:
+    async def _claim_from(self, store: Store, number: int, limit: int, again: bool) -> list[Job]:
         return await store.claim(
             self._registration.id,
             self._settings.queues,
@@ -451,22 +449,22 @@ class Worker:
     async def _apply(
         self, changes: list[Change], told: list[breakers.Report], ended: Job | None
     ) -> tuple[list[Change], list[Job]]:
-        """As often as it takes: the same change a second time counts as written. Where steps of flows have ended, what
-        comes after them is claimed with it; a claim whose answer was lost is asked for again under its number."""
+        """As often as it takes: the same change a second time counts as written. Where a step of a flow has ended, the
+        one that comes next may begin with it; if the answer was lost, it is asked for under its number."""
         number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
         room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
         while True:
             try:
-                claims = room and (again or not self._departure.asked)
-                claim = partial(self._claim_from, number=number, limit=room, again=again) if claims else None
-                seat = self._seat(number, ended) if claims and not again else None
-                done = await settled(self._store, changes, told, claim, seat)
-                self._hold_next(done.jobs, sent)
-                self._maybe_due |= claim is not None and not (seat and seat.taken_by) and len(done.jobs) >= room
+                seat = self._seat(number, ended) if room and not again and not self._departure.asked else None
+                done = await settled(self._store, changes, told, seat)
+                begun = [] if done.begun is None else [done.begun]
+                if again and room:
+                    begun = await self._claim_from(self._store, number, room, again=True)
+                self._hold_next(begun, sent)
                 if done.stirred:
                     self._breaker_watch.ring()
                 self._outage.over("write")
-                return done.late, list(done.jobs)
+                return done.late, begun
             except StoreError as error:
                 self._outage.endure("write", error)
                 again, pause = True, await self._pause(pause)
@@ -479,7 +477,7 @@ class Worker:
         return Seat(worker, self._lease_us, number, settings.queues, settings.tenant_id, ended)
 
     def _hold_next(self, jobs: Sequence[Job], sent: float) -> None:
-        """What was claimed with a write is held from when that was sent."""
+        """What began with a write is held from when that was sent."""
         if jobs:
             self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
             self._flows.begun(jobs)
