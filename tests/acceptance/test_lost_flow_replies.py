@@ -110,8 +110,8 @@ def settling(line: Line, owner: int, *, forgets: bool = False) -> Callable[[int]
 
 
 async def _settled(store: Store, change: Change, owner: int, claim: int, again: bool) -> tuple[list[Change], list[Job]]:
-    """As a worker does: what began in its seat is asked for under its number, if the answer was lost; what then is still
-    in the queue is claimed like anything else."""
+    """As a worker does: what began in its seat is asked for under its number, if the answer was lost; what is in the
+    queue then is claimed like anything else."""
     seat = None if again else Seat(owner, LEASE, claim, ["default"])
     done = await settle.settle(store, [change], seat=seat)
     begun = [] if done.begun is None else [done.begun]
