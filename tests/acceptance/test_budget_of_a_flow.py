@@ -1,6 +1,6 @@
 """A flow of many agents, many workers, and a budget that is too small for all: what was paid never passes it, by the
-books of the provider itself; the flow waits, and ends when it is given more. (The twin that looks without a lock is with
-the spenders of `test_budgets`: calls to a model leave it too little chance here.)"""
+books of the provider itself; the flow waits, and ends when it is given more. The twin that looks without a lock is with
+the spenders of `test_budgets`: calls to a model leave it too little chance here."""
 
 from __future__ import annotations
 
