@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from detent import ids
 from detent.errors import StoreError
@@ -24,22 +24,6 @@ from detent.store.handover import Unmoved
 from detent.store.tally import Tally
 
 MOST_AROUND = 8
-
-
-class HandsOver(Protocol):
-    """A store that is far enough away for this to be worth while."""
-
-    async def scene(self, table: str, flow: int, names: Sequence[str]) -> tuple[Row, list[Row]]: ...
-
-    async def hand_over(
-        self,
-        changes: Sequence[Change],
-        unmoved: Sequence[Unmoved],
-        job: NewJob,
-        worker: int,
-        lease_us: int,
-        claim_id: int,
-    ) -> Job | None: ...
 
 
 class Unforeseen(Exception):
