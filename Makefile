@@ -14,7 +14,7 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check chaos bench docs lock lock-is-portable clean
+.PHONY: help run test retest check chaos bench docs lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -26,6 +26,13 @@ run: $(STAMP)/project ## carry out a flow: examples/release.yaml (ARGS="-i versi
 
 test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -k claim")
 	@$(BIN)/pytest -q -n $(WORKERS) $(ARGS)
+
+# Tests that race real processes against real clocks are lost, once in many runs, to a busy machine.
+# A fault of the code fails again alone; more than three failures are no accident.
+retest: $(STAMP)/dev ## run again, one by one, what failed in the last test run (three tests at most)
+	@$(BIN)/python -c 'import json, sys; failed = json.load(open(".pytest_cache/v/cache/lastfailed")); \
+		print("unsteady, now run alone:", *failed, sep="\n  "); sys.exit(not 0 < len(failed) <= 3)'
+	@$(BIN)/pytest -q -n 0 --last-failed --last-failed-no-failures none $(ARGS)
 
 check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
 	@echo "· format"   && $(BIN)/ruff format -q --check .
