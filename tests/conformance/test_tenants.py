@@ -11,6 +11,7 @@ from detent.errors import StoreError
 from detent.lifecycle import JOB, WORKER
 from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
+from detent.store.agents import AgentAudit
 from detent.store.api_keys import NewApiKey
 from detent.store.approvals import NewApproval
 from detent.store.budgets import NewBudget, NewCharge
@@ -23,6 +24,7 @@ from detent.store.records import Counter, Expiry, LimitRule
 from detent.store.schedules import Schedule
 from detent.store.signals import NewSignal
 from detent.store.templates import NewTemplate
+from detent.store.transcripts import NewLine
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -106,6 +108,10 @@ async def peopled(postgres_store: Store) -> Store:
         await postgres_store.put_api_key(NewApiKey(tenant_id, "ann", "read", f"{tenant_id:064x}", "test"))
         await postgres_store.make_budgets([NewBudget(tenant_id, 0, "tenant", "total", None, 80, "config")])
         await postgres_store.open_charge(NewCharge(tenant_id, tenant_id, None, "turn 1", "p", "m", 1, 20_773))
+        record = AgentAudit(
+            tenant_id, tenant_id, 2, "say hello", "Completed", None, "[]", None, 0, 3, 1, 9, 9, 9, "", 1, 2
+        )
+        await postgres_store.put_agent_audit(record)
         await _limit_something(postgres_store, tenant_id)
         ended = await worker(postgres_store, "TERMINATED", tenant_id=tenant_id)
         await postgres_store.record_telemetry(WORKER, ended, "beat", "{}", ttl_us=1, tenant_id=tenant_id)
@@ -128,6 +134,7 @@ async def _keep_something(store: Store) -> None:
     for job in await claim(store, await worker(store, name="keeper"), start=True):
         await store.keep_artifact(job, "report", Blob.of(b"abc"), "text/plain")
         await store.checkpoint([Save(job, "step", "1")])
+        await store.say(job, [NewLine(0, 0, Blob.of(b"hello"))])
         await store.open_approval(job, NewApproval("step", "Ship?"))
         await store.send_signal(NewSignal(job.tenant_id, "go", "1", "key"))
         await moved(store, JOB, job.id, "release", by="holder")
