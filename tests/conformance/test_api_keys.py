@@ -187,6 +187,18 @@ async def test_the_use_of_a_key_is_noted_now_and_then(timed: Store, clock: SetCl
 # --- the second lock, on PostgreSQL only
 
 
+async def test_a_tenants_transaction_sees_to_its_own_keys(postgres_store: Store) -> None:
+    other = await postgres_store.add_tenant("other")
+    async with postgres_store.transaction(tenant_id=other) as transaction:
+        first = await transaction.put_api_key(key(1, other))
+        second = await transaction.rotate_api_key(first.id, key(2, other), HOUR)
+        assert second is not None
+        assert await transaction.touch_api_key(other, second.id, SECOND) is True
+        assert await transaction.revoke_api_key(other, first.id, "bob") is not None
+        assert [one.id for one in await transaction.api_keys(other)] == [second.id]
+    assert [await lives(postgres_store, n) for n in (1, 2)] == [False, True]
+
+
 async def test_plain_sql_of_a_tenant_can_neither_see_foreign_keys_nor_widen_its_own(postgres_store: Store) -> None:
     other = await postgres_store.add_tenant("other")
     ours, theirs = await postgres_store.put_api_key(key(1)), await postgres_store.put_api_key(key(2, other))

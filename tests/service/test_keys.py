@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from detent.service.keys import KeyRing, Made, Principal
 from detent.store import Store, open_store
 from tests.support.at_rest import everything
 from tests.support.broken_sql import leave_out
-from tests.support.database_time import Timed, open_timed
+from tests.support.database_time import Timed
 
 OURS = 1
 SECOND = 1_000_000
@@ -31,18 +31,6 @@ class Hand:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-async def timed(database_url: str) -> AsyncIterator[Timed]:
-    opened = await open_timed(database_url)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def other_tenant(store: Store) -> int:
-    return await store.add_tenant("other")
 
 
 async def made(store: Store, tenant_id: int = OURS, **how: Any) -> Made:
@@ -82,6 +70,24 @@ async def test_no_other_text_lets_anybody_in(store: Store, monkeypatch: pytest.M
     assert asked == []
     assert await keys.authenticate(store, api_key.new().value) is None
     assert len(asked) == 1
+
+
+async def test_whatever_is_wrong_with_a_key_the_same_is_done(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, shipped = timed.store, ApiKey.matches
+    revoked, expired = await made(store), await made(store, expires="1s")
+    await keys.revoke(store, OURS, revoked.row.public_id, by="bob")
+    await timed.advance(SECOND)
+    asked, compared = counted(store, monkeypatch), list[int]()
+
+    def matches(self: ApiKey, hash: str) -> bool:
+        compared.append(len(hash))
+        return shipped(self, hash)
+
+    monkeypatch.setattr(ApiKey, "matches", matches)
+    for secret in (revoked.secret, expired.secret, api_key.new()):
+        assert await keys.authenticate(store, secret.value) is None
+        assert await KeyRing(store).authenticate(secret.value) is None
+    assert (len(asked), compared) == (6, [64] * 6)
 
 
 # --- a key that merely begins like another
