@@ -49,7 +49,7 @@ def create(
         return made, await store.now()
 
     made, now = asyncio.run(with_tenant(db, tenant, make))
-    _show_secret(made, now, as_json, f"for {', '.join(made.row.scopes.split(','))}; {_ends(made.row, now)}")
+    _show_secret(made, now, as_json, f"for {', '.join(made.row.scopes.split(','))}; {_ends(made.row)}")
 
 
 @app.command("list")
@@ -110,13 +110,13 @@ def _show_secret(made: Made, now: int, as_json: bool, what: str) -> None:
     if not as_json:
         screen.complain(
             f"{made.row.public_id} ({made.row.name}) is {what}.\n"
-            "This is its secret, shown this once and kept nowhere; put it where your secrets are:"
+            "This is its secret, shown this once: only its hash is kept. Put it where your secrets are:"
         )
     screen.emit(shown, lambda: made.secret.value, as_json)
 
 
-def _ends(row: ApiKeyRow, now: int) -> str:
-    return "never expires" if row.expires_at is None else f"expires {screen.ago(row.expires_at, now)}"
+def _ends(row: ApiKeyRow) -> str:
+    return "it never expires" if row.expires_at is None else f"it expires at {screen.moment(row.expires_at)}"
 
 
 def _table(found: list[ApiKeyRow], now: int) -> RenderableType:
