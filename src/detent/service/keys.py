@@ -215,8 +215,14 @@ class KeyRing:
         """One who goes away while it is asked leaves the others their answer."""
         if (task := self._asked.get(hash)) is None:
             task = self._asked[hash] = asyncio.create_task(self._find_out(key, hash))
-            task.add_done_callback(lambda _: self._asked.pop(hash, None))
+            task.add_done_callback(lambda done: self._answered(hash, done))
         return await asyncio.shield(task)
+
+    def _answered(self, hash: str, task: asyncio.Task[Principal | None]) -> None:
+        """What went wrong counts as heard, also where nobody is left to hear it."""
+        del self._asked[hash]
+        if not task.cancelled():
+            task.exception()
 
     async def _find_out(self, key: ApiKey, hash: str) -> Principal | None:
         asked_at, found = self._monotonic(), await self._look_up(key)
