@@ -14,6 +14,7 @@ from detent.errors import BadInput, KeyEnded, NotFound, StoreError
 from detent.service import keys
 from detent.service.keys import KeyRing, Made, Principal
 from detent.store import Store, open_store
+from detent.store.api_keys import NewApiKey
 from tests.support.at_rest import everything
 from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed
@@ -59,6 +60,14 @@ async def test_a_key_tells_whose_it_is_and_what_for(store: Store, other_tenant: 
     admin = await keys.authenticate(store, (await made(store, scopes=["admin"])).secret.value)
     assert admin is not None
     assert all(map(admin.may, Scope))
+
+
+async def test_a_scope_that_a_newer_program_gave_is_for_nothing_here(store: Store) -> None:
+    secret = api_key.new()
+    row = await store.put_api_key(NewApiKey(OURS, "ann", "read,dance", secret.hash, "test"))
+    found = await keys.authenticate(store, secret.value)
+    assert found == Principal(OURS, frozenset({Scope.READ}), row.id)
+    assert all(isinstance(scope, Scope) for scope in found.scopes)
 
 
 async def test_no_other_text_lets_anybody_in(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,9 @@ async def _note_use(store: Store, found: LiveApiKey) -> None:
 
 
 def _principal(row: ApiKeyRow) -> Principal:
-    return Principal(row.tenant_id, frozenset(map(Scope, row.scopes.split(","))), row.id)
+    """A scope that a newer program gave it, and this one does not know, is for nothing here."""
+    named = row.scopes.split(",")
+    return Principal(row.tenant_id, frozenset(scope for scope in Scope if scope in named), row.id)
 
 
 class _Known(NamedTuple):
