@@ -75,6 +75,12 @@ class BadInput(DetentError):
     exit_code = 2
 
 
+class KeyEnded(DetentError):
+    """{id} {how}, so it cannot be rotated; make a new one with: detent keys create"""
+
+    status = 409
+
+
 class BadFlow(DetentError):
     """{problems}"""
 

@@ -12,6 +12,7 @@ from detent.schedule import Rule
 from detent.service.audit import verify
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.agents import AgentAudit, Spent
+from detent.store.api_keys import ApiKeyRow, NewApiKey
 from detent.store.approvals import Approval, NewApproval
 from detent.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
 from detent.store.checkpoints import Report, Save
@@ -1053,6 +1054,59 @@ async def one_enqueued(store: Store, _: Any, result: int) -> None:
     assert (await entity(store, JOB, result))["state"] == "queued"
 
 
+# --- keys to the API
+
+
+async def a_key(store: Store) -> NewApiKey:
+    return NewApiKey(1, "ann", "read", uuid4().hex * 2, "test", HOUR)
+
+
+async def put_api_key(store: Store, key: NewApiKey, again: bool) -> ApiKeyRow:
+    return await store.put_api_key(key)
+
+
+async def key_put(store: Store, key: NewApiKey, kept: ApiKeyRow) -> None:
+    assert [one for one in await store.api_keys(1) if one.hash == key.hash] == [kept]
+
+
+async def a_kept_key(store: Store) -> ApiKeyRow:
+    return await store.put_api_key(await a_key(store))
+
+
+async def two_keys(store: Store) -> tuple[ApiKeyRow, NewApiKey]:
+    return await a_kept_key(store), await a_key(store)
+
+
+async def rotate_api_key(store: Store, given: tuple[ApiKeyRow, NewApiKey], again: bool) -> ApiKeyRow | None:
+    return await store.rotate_api_key(given[0].id, given[1], 0)
+
+
+async def key_rotated(store: Store, given: tuple[ApiKeyRow, NewApiKey], made: ApiKeyRow | None) -> None:
+    old = await store.api_key(1, given[0].id)
+    assert made is not None
+    assert old is not None
+    assert (old.replaced_by, made.hash) == (made.id, given[1].hash)
+
+
+async def revoke_api_key(store: Store, key: ApiKeyRow, again: bool) -> ApiKeyRow | None:
+    return await store.revoke_api_key(1, key.id, "bob")
+
+
+async def key_revoked(store: Store, key: ApiKeyRow, revoked: ApiKeyRow | None) -> None:
+    assert revoked == await store.api_key(1, key.id) != key
+
+
+async def touch_api_key(store: Store, key: ApiKeyRow, again: bool) -> bool:
+    return await store.touch_api_key(1, key.id, HOUR)
+
+
+async def key_touched(store: Store, key: ApiKeyRow, _: bool) -> None:
+    """Whoever asks again is told that it was noted already."""
+    found = await store.api_key(1, key.id)
+    assert found is not None
+    assert found.last_used_at is not None
+
+
 CALLS: dict[str, Call] = {
     "enqueue": Call("enqueue", nothing, enqueue, enqueued, 3, known_to_the_caller=False),
     "enqueue by key": Call("enqueue", nothing, enqueue_by_key, enqueued, 3),
@@ -1132,6 +1186,10 @@ CALLS: dict[str, Call] = {
     "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
     "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),
     "keep_bucket": Call("keep_bucket", a_bucket, keep_bucket, bucket_kept, 0),
+    "put_api_key": Call("put_api_key", a_key, put_api_key, key_put, 0),
+    "rotate_api_key": Call("rotate_api_key", two_keys, rotate_api_key, key_rotated, 0),
+    "revoke_api_key": Call("revoke_api_key", a_kept_key, revoke_api_key, key_revoked, 0),
+    "touch_api_key": Call("touch_api_key", a_kept_key, touch_api_key, key_touched, 0),
     "set_quotas": Call("set_quotas", nothing, set_quotas, quotas_set, 0),
     "go_on": Call("go_on", held_by_quota, go_on, holds_lifted, 0),
     "wake_for_crews": Call("wake_for_crews", for_a_crew, wake_for_crews, woken_for_crews, 0),

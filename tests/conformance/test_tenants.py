@@ -12,6 +12,7 @@ from detent.lifecycle import JOB, WORKER
 from detent.schedule import Rule
 from detent.store import Blob, NewJob, Store
 from detent.store.agents import AgentAudit
+from detent.store.api_keys import NewApiKey
 from detent.store.approvals import NewApproval
 from detent.store.budgets import NewBudget, NewCharge
 from detent.store.checkpoints import Save
@@ -104,6 +105,7 @@ async def peopled(postgres_store: Store) -> Store:
             NewDelivery(tenant_id, "run", tenant_id, 2, "run.failed", "https://a.b/", "{}")
         )
         await postgres_store.set_quotas(tenant_id, {0: 7})
+        await postgres_store.put_api_key(NewApiKey(tenant_id, "ann", "read", f"{tenant_id:064x}", "test"))
         await postgres_store.make_budgets([NewBudget(tenant_id, 0, "tenant", "total", None, 80, "config")])
         await postgres_store.open_charge(NewCharge(tenant_id, tenant_id, None, "turn 1", "p", "m", 1, 20_773))
         record = AgentAudit(

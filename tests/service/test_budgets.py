@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -33,14 +32,6 @@ from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed, open_timed
 
 MINUTE = 60_000_000
-
-
-@pytest.fixture
-async def timed(database_url: str) -> AsyncIterator[Timed]:
-    """A store whose time the test moves."""
-    opened = await open_timed(database_url)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

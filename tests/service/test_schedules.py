@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
@@ -20,13 +19,6 @@ from tests.support.database_time import Timed, open_timed
 from tests.worker.scene import eventually, working
 
 MINUTE = 60_000_000
-
-
-@pytest.fixture
-async def timed(database_url: str) -> AsyncIterator[Timed]:
-    opened = await open_timed(database_url)
-    yield opened
-    await opened.close()
 
 
 async def put(store: Store, name: str, catch_up: str = "latest", tenant_id: int = 1, **rule: str) -> Schedule:

@@ -9,7 +9,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from detent import Detent
@@ -20,6 +19,7 @@ from detent.service.approvals import APPROVED
 from detent.worker.agent_tools import Limits, Toolbox, converse
 from detent.worker.tool_step import ToolSpec, run_tool
 from tests.process.tool_stage import PATH
+from tests.support.at_rest import everything
 from tests.support.command import run
 from tests.worker.agent_stage import Scripted, config, heard, kept_turns, question, says, uses
 
@@ -76,21 +76,6 @@ async def spread(app: Detent, folder: Path) -> None:
     (asked,) = await approvals.listed(store, OURS)
     await approvals.decide(store, OURS, asked.public_id, APPROVED, by="ann")
     await app.work(until_idle=True)
-
-
-async def everything(url: str) -> str:
-    """All that a database holds: the files themselves, or every row of every table."""
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///"))
-        return "".join(file.read_bytes().decode("latin-1") for file in path.parent.glob(f"{path.name}*"))
-    connection = await asyncpg.connect(url)
-    try:
-        named = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
-        tables = [row[0] for row in await connection.fetch(named)]
-        rows = [row for table in tables for row in await connection.fetch(f'SELECT * FROM "{table}"')]
-        return "".join(repr(tuple(row)) for row in rows)
-    finally:
-        await connection.close()
 
 
 def shown(url: str) -> str:

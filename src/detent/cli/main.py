@@ -45,6 +45,7 @@ COMMANDS = {
     "breakers": Entry("detent.cli.breakers:app", "See what is held back because something fails; reset it."),
     "budgets": Entry("detent.cli.budgets:app", "See what may be spent on models and what is; give more."),
     "cost": Entry("detent.cli.cost:cost", "Show what was spent on models, by model, tenant, flow or day."),
+    "keys": Entry("detent.cli.keys:app", "See who may use the HTTP API; make, rotate and revoke keys."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from detent.agent.redaction import learn
 from detent.errors import NoKey
+from detent.secret import Secret
 
 VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 LARGEST_FILE = 16_384
@@ -20,20 +21,10 @@ SHORTEST = 8
 _LIKE_A_KEY = re.compile(r"\b(?:sk-|dk_)[\w*.…-]{16,}")
 
 
-class Key:
-    """A secret, which only `value` gives away."""
+class Key(Secret):
+    """The key to a provider."""
 
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    @property
-    def value(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Key(hidden)"
+    __slots__ = ()
 
     def hidden_in(self, text: str) -> str:
         """The text without the key, nor anything that looks like a part of one."""

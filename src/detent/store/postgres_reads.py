@@ -27,6 +27,7 @@ from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
 from detent.store.flow_verbs import Rows
 from detent.store.guards import both, mine
+from detent.store.key_verbs import KeyReads
 from detent.store.outbox_verbs import OutboxReads
 from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
@@ -54,7 +55,7 @@ from detent.store.signals import Signal
 from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads):
+class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads):
     """The reads."""
 
     _catalogue: Catalogue

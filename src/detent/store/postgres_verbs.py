@@ -30,6 +30,7 @@ from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.flow_verbs import Rows
+from detent.store.key_verbs import KeyVerbs
 from detent.store.outbox_verbs import OutboxVerbs
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
@@ -63,7 +64,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
+class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages

@@ -20,6 +20,7 @@ from detent.lifecycle import LIFECYCLES, RUN, WORKSTREAM
 from detent.lifecycle.job import JOB
 from detent.lifecycle.machine import Change, Lifecycle, Move, Right
 from detent.store.agents import AUDIT_COLUMNS
+from detent.store.api_keys import API_KEY_COLUMNS
 from detent.store.approvals import APPROVAL_COLUMNS
 from detent.store.breakers import BREAKER_COLUMNS
 from detent.store.budgets import BUCKET_COLUMNS, BUDGET_COLUMNS, CHARGE_COLUMNS, LOST, OPEN, RELEASED
@@ -76,6 +77,9 @@ _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
     FROM born WHERE limit_key IS NOT NULL),
 """
 
+# The statements that both databases share, by what they are about.
+_FILES = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", "keys")
+
 # One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.
 _FLOWS = (RUN.table, WORKSTREAM.table)
 
@@ -93,6 +97,7 @@ _WORDS = {
     "outbox_columns": ", ".join(OUTBOX_COLUMNS),
     "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
+    "api_key_columns": ", ".join(API_KEY_COLUMNS),
     "audit_columns": ", ".join(AUDIT_COLUMNS),
     "breaker_columns": ", ".join(BREAKER_COLUMNS),
     "budget_columns": ", ".join(BUDGET_COLUMNS),
@@ -133,8 +138,7 @@ class Catalogue:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._sqlite = dialect is SQLITE
-        files = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", dialect.name)
-        shared = [_read(f"{name}.sql") for name in files]
+        shared = [_read(f"{name}.sql") for name in (*_FILES, dialect.name)]
         self._raw = {name: text for file in shared for name, text in file.items()}
         self._raw_moves = _read("moves.sql")
         self._parts = _read("parts.sql")

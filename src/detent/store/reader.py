@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from detent.lifecycle.machine import Lifecycle
 from detent.store.agents import AgentAudit
+from detent.store.api_keys import ApiKeyRow, LiveApiKey
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
 from detent.store.breakers import BreakerView, Row, Watched
@@ -459,6 +460,22 @@ class Reader(Protocol):
     ) -> list[AgentAudit]:
         """The records of a tenant's agent jobs that have ended, the newest first: all, or that of one; after that key,
         at most so many."""
+        ...
+
+    async def live_api_key(self, hash: str) -> LiveApiKey | None:
+        """The key to the API of that hash, whoever's it is, and what time it is; none if there is none, if it was
+        revoked, or if its time is over."""
+        ...
+
+    async def api_key(self, tenant_id: int, id: int) -> ApiKeyRow | None:
+        """A key to the API by its own key; another tenant's is none, exactly like one that does not exist."""
+        ...
+
+    async def api_keys(
+        self, tenant_id: int, *, ended: bool = False, after: int | None = None, limit: int = 100
+    ) -> list[ApiKeyRow]:
+        """A tenant's keys to the API, the newest first: those that open anything, or also those that have ended; after
+        that key, at most so many."""
         ...
 
     async def log_end(self) -> str:

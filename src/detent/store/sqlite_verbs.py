@@ -18,6 +18,7 @@ from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
 from detent.store.flow_verbs import Rows, as_json
+from detent.store.key_verbs import KeyReads, KeyVerbs
 from detent.store.outbox_verbs import OutboxReads, OutboxVerbs
 from detent.store.records import (
     DEFAULT_TENANT,
@@ -54,7 +55,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads):
+class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads):
     """The reads."""
 
     @abstractmethod
@@ -210,7 +211,7 @@ class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetRea
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs):
     """The reads and the writes."""
 
     tally: Tally

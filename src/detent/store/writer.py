@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from detent.lifecycle.machine import Change, Lifecycle
 from detent.store.agents import AgentAudit, Spent
+from detent.store.api_keys import ApiKeyRow, NewApiKey
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob
 from detent.store.breakers import Row
@@ -283,6 +284,25 @@ class Writer(Protocol):
 
     async def keep_bucket(self, bucket: Bucket) -> None:
         """Keeps how the tokens of a model stand."""
+        ...
+
+    async def put_api_key(self, key: NewApiKey) -> ApiKeyRow:
+        """Keeps a new key to the API, by its hash; the same again is the one that is there."""
+        ...
+
+    async def rotate_api_key(self, id: int, key: NewApiKey, overlap_us: int) -> ApiKeyRow | None:
+        """Keeps a new key in the place of one of the same tenant, which from then on lives for the overlap only, and no
+        longer than it would have; the same again is the one that is there. None if the old one is not there, has ended,
+        or was rotated before: nothing is kept."""
+        ...
+
+    async def revoke_api_key(self, tenant_id: int, id: int, by: str) -> ApiKeyRow | None:
+        """A key to the API opens nothing from now on; who was first to revoke it stands. Returns it as it is then; none
+        if the tenant has no such key."""
+        ...
+
+    async def touch_api_key(self, tenant_id: int, id: int, every_us: int) -> bool:
+        """Notes that a key to the API was used, unless that was noted less than so long ago; tells whether it was."""
         ...
 
     async def set_quotas(self, tenant_id: int, most: Mapping[int, int]) -> None:
