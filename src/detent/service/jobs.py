@@ -11,7 +11,7 @@ from detent import ids
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
 from detent.lifecycle import JOB, Change
-from detent.lifecycle.job import RUNNING, SUCCEEDED
+from detent.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
 from detent.service import children, limits, settle
 from detent.service.blobs import whole
@@ -250,6 +250,11 @@ def _outside(name: str, value: Any) -> Any:
     if name in _TIMES:
         return rfc3339(value)
     return document(value) if name in _DOCUMENTS else value
+
+
+def waits_for(row: Row) -> str | None:
+    """What a job waits for. It is left in the row when the job goes on, and means nothing from then on."""
+    return row["waits_for"] if row["state"] == QUEUED.name else None
 
 
 def document(text: str) -> Any:

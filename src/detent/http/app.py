@@ -1,0 +1,73 @@
+"""The application: one store, opened once, and the routes on top of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from detent import __version__
+from detent.http import problems
+from detent.http.auth import Authenticate
+from detent.http.broadcast import Broadcast
+from detent.http.door import Door
+from detent.http.limits import Limits
+from detent.http.pages import Problem
+from detent.http.routes import ROUTERS
+from detent.store import Store, open_store
+
+ABOUT = (
+    "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC 9457); "
+    "every request that changes something takes an idempotency key."
+)
+
+
+def create_app(
+    url: str | None,
+    authenticate: Authenticate,
+    limits: Limits | None = None,
+    *,
+    create: bool = False,
+    store: Store | None = None,
+) -> FastAPI:
+    """The API over a database. A store that is given is used and left open; else one is opened with the application and
+    closed with it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.store = store or await open_store(url, migrate=create, create=create)
+        app.state.stopping = asyncio.Event()
+        app.state.broadcast = Broadcast(app.state.store)
+        try:
+            yield
+        finally:
+            await app.state.broadcast.close()
+            if store is None:
+                await app.state.store.close()
+
+    # /docs is a page of our own: the framework's would fetch scripts from elsewhere.
+    app = FastAPI(
+        title="Detent", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.authenticate = authenticate
+    app.state.limits = limits = limits or Limits()
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(Door, limits=limits)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign] # the framework's documented way
+    return app
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the one schema that the framework does not find by itself."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes)
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = Problem.model_json_schema()
+        app.openapi_schema = made
+    return app.openapi_schema

@@ -1,0 +1,108 @@
+"""Who asks: the key in the Authorization header, the tenant and the scopes it stands for.
+
+Keys themselves are kept by the service; here is only the seam. A route says which scope it needs:
+`caller: Annotated[Principal, Depends(requires("read"))]`, or one of the names below.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Annotated, NamedTuple, Protocol
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from detent.errors import MissingScope, Unauthenticated
+from detent.store import Store
+
+SCOPES = ("read", "write", "approve", "supervise", "admin")
+LONGEST_TOKEN = 500
+
+
+class Principal(Protocol):
+    """Whom a key stands for."""
+
+    @property
+    def tenant_id(self) -> int: ...
+
+    @property
+    def scopes(self) -> frozenset[str]: ...
+
+    @property
+    def key_id(self) -> str: ...
+
+
+Authenticate = Callable[[Store, str], Awaitable[Principal | None]]
+"""Who a token belongs to; none if it is not known, over, or revoked."""
+
+
+class Caller(NamedTuple):
+    """A principal that no kept key stands for."""
+
+    tenant_id: int
+    scopes: frozenset[str]
+    key_id: str
+
+
+def kept_keys() -> Authenticate:
+    """Those of the database."""
+    found: Authenticate = import_module("detent.service.keys").authenticate
+    return found
+
+
+def one_token(token: str, caller: Caller) -> Authenticate:
+    """One token that is good for everything, for a developer's own machine."""
+
+    async def authenticate(store: Store, given: str) -> Principal | None:
+        return caller if hmac.compare_digest(given.encode(), token.encode()) else None
+
+    return authenticate
+
+
+_bearer = HTTPBearer(auto_error=False, description="A key: `Authorization: Bearer dk_…`")
+
+
+async def authenticated(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+) -> Principal:
+    """Who asks; nobody we know is `Unauthenticated`."""
+    if given is None or not given.credentials.isascii() or len(given.credentials) > LONGEST_TOKEN:
+        raise Unauthenticated
+    found = await still_good(request, given.credentials)
+    request.scope["state"]["token"] = given.credentials
+    return found
+
+
+async def still_good(request: Request, token: str) -> Principal:
+    """Whom a token stands for at this moment."""
+    state = request.app.state
+    found: Principal | None = await state.authenticate(state.store, token)
+    if found is None:
+        raise Unauthenticated
+    return found
+
+
+def requires(scope: str) -> Callable[..., Principal]:
+    """The dependency of a route that needs this scope; `admin` has all of them."""
+
+    def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
+        if scope not in caller.scopes and "admin" not in caller.scopes:
+            raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
+        return caller
+
+    check.__name__ = f"requires_{scope}"
+    return check
+
+
+Reads = Annotated[Principal, Depends(requires("read"))]
+Writes = Annotated[Principal, Depends(requires("write"))]
+Approves = Annotated[Principal, Depends(requires("approve"))]
+Supervises = Annotated[Principal, Depends(requires("supervise"))]
+Administers = Annotated[Principal, Depends(requires("admin"))]
+
+
+def actor(caller: Principal) -> str:
+    """How the event log names whoever moved something by a key."""
+    return f"key:{caller.key_id}"

@@ -1,0 +1,123 @@
+"""Events for many readers: one reader of the log tells all of them, so that a thousand streams cost one.
+
+Whoever comes first reads what it has missed from the log by itself. What is told meanwhile waits for it, and what it
+has read already is passed over by its place in the order of commits, which both go by: nothing is missed, and nothing
+comes twice. A reader that is too slow for its share of memory loses its place here, not an event: it reads the log again
+from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from detent.store import Event, EventFilter, Store
+from detent.store.follow import PAGE
+
+MOST_WAITING = 200
+LONGEST_PAUSE = 5.0
+
+
+class Listener:
+    """What waits for one reader."""
+
+    def __init__(self, wanted: EventFilter) -> None:
+        self.wanted = wanted
+        self.waiting: list[Event] = []
+        self.overrun = False
+        self.news = asyncio.Event()
+
+    def hear(self, event: Event) -> None:
+        """Takes an event in, if it is wanted and there is room."""
+        if not _matches(event, self.wanted):
+            return
+        if len(self.waiting) >= MOST_WAITING:
+            self.overrun = True
+        else:
+            self.waiting.append(event)
+        self.news.set()
+
+    def take(self) -> list[Event]:
+        """What there is, in order; from here on it is the reader's."""
+        taken, self.waiting = self.waiting, []
+        self.news.clear()
+        return taken
+
+
+class Broadcast:
+    """The one who reads, and those who are told."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listeners: set[Listener] = set()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def follow(self, wanted: EventFilter, after: str) -> AsyncIterator[Event]:
+        """Every event after a cursor, without end."""
+        while True:
+            listener = Listener(wanted)
+            await self._join(listener)
+            try:
+                async for event in self._from(listener, after):
+                    after = event.cursor
+                    yield event
+            finally:
+                self._listeners.discard(listener)
+
+    async def _from(self, listener: Listener, after: str) -> AsyncIterator[Event]:
+        """First the log, to its end; then what was told since the listener joined, until it is overrun."""
+        while page := await self._store.events(listener.wanted, after=after, limit=PAGE):
+            for event in page:
+                yield event
+            after = page[-1].cursor
+        place = _place(after)
+        while not listener.overrun:
+            await listener.news.wait()
+            for event in listener.take():
+                if _place(event.cursor) > place:
+                    place = _place(event.cursor)
+                    yield event
+
+    async def _join(self, listener: Listener) -> None:
+        self._listeners.add(listener)
+        if self._reader is None or self._reader.done():
+            end = await self._store.log_end()
+            if self._reader is None or self._reader.done():
+                self._reader = asyncio.create_task(self._read(end))
+
+    async def _read(self, after: str) -> None:
+        """While there is somebody to tell. A database that is away is asked again; the place is kept."""
+        pause = 0.1
+        while self._listeners:
+            with contextlib.suppress(Exception):
+                async for event in self._store.follow(EventFilter(), after=after):
+                    after, pause = event.cursor, 0.1
+                    for listener in self._listeners:
+                        listener.hear(event)
+                    if not self._listeners:
+                        return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def close(self) -> None:
+        """Nobody is told anything from here on."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+
+def _place(cursor: str) -> tuple[int, ...]:
+    return tuple(map(int, cursor.split("-")))
+
+
+def _matches(event: Event, wanted: EventFilter) -> bool:
+    return (
+        wanted.tenant_id in (None, event.tenant_id)
+        and wanted.entity in (None, event.entity)
+        and wanted.entity_id in (None, event.entity_id)
+        and wanted.type in (None, event.type)
+        and wanted.correlation_id in (None, event.correlation_id)
+        and (wanted.since is None or event.ts >= wanted.since)
+        and (wanted.until is None or event.ts < wanted.until)
+    )

@@ -1,0 +1,148 @@
+"""Running servers: uvicorn in a thread of its own on loopback, one over each kind of database, for all tests.
+
+Every test has two tenants of its own there, so that it begins with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from detent.http.app import create_app
+from detent.http.auth import SCOPES, Caller, Principal
+from detent.http.limits import Limits
+from detent.http.server import Server, server
+from detent.store import Store
+
+T = TypeVar("T")
+
+OURS, THEIRS, READER, NOBODY = "dk_ours", "dk_theirs", "dk_reader", "dk_nobody"
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Keys:
+    """The keys of a test, kept nowhere."""
+
+    known: dict[str, Caller] = field(default_factory=dict)
+
+    async def authenticate(self, store: Store, token: str) -> Principal | None:
+        return self.known.get(token)
+
+
+@dataclass
+class Running:
+    """A server that answers, and how to reach it."""
+
+    address: str
+    keys: Keys
+    server: Server
+    thread: threading.Thread
+    app: FastAPI
+    loop: list[asyncio.AbstractEventLoop]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def ours(self) -> int:
+        return self.keys.known[OURS].tenant_id
+
+    def client(self, token: str | None = OURS) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=30)
+
+    def do(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        """Something done by the server's own store, on its own loop."""
+
+        async def done() -> T:
+            return await work(self.app.state.store)
+
+        return asyncio.run_coroutine_threadsafe(done(), self.loop[0]).result(30)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Running]:
+    """A server of this database, which it makes if there is none, until the block ends."""
+    app = create_app(url, keys.authenticate, limits, create=True)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    made = server(app, "127.0.0.1", 0)
+    loop: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loop.append(asyncio.get_running_loop())
+        await made.serve([listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    while not made.started:
+        assert thread.is_alive(), "the server has ended before it began"
+        thread.join(0.01)
+    running = Running(f"http://127.0.0.1:{listening.getsockname()[1]}", keys, made, thread, app, loop)
+    try:
+        yield running
+    finally:
+        running.stop()
+        listening.close()
+
+
+def two_tenants(running: Running) -> None:
+    """Ours has one key for all but administration, one that only reads and one that may do nothing."""
+    number = next(_numbers)
+    ours, theirs = (
+        running.do(lambda store, name=name: store.add_tenant(name)) for name in (f"o{number}", f"t{number}")
+    )
+    running.keys.known = {
+        OURS: Caller(ours, frozenset(SCOPES) - {"admin"}, "k1"),
+        READER: Caller(ours, frozenset({"read"}), "k2"),
+        NOBODY: Caller(ours, frozenset(), "k3"),
+        THEIRS: Caller(theirs, frozenset(SCOPES), "k4"),
+    }
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('http')}/detent.db", Keys()) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgres_http_server(postgres_server: Any, migrated_template: str) -> Iterator[Running]:
+    url = postgres_server.create_database(template=urlsplit(migrated_template).path.lstrip("/"))
+    with serving(url, Keys()) as started:
+        yield started
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def running(request: pytest.FixtureRequest) -> Running:
+    """A server over each kind of database, with two new tenants."""
+    name = "sqlite_server" if request.param == "sqlite" else "postgres_http_server"
+    found: Running = request.getfixturevalue(name)
+    two_tenants(found)
+    return found
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[httpx.Client]:
+    with running.client() as opened:
+        yield opened
