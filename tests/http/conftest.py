@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import queue
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,7 +24,7 @@ from detent.http.app import create_app
 from detent.http.auth import SCOPES, Caller, Principal
 from detent.http.limits import Limits
 from detent.http.server import Server, server
-from detent.store import Store
+from detent.store import Store, open_store
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Running:
     server: Server
     thread: threading.Thread
     app: FastAPI
-    loop: list[asyncio.AbstractEventLoop]
+    loop: asyncio.AbstractEventLoop
 
     @property
     def port(self) -> int:
@@ -71,7 +72,7 @@ class Running:
         async def done() -> T:
             return await work(self.app.state.store)
 
-        return asyncio.run_coroutine_threadsafe(done(), self.loop[0]).result(30)
+        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(30)
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -82,18 +83,21 @@ class Running:
 @contextmanager
 def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Running]:
     """A server of this database, which it makes if there is none, until the block ends."""
-    app = create_app(url, keys.authenticate, limits, create=True)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    made = server(app, "127.0.0.1", 0)
-    loop: list[asyncio.AbstractEventLoop] = []
+    begun: queue.SimpleQueue[tuple[Server, FastAPI, asyncio.AbstractEventLoop]] = queue.SimpleQueue()
 
     async def serve() -> None:
-        loop.append(asyncio.get_running_loop())
+        store = await open_store(url)
+        app = create_app(store, keys.authenticate, limits)
+        made = server(app, "127.0.0.1", 0)
+        begun.put((made, app, asyncio.get_running_loop()))
         await made.serve([listening])
+        await store.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
+    made, app, loop = begun.get(timeout=30)
     while not made.started:
         assert thread.is_alive(), "the server has ended before it began"
         thread.join(0.01)
@@ -108,9 +112,8 @@ def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Runn
 def two_tenants(running: Running) -> None:
     """Ours has one key for all but administration, one that only reads and one that may do nothing."""
     number = next(_numbers)
-    ours, theirs = (
-        running.do(lambda store, name=name: store.add_tenant(name)) for name in (f"o{number}", f"t{number}")
-    )
+    ours = running.do(lambda store: store.add_tenant(f"ours-{number}"))
+    theirs = running.do(lambda store: store.add_tenant(f"theirs-{number}"))
     running.keys.known = {
         OURS: Caller(ours, frozenset(SCOPES) - {"admin"}, "k1"),
         READER: Caller(ours, frozenset({"read"}), "k2"),

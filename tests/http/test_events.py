@@ -47,7 +47,7 @@ def test_the_log_is_read_page_by_page_with_filters(client: httpx.Client) -> None
         if (after := page["next"]) is None:
             break
     assert seen == [*((id, "job_enqueued") for id in ids), (ids[0], "job_cancelled")]
-    one = client.get("/api/events", params={"id": ids[0]}).json()["events"]
+    one = client.get("/api/events", params={"id": str(ids[0])}).json()["events"]
     assert [event["type"] for event in one] == ["job_enqueued", "job_cancelled"]
     assert len(client.get("/api/events", params={"correlation_id": "c1"}).json()["events"]) == 2
     assert len(client.get("/api/events", params={"type": "job_cancelled"}).json()["events"]) == 1

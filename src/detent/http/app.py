@@ -1,4 +1,4 @@
-"""The application: one store, opened once, and the routes on top of it."""
+"""The application: one store, and the routes on top of it."""
 
 from __future__ import annotations
 
@@ -18,41 +18,31 @@ from detent.http.door import Door
 from detent.http.limits import Limits
 from detent.http.pages import Problem
 from detent.http.routes import ROUTERS
-from detent.store import Store, open_store
+from detent.store import Store
 
 ABOUT = (
-    "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC 9457); "
-    "every request that changes something takes an idempotency key."
+    "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC "
+    "9457); every request that changes something takes an idempotency key."
 )
 
 
-def create_app(
-    url: str | None,
-    authenticate: Authenticate,
-    limits: Limits | None = None,
-    *,
-    create: bool = False,
-    store: Store | None = None,
-) -> FastAPI:
-    """The API over a database. A store that is given is used and left open; else one is opened with the application and
-    closed with it."""
+def create_app(store: Store, authenticate: Authenticate, limits: Limits | None = None) -> FastAPI:
+    """The API over an open store, which whoever opened it closes when the server has ended."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.store = store or await open_store(url, migrate=create, create=create)
         app.state.stopping = asyncio.Event()
-        app.state.broadcast = Broadcast(app.state.store)
+        app.state.broadcast = Broadcast(store)
         try:
             yield
         finally:
             await app.state.broadcast.close()
-            if store is None:
-                await app.state.store.close()
 
     # /docs is a page of our own: the framework's would fetch scripts from elsewhere.
     app = FastAPI(
         title="Detent", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
+    app.state.store = store
     app.state.authenticate = authenticate
     app.state.limits = limits = limits or Limits()
     problems.install(app)

@@ -2,8 +2,8 @@
 
 Whoever comes first reads what it has missed from the log by itself. What is told meanwhile waits for it, and what it
 has read already is passed over by its place in the order of commits, which both go by: nothing is missed, and nothing
-comes twice. A reader that is too slow for its share of memory loses its place here, not an event: it reads the log again
-from where it was.
+comes twice. A reader that is too slow for its share of memory loses its place here, not an event: it reads the log
+again from where it was.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The key is the header `Idempotency-Key` or the field `request_id` of the body. The work, and the row that remembers its
 answer, are written in one transaction: the same key and body is answered as the first time, byte for byte; another body
-is `KeyReused`; one that is still at work is `RequestInFlight`. A request that failed has left nothing behind, and may be
-sent again under its key. Without a key a request is simply done.
+is `KeyReused`; one that is still at work is `RequestInFlight`. A request that failed has left nothing behind, and may
+be sent again under its key. Without a key a request is simply done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     request_id: str | None = Field(
-        None, min_length=1, max_length=500, description="An idempotency key, instead of the header Idempotency-Key."
+        default=None,
+        min_length=1,
+        max_length=500,
+        description="An idempotency key, instead of the header Idempotency-Key.",
     )
 
 
@@ -78,7 +81,8 @@ class Once:
             return response, False
 
         response, replayed = await self._store.atomically(remembered)
-        return _answer(*json.loads(response), replayed)
+        status, text = json.loads(response)
+        return _answer(status, text, replayed)
 
     def _key(self, asked: Asked) -> str | None:
         if self._given is not None and asked.request_id not in (None, self._given):

@@ -57,7 +57,12 @@ class Problem(BaseModel):
 def fails(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
     """What a route can answer beside its success, for the OpenAPI document."""
     told: dict[int | str, dict[str, Any]] = {}
-    for kind in (errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, *kinds):
+    always: tuple[type[errors.DetentError], ...] = (
+        errors.Unauthenticated,
+        errors.MissingScope,
+        errors.InvalidRequest,
+    )
+    for kind in (*always, *kinds):
         said = told.setdefault(kind.status, {"description": "", "content": {problems.MEDIA_TYPE: {"schema": SCHEMA}}})
         said["description"] = ", ".join(filter(None, (said["description"], kind.title())))
     return told

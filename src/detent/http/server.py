@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from detent.errors import DetentError, HeadersTooLarge, NotHttp, TooSlow
+from detent.errors import BadInput, DetentError, HeadersTooLarge, NotHttp, TooSlow
 from detent.http import problems
 from detent.http.limits import Limits
 
@@ -87,13 +91,51 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Tells streams to end before it waits for them."""
+    """Says when it has begun, and tells streams to end before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.begun.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends the server and is done with; the base would send it to the process once more."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = getattr(getattr(self.config.app, "state", None), "stopping", None)
         if stopping is not None:
             stopping.set()
         await super().shutdown(sockets)
+
+
+@contextmanager
+def listening_on(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there; a place that is taken, or not ours, is `BadInput`."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+    except OSError as error:
+        raise BadInput(what=f"cannot listen on {host} port {port}: {error.strerror}; choose --host or --port") from None
+    with made:
+        yield made
 
 
 def server(app: FastAPI, host: str, port: int, **more: Any) -> Server:
@@ -107,7 +149,7 @@ def server(app: FastAPI, host: str, port: int, **more: Any) -> Server:
         http=protocol,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
         date_header=True,

@@ -65,13 +65,15 @@ class WholeDeadLetter(DeadLetter):
 class Redrive(Asked):
     """Which dead letters are to be run again; what is none does not narrow."""
 
-    queue: str | None = Field(None, min_length=1, max_length=LONGEST_NAME)
-    kind: str | None = Field(None, min_length=1, max_length=LONGEST_NAME)
-    reason_code: str | None = Field(None, max_length=100)
-    since: str | None = Field(None, max_length=100, description="Given up since then: a time, or how long ago (10m).")
-    again: bool = Field(False, description="Also those that were run again before.")
-    limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="At most so many, the oldest first.")
-    dry_run: bool = Field(False, description="Only count; nothing is changed.")
+    queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    kind: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    reason_code: str | None = Field(default=None, max_length=100)
+    since: str | None = Field(
+        default=None, max_length=100, description="Given up since then: a time, or how long ago (10m)."
+    )
+    again: bool = Field(default=False, description="Also those that were run again before.")
+    limit: int = Field(default=MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="At most so many, the oldest first.")
+    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
 
 
 class Redriven(BaseModel):

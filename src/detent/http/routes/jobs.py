@@ -119,12 +119,16 @@ class NewJob(Asked):
 
     kind: str = Field(min_length=1, max_length=LONGEST_NAME, description="What to do: the name of a declared job.")
     payload: dict[str, Any] = Field(default_factory=dict, description="The arguments.")
-    queue: str = Field("default", min_length=1, max_length=LONGEST_NAME)
-    priority: int = Field(0, ge=-LARGEST_INT, le=LARGEST_INT, description="Higher goes first.")
-    key: str | None = Field(None, min_length=1, max_length=LONGEST_KEY, description="One job for ever under this key.")
-    run_in: str | Seconds = Field("0s", description="Not before this has passed: seconds, or a span such as 5m.")
-    max_attempts: int = Field(4, ge=1, le=LARGEST_INT)
-    correlation_id: str | None = Field(None, min_length=1, max_length=LONGEST_KEY)
+    queue: str = Field(default="default", min_length=1, max_length=LONGEST_NAME)
+    priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT, description="Higher goes first.")
+    key: str | None = Field(
+        default=None, min_length=1, max_length=LONGEST_KEY, description="One job for ever under this key."
+    )
+    run_in: str | Seconds = Field(
+        default="0s", description="Not before this has passed: seconds, or a span such as 5m."
+    )
+    max_attempts: int = Field(default=4, ge=1, le=LARGEST_INT)
+    correlation_id: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
 
 
 class Enqueued(BaseModel):
@@ -137,8 +141,8 @@ class Enqueued(BaseModel):
 class Cancel(Asked):
     """How a job is to end."""
 
-    hard: bool = Field(False, description="Do not wait for a running job to end by itself.")
-    reason: str | None = Field(None, max_length=1_000, description="Why; it goes into the event log.")
+    hard: bool = Field(default=False, description="Do not wait for a running job to end by itself.")
+    reason: str | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
 
 
 class Cancelled(BaseModel):
@@ -151,8 +155,8 @@ class Cancelled(BaseModel):
 class Retry(Asked):
     """How a job is to be run again."""
 
-    payload: dict[str, Any] | None = Field(None, description="Other arguments instead.")
-    again: bool = Field(False, description="Even if it was run again before.")
+    payload: dict[str, Any] | None = Field(default=None, description="Other arguments instead.")
+    again: bool = Field(default=False, description="Even if it was run again before.")
 
 
 class Again(BaseModel):
@@ -167,26 +171,28 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    state: list[str] | None = Field(None, max_length=len(JOB.states))
-    queue: str | None = Field(None, min_length=1, max_length=LONGEST_NAME)
-    kind: str | None = Field(None, min_length=1, max_length=LONGEST_NAME)
-    correlation_id: str | None = Field(None, min_length=1, max_length=LONGEST_KEY)
+    state: list[str] | None = Field(default=None, max_length=len(JOB.states))
+    queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    kind: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    correlation_id: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
 
 
 class Many(Asked):
     """Which jobs: by their ids, or by a filter."""
 
-    ids: list[str] | None = Field(None, min_length=1, max_length=bulk.MOST_AT_ONCE)
+    ids: list[str] | None = Field(default=None, min_length=1, max_length=bulk.MOST_AT_ONCE)
     filter: Filter | None = None
-    limit: int = Field(bulk.MOST_AT_ONCE, ge=1, le=bulk.MOST_AT_ONCE, description="At most so many, the oldest first.")
-    dry_run: bool = Field(False, description="Only count; nothing is changed.")
+    limit: int = Field(
+        default=bulk.MOST_AT_ONCE, ge=1, le=bulk.MOST_AT_ONCE, description="At most so many, the oldest first."
+    )
+    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
 
 
 class CancelMany(Many):
     """Which jobs are to end, and how."""
 
     hard: bool = False
-    reason: str | None = Field(None, max_length=1_000)
+    reason: str | None = Field(default=None, max_length=1_000)
 
 
 class RetryMany(Many):
