@@ -133,6 +133,20 @@ def errors_page() -> str:
     return f"# Errors\n\n{intro}\n\n{head}\n" + "\n".join(rows) + "\n"
 
 
+def problems_page() -> str:
+    """Every type of problem document that the HTTP API can answer with."""
+    rows = (f"| `{e.problem()}` | {e.title()} | {e.status} | {_message(e)} |" for e in _declared_errors())
+    intro = (
+        "An answer of the HTTP API that is no success is a problem document (RFC 9457, `application/problem+json`):\n"
+        "`type`, `title`, `status` and `detail`. `invalid-transition` also has `from`, `trigger` and `allowed`;\n"
+        "`invalid-request` has `errors`, each with `where` and `what`. What is not found says what it was and not its id,\n"
+        "so that another tenant's answers like none. What is wrong with the database goes to the server's log; the client\n"
+        "is told only that something is. What is in braces is filled in.\n"
+    )
+    head = "| type | title | status | detail |\n|---|---|---|---|"
+    return f"# Problems\n\n{intro}\n{head}\n" + "\n".join(rows) + "\n"
+
+
 def _declared_errors() -> Iterable[type[errors.DetentError]]:
     for found in vars(errors).values():
         if isinstance(found, type) and issubclass(found, errors.DetentError):
@@ -191,6 +205,7 @@ PAGES: dict[str, Page] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/metrics.md": metrics_page,
+    "reference/problems.md": problems_page,
 }
 
 

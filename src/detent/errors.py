@@ -33,6 +33,11 @@ class DetentError(Exception):
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
     @classmethod
+    def problem(cls) -> str:
+        """The type of the error's problem document: a name and no address, for it means the same on every server."""
+        return f"urn:detent:problem:{cls.slug()}"
+
+    @classmethod
     def title(cls) -> str:
         """The error's name as people read it; the same for every occurrence.
 

@@ -115,10 +115,10 @@ def two_tenants(running: Running) -> None:
     ours = running.do(lambda store: store.add_tenant(f"ours-{number}"))
     theirs = running.do(lambda store: store.add_tenant(f"theirs-{number}"))
     running.keys.known = {
-        OURS: Caller(ours, frozenset(SCOPES) - {"admin"}, "k1"),
-        READER: Caller(ours, frozenset({"read"}), "k2"),
-        NOBODY: Caller(ours, frozenset(), "k3"),
-        THEIRS: Caller(theirs, frozenset(SCOPES), "k4"),
+        OURS: Caller(ours, frozenset(SCOPES) - {"admin"}, "key:k1"),
+        READER: Caller(ours, frozenset({"read"}), "key:k2"),
+        NOBODY: Caller(ours, frozenset(), "key:k3"),
+        THEIRS: Caller(theirs, frozenset(SCOPES), "key:k4"),
     }
 
 

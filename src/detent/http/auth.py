@@ -31,7 +31,9 @@ class Principal(Protocol):
     def scopes(self) -> frozenset[str]: ...
 
     @property
-    def key_id(self) -> str: ...
+    def actor(self) -> str:
+        """How the event log names them."""
+        ...
 
 
 Authenticate = Callable[[Store, str], Awaitable[Principal | None]]
@@ -43,7 +45,7 @@ class Caller(NamedTuple):
 
     tenant_id: int
     scopes: frozenset[str]
-    key_id: str
+    actor: str
 
 
 def kept_keys() -> Authenticate:
@@ -101,8 +103,3 @@ Writes = Annotated[Principal, Depends(requires("write"))]
 Approves = Annotated[Principal, Depends(requires("approve"))]
 Supervises = Annotated[Principal, Depends(requires("supervise"))]
 Administers = Annotated[Principal, Depends(requires("admin"))]
-
-
-def actor(caller: Principal) -> str:
-    """How the event log names whoever moved something by a key."""
-    return f"key:{caller.key_id}"

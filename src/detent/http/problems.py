@@ -21,7 +21,6 @@ from detent import errors
 from detent.errors import DetentError, InvalidTransition
 
 MEDIA_TYPE = "application/problem+json"
-TYPE = "urn:detent:problem:"
 BUSY_SECONDS = "1"
 
 logger = logging.getLogger("detent.http")
@@ -29,7 +28,7 @@ logger = logging.getLogger("detent.http")
 
 def document(error: DetentError) -> dict[str, Any]:
     """What a client is told of an error."""
-    told = {"type": TYPE + error.slug(), "title": error.title(), "status": error.status, "detail": _detail(error)}
+    told = {"type": error.problem(), "title": error.title(), "status": error.status, "detail": _detail(error)}
     if isinstance(error, InvalidTransition):
         told |= {"from": error.from_state, "trigger": error.trigger, "allowed": list(error.allowed)}
     if isinstance(error, errors.InvalidRequest):

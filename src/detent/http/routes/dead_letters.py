@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Reads, Writes, actor
+from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does
 from detent.http.pages import After, Db, Most, Name, answer, fails
@@ -124,9 +124,7 @@ async def redrive_one(id: str, caller: Writes, does: Does, asked: Annotated[Retr
 
     async def work(store: Store) -> dict[str, str]:
         return _pair(
-            await service.redrive_one(
-                store, caller.tenant_id, id, payload=payload, again=how.again, actor=actor(caller)
-            )
+            await service.redrive_one(store, caller.tenant_id, id, payload=payload, again=how.again, actor=caller.actor)
         )
 
     return await does(how, work, status=201)
@@ -141,7 +139,7 @@ async def redrive(asked: Redrive, caller: Writes, does: Does) -> Response:
         if asked.dry_run:
             count = await service.count(store, wanted, again=asked.again, limit=asked.limit)
             return {"count": count, "redriven": [], "dry_run": True}
-        done = service.redrive(store, wanted, again=asked.again, limit=asked.limit, actor=actor(caller))
+        done = service.redrive(store, wanted, again=asked.again, limit=asked.limit, actor=caller.actor)
         pairs = [_pair(one) async for one in done]
         return {"count": len(pairs), "redriven": pairs, "dry_run": False}
 

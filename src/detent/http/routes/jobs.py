@@ -12,7 +12,7 @@ from starlette.responses import Response
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from detent.http import problems
-from detent.http.auth import Reads, Writes, actor
+from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does
 from detent.http.pages import After, Db, Most, Name, answer, fails, only
@@ -260,7 +260,7 @@ async def enqueue(asked: NewJob, caller: Writes, does: Does) -> Response:
             run_in=asked.run_in,
             max_attempts=asked.max_attempts,
             correlation_id=asked.correlation_id,
-            actor=actor(caller),
+            actor=caller.actor,
         )
         row = await service.find(store, caller.tenant_id, public_id(JOB.name, key))
         return {"job": job(row), "created": row["created_at"] >= before}
@@ -284,7 +284,7 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | 
     how = asked or Cancel()
 
     async def work(store: Store) -> dict[str, Any]:
-        done = await service.cancel(store, caller.tenant_id, id, hard=how.hard, reason=how.reason, actor=actor(caller))
+        done = await service.cancel(store, caller.tenant_id, id, hard=how.hard, reason=how.reason, actor=caller.actor)
         return {"outcome": done.replace(" ", "_"), "job": job(await service.find(store, caller.tenant_id, id))}
 
     return await does(how, work)
@@ -304,7 +304,7 @@ async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Retry | No
     payload = None if how.payload is None else json.dumps(how.payload)
 
     async def work(store: Store) -> dict[str, Any]:
-        new = await service.retry(store, caller.tenant_id, id, payload=payload, again=how.again, actor=actor(caller))
+        new = await service.retry(store, caller.tenant_id, id, payload=payload, again=how.again, actor=caller.actor)
         return {"old": public_id(JOB.name, service.key_of(id)), "new": public_id(JOB.name, new)}
 
     return await does(how, work, status=201)
@@ -319,7 +319,7 @@ async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response
         if asked.dry_run:
             return _counted(which)
         return _many(
-            await bulk.cancel(store, which, hard=asked.hard, reason=asked.reason, actor=actor(caller)), len(which.ids)
+            await bulk.cancel(store, which, hard=asked.hard, reason=asked.reason, actor=caller.actor), len(which.ids)
         )
 
     return await does(asked, work)
@@ -333,7 +333,7 @@ async def retry_many(asked: RetryMany, caller: Writes, does: Does) -> Response:
         which = await _chosen(store, caller.tenant_id, asked)
         if asked.dry_run:
             return _counted(which)
-        return _many(await bulk.retry(store, which, again=asked.again, actor=actor(caller)), len(which.ids))
+        return _many(await bulk.retry(store, which, again=asked.again, actor=caller.actor), len(which.ids))
 
     return await does(asked, work)
 
