@@ -40,7 +40,7 @@ chaos: $(STAMP)/dev ## long runs of injected faults
 bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: $(STAMP)/project ## write the generated pages
+docs: $(STAMP)/dev ## write the generated pages
 	@$(BIN)/python -m detent.docs $(ARGS)
 
 lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)

@@ -25,6 +25,7 @@ from detent.http.auth import SCOPES, Caller, Principal
 from detent.http.limits import Limits
 from detent.http.server import Server, server
 from detent.store import Store, open_store
+from tests.http.declared import check_declared
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Keys:
 
     known: dict[str, Caller] = field(default_factory=dict)
 
-    async def authenticate(self, store: Store, token: str) -> Principal | None:
+    async def authenticate(self, token: str) -> Principal | None:
         return self.known.get(token)
 
 
@@ -64,7 +65,8 @@ class Running:
 
     def client(self, token: str | None = OURS) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=30)
+        hooks = {"response": [check_declared]}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=30, event_hooks=hooks)
 
     def do(self, work: Callable[[Store], Awaitable[T]]) -> T:
         """Something done by the server's own store, on its own loop."""
@@ -75,7 +77,7 @@ class Running:
         return asyncio.run_coroutine_threadsafe(done(), self.loop).result(30)
 
     def stop(self) -> None:
-        self.server.should_exit = True
+        self.server.end()
         self.thread.join(30)
         assert not self.thread.is_alive()
 
@@ -84,6 +86,7 @@ class Running:
 def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Running]:
     """A server of this database, which it makes if there is none, until the block ends."""
     listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)  # so that it is noticed who does not read
     listening.bind(("127.0.0.1", 0))
     begun: queue.SimpleQueue[tuple[Server, FastAPI, asyncio.AbstractEventLoop]] = queue.SimpleQueue()
 
@@ -120,6 +123,17 @@ def two_tenants(running: Running) -> None:
         NOBODY: Caller(ours, frozenset(), "key:k3"),
         THEIRS: Caller(theirs, frozenset(SCOPES), "key:k4"),
     }
+
+
+SHORT = Limits(body_seconds=0.5, header_seconds=0.5, header_bytes=4096, recheck_seconds=0.2, beat_seconds=0.1, write_seconds=0.5)
+
+
+@pytest.fixture(scope="session")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server without patience."""
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('strict')}/detent.db", Keys(), SHORT) as started:
+        two_tenants(started)
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,7 @@ def test_a_server_that_ends_ends_its_streams(sqlite_url: str) -> None:
         with running.client() as client, client.stream("GET", "/api/events/stream") as answer:
             lines = answer.iter_lines()
             assert next(lines) == "retry: 1000"
-            running.server.should_exit = True
+            running.server.end()
             assert list(lines) == [""]
 
 

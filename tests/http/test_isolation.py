@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from detent import ids
+from detent.http import problems
 from tests.http.conftest import NOBODY, READER, THEIRS, Running
 from tests.http.test_jobs import enqueued
 
@@ -16,6 +17,7 @@ BY_ID = [
     ("GET", "/api/dead-letters/{}"),
     ("POST", "/api/dead-letters/{}/redrive"),
     ("GET", "/api/why/{}"),
+    ("GET", "/api/jobs/{}/artifacts/{name}"),
 ]
 
 
@@ -33,10 +35,20 @@ def test_a_foreign_id_is_answered_byte_for_byte_like_an_unknown_one(
     unknown = ids.public("job", (ids.key_of(theirs) or ("", 0))[1] + 77)
     with running.client(THEIRS) as other:
         foreign, missing, nonsense = (
-            told(other.request(method, path.format(id))) for id in (theirs, unknown, "job_nonsense")
+            told(other.request(method, path.replace("{}", id))) for id in (theirs, unknown, "job_nonsense")
         )
     assert foreign == missing == nonsense
     assert foreign[0] == 404
+
+
+def test_an_answer_that_tells_the_two_apart_is_noticed(
+    client: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = str(enqueued(client)["id"])
+    unknown = ids.public("job", (ids.key_of(theirs) or ("", 0))[1] + 77)
+    monkeypatch.setattr(problems, "_detail", str)  # a twin that repeats the id
+    with running.client(THEIRS) as other:
+        assert told(other.get(f"/api/jobs/{theirs}")) != told(other.get(f"/api/jobs/{unknown}"))
 
 
 def test_every_route_with_an_id_is_among_those(running: Running) -> None:
@@ -56,6 +68,9 @@ def test_lists_events_and_queues_show_only_ones_own(client: httpx.Client, runnin
         assert other.get("/api/events").json()["events"] == []
         assert other.get("/api/events", params={"id": str(id)}).json()["events"] == []
         assert other.get("/api/queues").json()["queues"] == []
+        signals = [other.post("/api/signals", json={"name": "a", "job": job}) for job in (id, "job_none")]
+        assert [one.status_code for one in signals] == [404, 404]
+        assert signals[0].content == signals[1].content
         many = other.post("/api/jobs/cancel", json={"ids": [id]}).json()
         assert many["refused"][id]["type"] == "urn:detent:problem:not-found"
     assert client.get(f"/api/jobs/{id}").json()["state"] == "queued"

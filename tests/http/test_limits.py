@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from detent.http.limits import Limits
-from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
-
-SHORT = Limits(body_seconds=0.5, header_seconds=0.5, header_bytes=4096, recheck_seconds=0.2)
-
-
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server without patience."""
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('limits')}/detent.db", Keys(), SHORT) as started:
-        two_tenants(started)
-        yield started
-
-
-def exchanged(running: Running, *parts: bytes, pause: float = 0.0) -> tuple[int, dict[str, object]]:
-    """What a client that writes to the wire by itself is answered."""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as wire:
-        for part in parts:
-            wire.sendall(part)
-            time.sleep(pause)
-        said = b""
-        while chunk := wire.recv(65536):
-            said += chunk
-    head, _, body = said.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
-
-
-def head(*more: str) -> bytes:
-    lines = ["POST /api/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {OURS}", *more, "", ""]
-    return "\r\n".join(lines).encode()
+from detent.store import NewJob
+from tests.http.conftest import OURS, Running
+from tests.http.wire import connected, exchanged, head
 
 
 def test_ten_megabytes_are_too_large_by_length_and_in_chunks(strict: Running) -> None:
@@ -80,7 +51,7 @@ def test_other_content_types_are_refused(strict: Running, kind: str) -> None:
 
 
 def test_a_slow_body_and_slow_headers_are_given_up(strict: Running) -> None:
-    body = head("Content-Type: application/json", "Content-Length: 100")
+    body = head("POST", "/api/jobs", "Content-Type: application/json", "Content-Length: 100")
     assert exchanged(strict, body, b'{"kind"')[0] == 408
     status, problem = exchanged(strict, b"GET /healthz HTTP/1.1\r\nHost:")
     assert (status, problem["type"]) == (408, "urn:detent:problem:too-slow")
@@ -88,7 +59,7 @@ def test_a_slow_body_and_slow_headers_are_given_up(strict: Running) -> None:
 
 
 def test_headers_that_are_too_large_or_never_end_are_refused(strict: Running) -> None:
-    status, problem = exchanged(strict, head("X-Long: " + "y" * 5000))
+    status, problem = exchanged(strict, head("GET", "/healthz", "X-Long: " + "y" * 5000))
     assert (status, problem["type"]) == (431, "urn:detent:problem:headers-too-large")
     assert exchanged(strict, b"GET / HTTP/1.1\r\nX-Endless: " + b"y" * 5000)[0] == 431
 
@@ -109,6 +80,27 @@ def test_every_answer_has_an_id_and_the_headers_that_keep_browsers_from_guessing
         assert client.get("/healthz", headers={"X-Request-ID": "mine-1"}).headers["x-request-id"] == "mine-1"
         odd = client.get("/healthz", headers={"X-Request-ID": "no spaces, please"}).headers["x-request-id"]
         assert len(odd) == 32
+
+
+def listeners_become(running: Running, number: int) -> bool:
+    """Whether there are so many readers of the stream, soon."""
+    ends = time.monotonic() + 10
+    while time.monotonic() < ends:
+        if len(running.app.state.broadcast.listeners) == number:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_client_that_reads_nothing_is_left(strict: Running) -> None:
+    long = [NewJob("a", tenant_id=strict.ours, correlation_id="c" * 500)] * 300
+    strict.do(lambda store: store.enqueue(long))
+    with strict.client() as client:
+        start = client.get("/api/events", params={"limit": 1}).json()["events"][0]["cursor"]
+    with connected(strict, receive_buffer=2048) as wire:
+        wire.sendall(head("GET", f"/api/events/stream?after={start}"))
+        assert listeners_become(strict, 1)
+        assert listeners_become(strict, 0)
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "x", "-1"])

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from detent.lifecycle import JOB, LIFECYCLES, render
 from detent.service.entities import public_id
-from detent.store import NewJob, Store
+from detent.store import Blob, NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_jobs import enqueued
@@ -95,6 +95,33 @@ def test_dead_letters_are_listed_shown_counted_and_run_again(client: httpx.Clien
     assert client.post("/api/dead-letters/redrive", json={}).json()["count"] == 0
     assert client.get("/api/dead-letters", params={"reason_code": "whim"}).status_code == 422
     assert client.get("/api/dead-letters", params={"since": "1h", "kind": "kind"}).json()["dead_letters"]
+
+
+def test_an_artifact_comes_byte_for_byte_and_is_not_shown_by_a_browser(client: httpx.Client, running: Running) -> None:
+    page = b"<script>alert(1)</script>\x00\xff"
+
+    async def keep(store: Store) -> str:
+        owner = await worker(store)
+        (key,) = await store.enqueue([NewJob("kind", "{}", f"kept-{running.ours}", running.ours)])
+        (job,) = await claim(store, owner, 1, f"kept-{running.ours}", start=True)
+        await store.keep_artifact(job, "a b.html", Blob.of(page), "text/html")
+        return public_id(JOB.name, key)
+
+    id = running.do(keep)
+    (listed,) = client.get(f"/api/jobs/{id}").json()["artifacts"]
+    assert (listed["name"], listed["size"], listed["media_type"]) == ("a b.html", len(page), "text/html")
+    answer = client.get(f"/api/jobs/{id}/artifacts/a b.html")
+    assert answer.content == page
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''a%20b.html"
+    assert answer.headers["content-type"] == "text/html"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert client.get(f"/api/jobs/{id}/artifacts/other").status_code == 404
+
+
+def test_a_signal_is_sent_once_under_its_key(client: httpx.Client) -> None:
+    first, second = (client.post("/api/signals", json={"name": "paid", "key": "k"}).json() for _ in range(2))
+    assert first == {"name": "paid", "sent": True, "woken": 0}
+    assert second["sent"] is False
 
 
 def test_an_illegal_move_says_from_where_by_what_and_what_is_allowed(client: httpx.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,16 +44,20 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
 
     token = f"dk_dev_{secrets.token_urlsafe(32)}"
     caller = Caller(DEFAULT_TENANT, frozenset(SCOPES), "dev")
-    store = await open_store(db if app is None else app.url)
-    working = None if app is None else asyncio.create_task(app.work())
-    try:
-        await run(create_app(store, one_token(token, caller)), host, port, as_json, token)
-    finally:
-        if app is not None and working is not None:
-            app.stop()
-            await working
-            await app.close()
-        await store.close()
+    working = None
+    async with AsyncExitStack() as ending:
+        store = await open_store(db if app is None else app.url)
+        ending.push_async_callback(store.close)
+        if app is not None:
+            await ending.enter_async_context(app)
+            working = asyncio.create_task(app.work())
+            ending.push_async_callback(_finished, app, working)
+        await run(create_app(store, one_token(token, caller)), host, port, as_json, token, working)
+
+
+async def _finished(app: Detent, working: asyncio.Task[int]) -> None:
+    app.stop()
+    await working
 
 
 def _is_loopback(host: str) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli import screen
+from detent.cli import screen, watch
 from detent.cli.database import Db, opened
 from detent.errors import MissingExtra
 
@@ -33,7 +34,7 @@ async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
     from detent.http.auth import kept_keys
 
     async with opened(db) as store:
-        await run(create_app(store, kept_keys()), host, port, as_json)
+        await run(create_app(store, kept_keys(store)), host, port, as_json)
 
 
 def from_extra() -> None:
@@ -46,12 +47,16 @@ def from_extra() -> None:
         raise MissingExtra(what="The HTTP server", extra="server") from missing
 
 
-async def run(app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None) -> None:
-    """Serves until a signal ends it; says where as soon as it listens."""
+async def run(
+    app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None, beside: asyncio.Task[int] | None = None
+) -> None:
+    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens."""
     from detent.http.server import listening_on, server
 
-    with listening_on(host, port) as listening:
+    with watch.logging_to_stderr(), listening_on(host, port) as listening:
         made = server(app, host, port)
+        if beside is not None:
+            beside.add_done_callback(made.end)
         told = asyncio.create_task(_announced(made, listening.getsockname(), as_json, token))
         try:
             await made.serve([listening])
@@ -67,3 +72,4 @@ async def _announced(made: Server, place: tuple[str, int], as_json: bool, token:
     shown = f"{address}/?token={token}" if token else address
     facts = {"address": address} | ({"token": token} if token else {})
     screen.emit(facts, lambda: f"Serving {shown} (routes: /docs). SIGTERM or Ctrl-C ends it.", as_json)
+    sys.stdout.flush()  # somebody may wait for it at the other end of a pipe

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -36,7 +36,7 @@ class Principal(Protocol):
         ...
 
 
-Authenticate = Callable[[Store, str], Awaitable[Principal | None]]
+Authenticate = Callable[[str], Awaitable[Principal | None]]
 """Who a token belongs to; none if it is not known, over, or revoked."""
 
 
@@ -48,16 +48,16 @@ class Caller(NamedTuple):
     actor: str
 
 
-def kept_keys() -> Authenticate:
-    """Those of the database."""
-    found: Authenticate = import_module("detent.service.keys").authenticate
+def kept_keys(store: Store) -> Authenticate:
+    """Those of the database, remembered for a moment."""
+    found: Authenticate = import_module("detent.service.keys").KeyRing(store).authenticate
     return found
 
 
 def one_token(token: str, caller: Caller) -> Authenticate:
     """One token that is good for everything, for a developer's own machine."""
 
-    async def authenticate(store: Store, given: str) -> Principal | None:
+    async def authenticate(given: str) -> Principal | None:
         return caller if hmac.compare_digest(given.encode(), token.encode()) else None
 
     return authenticate
@@ -79,23 +79,27 @@ async def authenticated(
 
 async def still_good(request: Request, token: str) -> Principal:
     """Whom a token stands for at this moment."""
-    state = request.app.state
-    found: Principal | None = await state.authenticate(state.store, token)
+    found: Principal | None = await request.app.state.authenticate(token)
     if found is None:
         raise Unauthenticated
     return found
 
 
-def requires(scope: str) -> Callable[..., Principal]:
+def requires(scope: str) -> Callable[..., Awaitable[Principal]]:
     """The dependency of a route that needs this scope; `admin` has all of them."""
 
-    def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    # Async like every dependency here: the framework would send others to a thread.
+    async def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
         if scope not in caller.scopes and "admin" not in caller.scopes:
             raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
         return caller
 
-    check.__name__ = f"requires_{scope}"
+    SCOPE_OF[check] = scope
     return check
+
+
+SCOPE_OF: dict[Callable[..., Any], str] = {}
+"""Which scope each of these dependencies asks for, to be told in the documentation."""
 
 
 Reads = Annotated[Principal, Depends(requires("read"))]

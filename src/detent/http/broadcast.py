@@ -9,14 +9,18 @@ again from where it was.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
+from detent.errors import StoreError
 from detent.store import Event, EventFilter, Store
 from detent.store.follow import PAGE
 
 MOST_WAITING = 200
-LONGEST_PAUSE = 5.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+logger = logging.getLogger("detent.http")
 
 
 class Listener:
@@ -50,27 +54,27 @@ class Broadcast:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._reader: asyncio.Task[None] | None = None
 
-    async def follow(self, wanted: EventFilter, after: str) -> AsyncIterator[Event]:
+    async def follow(self, wanted: EventFilter, after: str) -> AsyncGenerator[Event, None]:
         """Every event after a cursor, without end."""
         while True:
             listener = Listener(wanted)
-            await self._join(listener)
             try:
-                async for event in self._from(listener, after):
-                    after = event.cursor
-                    yield event
+                await self._join(listener)
+                async with aclosing(self._from(listener, after)) as events:
+                    async for event in events:
+                        after = event.cursor
+                        yield event
             finally:
-                self._listeners.discard(listener)
+                self.listeners.discard(listener)
 
-    async def _from(self, listener: Listener, after: str) -> AsyncIterator[Event]:
+    async def _from(self, listener: Listener, after: str) -> AsyncGenerator[Event, None]:
         """First the log, to its end; then what was told since the listener joined, until it is overrun."""
-        while page := await self._store.events(listener.wanted, after=after, limit=PAGE):
-            for event in page:
-                yield event
-            after = page[-1].cursor
+        async for event in self._missed(listener.wanted, after):
+            after = event.cursor
+            yield event
         place = _place(after)
         while not listener.overrun:
             await listener.news.wait()
@@ -79,24 +83,35 @@ class Broadcast:
                     place = _place(event.cursor)
                     yield event
 
+    async def _missed(self, wanted: EventFilter, after: str) -> AsyncIterator[Event]:
+        while page := await self._store.events(wanted, after=after, limit=PAGE):
+            for event in page:
+                yield event
+            after = page[-1].cursor
+
     async def _join(self, listener: Listener) -> None:
-        self._listeners.add(listener)
-        if self._reader is None or self._reader.done():
+        self.listeners.add(listener)
+        if not self._reading():
             end = await self._store.log_end()
-            if self._reader is None or self._reader.done():
+            if not self._reading():  # somebody else has waited for the same
                 self._reader = asyncio.create_task(self._read(end))
 
+    def _reading(self) -> bool:
+        return self._reader is not None and not self._reader.done()
+
     async def _read(self, after: str) -> None:
-        """While there is somebody to tell. A database that is away is asked again; the place is kept."""
-        pause = 0.1
-        while self._listeners:
-            with contextlib.suppress(Exception):
+        """While there is somebody to tell. A database that is away is asked again, from the same place."""
+        pause = SHORTEST_PAUSE
+        while self.listeners:
+            try:
                 async for event in self._store.follow(EventFilter(), after=after):
-                    after, pause = event.cursor, 0.1
-                    for listener in self._listeners:
+                    after, pause = event.cursor, SHORTEST_PAUSE
+                    for listener in self.listeners:
                         listener.hear(event)
-                    if not self._listeners:
+                    if not self.listeners:
                         return
+            except StoreError as error:
+                logger.warning("streams wait for the log: %s", error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Header, Request
@@ -28,10 +28,15 @@ Work = Callable[[Store], Awaitable[Any]]
 """What is done, by a store or inside a transaction; it awaits nothing but calls of what it is given."""
 
 
+def example(**fields: Any) -> ConfigDict:
+    """What a body is checked by, and how one looks: for the OpenAPI document."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [fields]})
+
+
 class Asked(BaseModel):
     """What the body of every request that changes something has."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = example(request_id="order-17")
 
     request_id: str | None = Field(
         default=None,
@@ -41,7 +46,7 @@ class Asked(BaseModel):
     )
 
 
-Header_ = Annotated[
+KeyHeader = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
@@ -55,11 +60,9 @@ Header_ = Annotated[
 class Once:
     """Does the work of one request at most once."""
 
-    def __init__(
-        self, request: Request, caller: Annotated[Principal, Depends(authenticated)], given: Header_ = None
-    ) -> None:
+    def __init__(self, request: Request, tenant_id: int, given: str | None) -> None:
         self._store: Store = request.app.state.store
-        self._tenant_id = caller.tenant_id
+        self._tenant_id = tenant_id
         self._given = given
         self._endpoint = f"{request.method} {request.scope['route'].path}"
         self._parameters = request.path_params
@@ -69,7 +72,7 @@ class Once:
         key = self._key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
-        request_hash = self._hash(asked)
+        request_hash = fingerprint(self._parameters, asked)
 
         async def remembered(transaction: Transaction) -> tuple[str, bool]:
             seen = await transaction.recall(self._tenant_id, self._endpoint, key, request_hash)
@@ -92,13 +95,22 @@ class Once:
             check_name("key", key)
         return key
 
-    def _hash(self, asked: Asked) -> str:
-        body = asked.model_dump(mode="json", exclude={"request_id"})
-        whole = json.dumps([self._parameters, body], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(whole.encode()).hexdigest()
+
+async def _once(
+    request: Request, caller: Annotated[Principal, Depends(authenticated)], given: KeyHeader = None
+) -> Once:
+    return Once(request, caller.tenant_id, given)
 
 
-Does = Annotated[Once, Depends(Once)]
+Does = Annotated[Once, Depends(_once)]
+"""How a route does its work: `return await does(asked, work)`."""
+
+
+def fingerprint(parameters: Mapping[str, Any], asked: Asked) -> str:
+    """What makes two requests to one address the same: their path and body, but not the key itself."""
+    body = asked.model_dump(exclude={"request_id"})
+    whole = json.dumps([dict(parameters), body], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

@@ -15,8 +15,12 @@ class Limits:
     body_seconds: float = 20.0
     header_bytes: int = 32 << 10
     header_seconds: float = 10.0
+    write_seconds: float = 60.0
     json_depth: int = 64
     idle_seconds: int = 30
     shutdown_seconds: int = 30
-    recheck_seconds: float = 4.0
-    """How often an open stream looks whether its key is still good; a revoked one dies within 5 s."""
+    beat_seconds: float = 15.0
+    """How often a stream says something, so that those in between see that it lives."""
+    recheck_seconds: float = 2.0
+    """How often a stream looks whether its key is still good. What is known of keys may be as old, and a revoked one
+    dies within 5 s."""

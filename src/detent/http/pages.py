@@ -17,7 +17,7 @@ from detent.http.limits import LARGEST_PAGE
 from detent.store import Store
 
 
-def _store(request: Request) -> Store:
+async def _store(request: Request) -> Store:
     found: Store = request.app.state.store
     return found
 
@@ -55,14 +55,14 @@ class Problem(BaseModel):
 
 
 def fails(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
-    """What a route can answer beside its success, for the OpenAPI document."""
+    """What a route that needs a key can answer beside its success, for the OpenAPI document."""
+    return refusals(errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, *kinds)
+
+
+def refusals(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
+    """These and no others, by their status."""
     told: dict[int | str, dict[str, Any]] = {}
-    always: tuple[type[errors.DetentError], ...] = (
-        errors.Unauthenticated,
-        errors.MissingScope,
-        errors.InvalidRequest,
-    )
-    for kind in (*always, *kinds):
+    for kind in kinds:
         said = told.setdefault(kind.status, {"description": "", "content": {problems.MEDIA_TYPE: {"schema": SCHEMA}}})
         said["description"] = ", ".join(filter(None, (said["description"], kind.title())))
     return told

@@ -20,11 +20,12 @@ from detent.http.limits import Limits
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 whose headers have a size and a time. uvicorn bounds neither by itself: a client that sends a byte now
-    and then would hold its connection for ever."""
+    """HTTP/1.1 whose headers have a size and a time, and whose answers are read within one. uvicorn bounds none of them
+    by itself: a client that sends a byte now and then, or reads none, would hold its connection for ever."""
 
     bounds = Limits()
     _header_timer: asyncio.TimerHandle | None = None
+    _writing_timer: asyncio.TimerHandle | None = None
     _header_size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as the base has it
@@ -43,6 +44,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begin_headers()
         super().on_message_begin()
 
+    def pause_writing(self) -> None:
+        """The client does not read what it asked for. It has a while to begin; then it is left."""
+        super().pause_writing()
+        self._writing_timer = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_writing_timer()
+        super().resume_writing()
+
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
         super().on_url(url)
@@ -58,6 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_headers()
+        self._stop_writing_timer()
         super().connection_lost(exc)
 
     def _begin_headers(self) -> None:
@@ -69,6 +80,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _stop_writing_timer(self) -> None:
+        if self._writing_timer is not None:
+            self._writing_timer.cancel()
+            self._writing_timer = None
 
     def _count(self, size: int) -> None:
         self._header_size += size
@@ -101,6 +117,10 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.begun.set()
+
+    def end(self, _: object = None) -> None:
+        """Asks it to let requests end and then to end itself."""
+        self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

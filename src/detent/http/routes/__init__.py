@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.http.routes import dead_letters, docs, events, health, jobs, lifecycles, queues, why
+from detent.http.routes import artifacts, dead_letters, docs, events, health, jobs, lifecycles, queues, signals, why
 
 ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     docs.router,
     lifecycles.router,
     jobs.router,
+    artifacts.router,
+    signals.router,
     dead_letters.router,
     queues.router,
     events.router,

@@ -13,7 +13,7 @@ from detent import errors
 from detent.bounds import LONGEST_NAME
 from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
-from detent.http.idempotency import Asked, Does
+from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, answer, fails
 from detent.http.routes.events import Moment
 from detent.http.routes.jobs import Again, Retry
@@ -64,6 +64,8 @@ class WholeDeadLetter(DeadLetter):
 
 class Redrive(Asked):
     """Which dead letters are to be run again; what is none does not narrow."""
+
+    model_config = example(queue="mail", reason_code="exhausted_retries", since="1h", dry_run=True)
 
     queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
     kind: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)

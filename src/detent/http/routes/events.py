@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
+from anyio import CancelScope
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
@@ -24,6 +27,8 @@ router = APIRouter(prefix="/api/events", tags=["events"])
 
 LIST = "events"
 RECONNECT_MS = 1_000
+
+logger = logging.getLogger("detent.http")
 
 
 class Moved(BaseModel):
@@ -110,30 +115,30 @@ async def stream(
 
 async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIterator[str]:
     """Until the client leaves, the server ends or the key is no longer good."""
-    state = request.app.state
+    state, clock = request.app.state, asyncio.get_running_loop().time
     yield f"retry: {RECONNECT_MS}\n\n"
     following = state.broadcast.follow(wanted, after)
     stopping = asyncio.ensure_future(state.stopping.wait())
     coming: asyncio.Future[Event] = asyncio.ensure_future(anext(following))
-    checked = asyncio.get_running_loop().time()
+    said = checked = clock()
     try:
         while not stopping.done():
-            await asyncio.wait(
-                (coming, stopping), timeout=state.limits.recheck_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((coming, stopping), timeout=state.limits.recheck_seconds, return_when=FIRST_COMPLETED)
             if coming.done():
                 yield frame(coming.result())
-                coming = asyncio.ensure_future(anext(following))
-            elif not stopping.done():
+                coming, said = asyncio.ensure_future(anext(following)), clock()
+            elif clock() - said >= state.limits.beat_seconds:
                 yield ": still here\n\n"
-            if (now := asyncio.get_running_loop().time()) - checked >= state.limits.recheck_seconds:
-                checked = now
+                said = clock()
+            if clock() - checked >= state.limits.recheck_seconds:
                 await still_good(request, request.scope["state"]["token"])
-    except errors.Unauthenticated:
-        return
+                checked = clock()
+    except errors.DetentError as error:  # the client comes back with its last id, and is told then if it may not
+        logger.info("a stream ended: %s", error)
     finally:
-        await _ended(coming, stopping)
-        await following.aclose()
+        with CancelScope(shield=True):  # a client that left has cancelled all of this
+            await _ended(coming, stopping)
+            await following.aclose()
 
 
 async def _ended(*futures: asyncio.Future[Any]) -> None:

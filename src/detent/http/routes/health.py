@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.http.auth import Reads
-from detent.http.pages import Db, answer, fails
+from detent.http.pages import Db, answer, fails, refusals
 from detent.service import prometheus, stats, tenants
 
 router = APIRouter(tags=["health"])
@@ -31,7 +31,7 @@ async def healthz() -> Response:
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", response_model=Health, responses=fails(errors.StoreError, errors.ShuttingDown))
+@router.get("/readyz", response_model=Health, responses=refusals(errors.StoreError, errors.ShuttingDown))
 async def readyz(request: Request, store: Db) -> Response:
     """Whether requests can be served: the database answers, with the schema this server was opened on, and it is not
     shutting down."""
@@ -45,7 +45,7 @@ async def readyz(request: Request, store: Db) -> Response:
     return answer({"status": "ready"})
 
 
-@router.get("/metrics", responses=fails(), response_class=Response)
+@router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **fails()}, response_class=Response)
 async def metrics(caller: Reads, store: Db) -> Response:
     """The figures of the caller's tenant and of the engine, as Prometheus reads them."""
     await stats.roll_up(store)

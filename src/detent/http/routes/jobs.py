@@ -14,7 +14,7 @@ from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from detent.http import problems
 from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
-from detent.http.idempotency import Asked, Does
+from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, answer, fails, only
 from detent.http.routes.events import Moment, Moved, shown
 from detent.lifecycle import JOB
@@ -111,11 +111,7 @@ class WholeJob(Job):
 class NewJob(Asked):
     """A job to be put into a queue."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"examples": [{"kind": "fetch", "payload": {"url": "…"}, "key": "order-17", "run_in": "5m"}]},
-    )
+    model_config = example(kind="fetch", payload={"url": "…"}, key="order-17", run_in="5m")
 
     kind: str = Field(min_length=1, max_length=LONGEST_NAME, description="What to do: the name of a declared job.")
     payload: dict[str, Any] = Field(default_factory=dict, description="The arguments.")
@@ -141,6 +137,8 @@ class Enqueued(BaseModel):
 class Cancel(Asked):
     """How a job is to end."""
 
+    model_config = example(reason="no longer wanted")
+
     hard: bool = Field(default=False, description="Do not wait for a running job to end by itself.")
     reason: str | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
 
@@ -154,6 +152,8 @@ class Cancelled(BaseModel):
 
 class Retry(Asked):
     """How a job is to be run again."""
+
+    model_config = example(payload={"url": "…"}, again=False)
 
     payload: dict[str, Any] | None = Field(default=None, description="Other arguments instead.")
     again: bool = Field(default=False, description="Even if it was run again before.")
@@ -191,12 +191,16 @@ class Many(Asked):
 class CancelMany(Many):
     """Which jobs are to end, and how."""
 
+    model_config = example(filter={"queue": "mail", "state": ["queued"]}, reason="no longer wanted", dry_run=True)
+
     hard: bool = False
     reason: str | None = Field(default=None, max_length=1_000)
 
 
 class RetryMany(Many):
     """Which jobs are to be run again."""
+
+    model_config = example(filter={"kind": "fetch", "state": ["failed"]}, limit=100)
 
     again: bool = False
 
