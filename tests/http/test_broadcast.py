@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -50,6 +50,7 @@ async def heard(store: Store, kind: type[Broadcast], seconds: float = 10) -> tup
     start = (await store.events())[0].cursor
     await store.enqueue([NewJob("before")] * BEFORE)
     told: list[str] = []
+    enough = asyncio.Event()
     speaker = kind(store)
 
     async def listen() -> None:
@@ -58,11 +59,12 @@ async def heard(store: Store, kind: type[Broadcast], seconds: float = 10) -> tup
                 told.append(event.cursor)
                 if len(told) == 1:
                     await store.enqueue([NewJob("later")] * LATER)
+                if len(told) == BEFORE + 1 + LATER:
+                    enough.set()
 
     listening = asyncio.create_task(listen())
-    ends = asyncio.get_running_loop().time() + seconds
-    while len(told) < BEFORE + 1 + LATER and asyncio.get_running_loop().time() < ends:
-        await asyncio.sleep(0.01)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(enough.wait(), seconds)
     await asyncio.sleep(0.2)  # what comes twice comes by now
     listening.cancel()
     await asyncio.wait([listening])

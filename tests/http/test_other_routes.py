@@ -158,3 +158,26 @@ def test_any_text_goes_in_and_comes_out_or_is_refused(client: httpx.Client, text
     assert answer.status_code in (201, 422), answer.text
     if answer.status_code == 201:
         assert client.get(f"/api/jobs/{answer.json()['job']['id']}").json()["payload"] == {"x": text}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/api/jobs?queue=%00", "/api/jobs?kind=%00", "/api/jobs?correlation_id=%00", "/api/jobs?ended_since=%00"),
+        *("/api/events?type=%00", "/api/events?entity=%00", "/api/events?since=%00", "/api/events?correlation_id=%00"),
+        *("/api/dead-letters?queue=%00", "/api/dead-letters?reason_code=%00", "/api/events/stream?type=%00"),
+    ],
+)
+def test_a_nul_in_a_filter_is_the_callers_mistake(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 422
+
+
+def test_a_nul_in_a_body_or_a_path_is_the_callers_mistake(client: httpx.Client) -> None:
+    id = enqueued(client)["id"]
+    assert client.post(f"/api/jobs/{id}/cancel", json={"reason": "\0"}).status_code == 422
+    for field in ("queue", "kind", "correlation_id"):
+        assert client.post("/api/jobs/cancel", json={"filter": {field: "\0"}}).status_code == 422
+    assert client.post("/api/queues/%00/pause").status_code == 422
+    assert client.get("/api/jobs/%00").status_code == 404
+    assert client.get(f"/api/jobs/{id}/artifacts/%00").status_code == 404
+    assert client.post("/api/signals", json={"name": "a", "key": "\0"}).status_code == 422

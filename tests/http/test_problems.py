@@ -114,6 +114,7 @@ def test_it_is_told_as_a_problem_of_its_type(troubled: Running, error: type[Dete
     assert (told["type"], told["title"], told["status"]) == (error.problem(), error.title(), error.status)
     assert told["detail"]
     assert "secret" not in answer.text
+    assert answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("error", ON_THE_WIRE, ids=lambda error: error.slug())

@@ -49,12 +49,36 @@ class Listener:
         return taken
 
 
+class Audience:
+    """Those who listen, by tenant: an event is no concern of the others, however many they are."""
+
+    def __init__(self) -> None:
+        self._by_tenant: dict[int | None, set[Listener]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_tenant.values()))
+
+    def add(self, listener: Listener) -> None:
+        self._by_tenant.setdefault(listener.wanted.tenant_id, set()).add(listener)
+
+    def discard(self, listener: Listener) -> None:
+        tenant_id = listener.wanted.tenant_id
+        others = self._by_tenant.pop(tenant_id, set()) - {listener}
+        if others:
+            self._by_tenant[tenant_id] = others
+
+    def tell(self, event: Event) -> None:
+        for tenant_id in (event.tenant_id, None):
+            for listener in self._by_tenant.get(tenant_id, ()):
+                listener.hear(event)
+
+
 class Broadcast:
     """The one who reads, and those who are told."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.listeners: set[Listener] = set()
+        self.listeners = Audience()
         self._reader: asyncio.Task[None] | None = None
 
     async def follow(self, wanted: EventFilter, after: str) -> AsyncGenerator[Event, None]:
@@ -106,8 +130,7 @@ class Broadcast:
             try:
                 async for event in self._store.follow(EventFilter(), after=after):
                     after, pause = event.cursor, SHORTEST_PAUSE
-                    for listener in self.listeners:
-                        listener.hear(event)
+                    self.listeners.tell(event)
                     if not self.listeners:
                         return
             except StoreError as error:

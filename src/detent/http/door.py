@@ -63,13 +63,13 @@ class Door:
         await self._through(scope, passed, out)
 
     async def _through(self, scope: Scope, receive: Receive, out: _Outgoing) -> None:
-        """The framework answers what it did not expect, and then raises it all the same: it has been told and logged.
-        Half an answer is left to the server, which cuts it off."""
+        """What nobody expected is told here. Half an answer is left to the server, which cuts it off."""
         try:
             await self._app(scope, receive, out)
-        except Exception:
-            if not out.ended:
+        except Exception as error:
+            if out.begun:
                 raise
+            await problems.unexpected(scope, error)(scope, receive, out)
 
     async def _passed(self, scope: Scope, receive: Receive) -> Receive:
         """What the application reads the body from."""
@@ -114,16 +114,16 @@ class _Outgoing:
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self.request_id = request_id
-        self.ended = False
+        self.begun = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self.begun = True
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)
             headers[REQUEST_ID] = self.request_id
         await self._send(message)
-        self.ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from starlette.responses import Response
 
 from detent import errors
@@ -25,11 +25,22 @@ async def _store(request: Request) -> Store:
 Db = Annotated[Store, Depends(_store)]
 """The database of the server."""
 
+
+def _kept(text: str) -> str:
+    """PostgreSQL keeps no text with a NUL, and asks in vain for one."""
+    if "\0" in text:
+        raise ValueError("it must not hold a NUL character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_kept)]
+"""Any text that both databases can keep."""
+
 After = Annotated[
     str | None, Query(max_length=LONGEST, description="`next` of an earlier answer; without it from the beginning.")
 ]
 Most = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="At most so many.")]
-Name = Annotated[str | None, Query(min_length=1, max_length=500)]
+Name = Annotated[Text | None, Query(min_length=1, max_length=500)]
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -16,12 +16,15 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from detent import errors
 from detent.errors import DetentError, InvalidTransition
 
 MEDIA_TYPE = "application/problem+json"
 BUSY_SECONDS = "1"
+MOST_TOLD = 20
+"""How many of the things that are wrong with one request."""
 
 logger = logging.getLogger("detent.http")
 
@@ -61,17 +64,16 @@ def _headers(error: DetentError) -> dict[str, str]:
 
 
 def install(app: FastAPI) -> None:
-    """From here on whatever is raised becomes a problem."""
+    """From here on what routes raise becomes a problem; what nobody expected, the door tells."""
     app.add_exception_handler(DetentError, _known)
     app.add_exception_handler(RequestValidationError, _misfit)
     app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, DetentError)  # noqa: S101 - it is registered for these
     if error.status >= 500:
-        logger.error("%s %s (%s): %s", request.method, request.url.path, _request_id(request), error)
+        logger.error("%s: %s", _asked(request.scope), error)
     return response(error)
 
 
@@ -81,7 +83,7 @@ async def _misfit(request: Request, error: Exception) -> Response:
     if any(one["type"] == "json_invalid" for one in found):
         detail = str(found[0].get("ctx", {}).get("error", "it cannot be read"))
         return response(errors.NotJson(detail=detail))
-    return response(errors.InvalidRequest(problems=[(_where(one["loc"]), one["msg"]) for one in found]))
+    return response(errors.InvalidRequest(problems=[(_where(one["loc"]), one["msg"]) for one in found[:MOST_TOLD]]))
 
 
 def _where(location: tuple[Any, ...]) -> str:
@@ -98,13 +100,15 @@ async def _framework(request: Request, error: Exception) -> Response:
         return response(errors.WrongMethod(method=request.method, allowed=allowed), {"Allow": allowed})
     if error.status_code == 400:
         return response(errors.NotJson(detail="it cannot be read"))
-    return await _unexpected(request, error)
+    return unexpected(request.scope, error)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    logger.error("%s %s (%s) failed", request.method, request.url.path, _request_id(request), exc_info=error)
+def unexpected(scope: Scope, error: Exception) -> Response:
+    """What is told of a mistake of ours; the log has it whole."""
+    logger.error("%s failed", _asked(scope), exc_info=error)
     return response(errors.InternalError())
 
 
-def _request_id(request: Request) -> str:
-    return str(request.scope.get("state", {}).get("request_id", "–"))
+def _asked(scope: Scope) -> str:
+    """A request, as the log names it."""
+    return f"{scope['method']} {scope['path']!r} ({scope.get('state', {}).get('request_id', '–')})"

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.http.routes import artifacts, dead_letters, docs, events, health, jobs, lifecycles, queues, signals, why
+from detent.http.routes import (
+    artifacts,
+    bulk,
+    dead_letters,
+    docs,
+    events,
+    health,
+    jobs,
+    lifecycles,
+    queues,
+    signals,
+    why,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     docs.router,
     lifecycles.router,
     jobs.router,
+    bulk.router,
     artifacts.router,
     signals.router,
     dead_letters.router,

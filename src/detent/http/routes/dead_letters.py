@@ -14,7 +14,7 @@ from detent.bounds import LONGEST_NAME
 from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, Most, Name, answer, fails
+from detent.http.pages import After, Db, Most, Name, Text, answer, fails
 from detent.http.routes.events import Moment
 from detent.http.routes.jobs import Again, Retry
 from detent.lifecycle import JOB
@@ -67,10 +67,10 @@ class Redrive(Asked):
 
     model_config = example(queue="mail", reason_code="exhausted_retries", since="1h", dry_run=True)
 
-    queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    kind: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    reason_code: str | None = Field(default=None, max_length=100)
-    since: str | None = Field(
+    queue: Text | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    kind: Text | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    reason_code: Text | None = Field(default=None, max_length=100)
+    since: Text | None = Field(
         default=None, max_length=100, description="Given up since then: a time, or how long ago (10m)."
     )
     again: bool = Field(default=False, description="Also those that were run again before.")

@@ -6,20 +6,19 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http import problems
 from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, Most, Name, answer, fails, only
+from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
 from detent.http.routes.events import Moment, Moved, shown
 from detent.lifecycle import JOB
 from detent.moments import LONGEST_US, moment_us
-from detent.service import artifacts, bulk, job_steps
+from detent.service import artifacts, job_steps
 from detent.service import jobs as service
 from detent.service.entities import public_id
 from detent.store import JobFilter, Store
@@ -140,7 +139,7 @@ class Cancel(Asked):
     model_config = example(reason="no longer wanted")
 
     hard: bool = Field(default=False, description="Do not wait for a running job to end by itself.")
-    reason: str | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
+    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
 
 
 class Cancelled(BaseModel):
@@ -164,55 +163,6 @@ class Again(BaseModel):
 
     old: str
     new: str
-
-
-class Filter(BaseModel):
-    """Which jobs; what is none does not narrow."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    state: list[str] | None = Field(default=None, max_length=len(JOB.states))
-    queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    kind: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    correlation_id: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
-
-
-class Many(Asked):
-    """Which jobs: by their ids, or by a filter."""
-
-    ids: list[str] | None = Field(default=None, min_length=1, max_length=bulk.MOST_AT_ONCE)
-    filter: Filter | None = None
-    limit: int = Field(
-        default=bulk.MOST_AT_ONCE, ge=1, le=bulk.MOST_AT_ONCE, description="At most so many, the oldest first."
-    )
-    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
-
-
-class CancelMany(Many):
-    """Which jobs are to end, and how."""
-
-    model_config = example(filter={"queue": "mail", "state": ["queued"]}, reason="no longer wanted", dry_run=True)
-
-    hard: bool = False
-    reason: str | None = Field(default=None, max_length=1_000)
-
-
-class RetryMany(Many):
-    """Which jobs are to be run again."""
-
-    model_config = example(filter={"kind": "fetch", "state": ["failed"]}, limit=100)
-
-    again: bool = False
-
-
-class Bulk(BaseModel):
-    """How many were chosen, what became of each, what was refused and why; `more`: the filter finds others."""
-
-    count: int
-    done: dict[str, str]
-    refused: dict[str, dict[str, Any]]
-    more: bool
-    dry_run: bool
 
 
 States = Annotated[list[str] | None, Query(max_length=20, description="Only in these; may be repeated.")]
@@ -312,51 +262,6 @@ async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Retry | No
         return {"old": public_id(JOB.name, service.key_of(id)), "new": public_id(JOB.name, new)}
 
     return await does(how, work, status=201)
-
-
-@router.post("/cancel", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response:
-    """Ends many jobs, by their ids or by a filter."""
-
-    async def work(store: Store) -> dict[str, Any]:
-        which = await _chosen(store, caller.tenant_id, asked)
-        if asked.dry_run:
-            return _counted(which)
-        return _many(
-            await bulk.cancel(store, which, hard=asked.hard, reason=asked.reason, actor=caller.actor), len(which.ids)
-        )
-
-    return await does(asked, work)
-
-
-@router.post("/retry", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def retry_many(asked: RetryMany, caller: Writes, does: Does) -> Response:
-    """Runs many jobs again, by their ids or by a filter."""
-
-    async def work(store: Store) -> dict[str, Any]:
-        which = await _chosen(store, caller.tenant_id, asked)
-        if asked.dry_run:
-            return _counted(which)
-        return _many(await bulk.retry(store, which, again=asked.again, actor=caller.actor), len(which.ids))
-
-    return await does(asked, work)
-
-
-async def _chosen(store: Store, tenant_id: int, asked: Many) -> bulk.Chosen:
-    wanted = None
-    if asked.filter is not None:
-        by = asked.filter
-        wanted = JobFilter(tenant_id, service.states_named(by.state or []), by.queue, by.kind, by.correlation_id)
-    return await bulk.chosen(store, tenant_id, asked.ids, wanted, asked.limit)
-
-
-def _counted(which: bulk.Chosen) -> dict[str, Any]:
-    return {"count": len(which.ids), "done": {}, "refused": {}, "more": which.more, "dry_run": True}
-
-
-def _many(what: bulk.Bulk, count: int) -> dict[str, Any]:
-    refused = {id: problems.document(error) for id, error in what.refused.items()}
-    return {"count": count, "done": what.done, "refused": refused, "more": what.more, "dry_run": False}
 
 
 def job(row: service.Row) -> dict[str, Any]:
