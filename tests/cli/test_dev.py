@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
+import time
 from pathlib import Path
 
 import httpx
 
 from tests.support import command
+from tests.support.dev_server import announced, ended
+
+SHOP = """
+from detent import Detent
+
+app = Detent()
 
 
-def announced(process: subprocess.Popen[str]) -> dict[str, str]:
-    """What a server says as soon as it listens."""
-    assert process.stdout is not None
-    lines = ""
-    while not lines.endswith("}\n"):
-        line = process.stdout.readline()
-        assert line, f"it ended: {process.communicate()}"
-        lines += line
-    found: dict[str, str] = json.loads(lines)
-    return found
-
-
-def ended(process: subprocess.Popen[str]) -> int:
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    return process.returncode
+@app.job()
+async def greet(ctx, name: str) -> dict:
+    return {"hello": name}
+"""
 
 
 def test_dev_serves_whoever_has_its_token_and_ends_cleanly(tmp_path: Path) -> None:
@@ -42,6 +34,25 @@ def test_dev_serves_whoever_has_its_token_and_ends_cleanly(tmp_path: Path) -> No
         assert made.json()["job"]["state"] == "queued"
     finally:
         code = ended(process)
+    assert code == 0
+
+
+def test_dev_runs_the_jobs_of_an_application(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+    options = ("--port", "0", "--db", f"sqlite:///{tmp_path}/dev.db", "--json")
+    process = command.start("dev", "shop:app", *options, PYTHONPATH=f"{command.SOURCE}:{tmp_path}")
+    try:
+        place = announced(process)
+        with httpx.Client(base_url=place["address"], headers={"Authorization": f"Bearer {place['token']}"}) as client:
+            asked = {"kind": "greet", "payload": {"name": "Ann"}}
+            id = client.post("/api/jobs", json=asked).raise_for_status().json()["job"]["id"]
+            ends = time.monotonic() + 30
+            while (job := client.get(f"/api/jobs/{id}").json())["state"] != "succeeded":
+                assert time.monotonic() < ends, job
+                time.sleep(0.02)
+    finally:
+        code = ended(process)
+    assert job["result"] == {"hello": "Ann"}
     assert code == 0
 
 

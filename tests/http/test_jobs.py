@@ -26,6 +26,24 @@ def test_a_job_is_put_in_found_and_shown(client: httpx.Client) -> None:
     assert client.get("/api/jobs", params={"state": "running"}).json() == {"jobs": [], "next": None}
 
 
+@pytest.mark.parametrize(
+    ("header", "kept"),
+    [
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "4bf92f3577b34da6a3ce929d0e0e4736"),
+        ("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", "4bf92f3577b34da6a3ce929d0e0e4736"),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", None),
+        ("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None),
+        ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", None),
+        ("nonsense", None),
+    ],
+)
+def test_a_job_belongs_to_the_trace_it_was_asked_for_in(client: httpx.Client, header: str, kept: str | None) -> None:
+    made = client.post("/api/jobs", json={"kind": "fetch"}, headers={"traceparent": header}).json()["job"]
+    assert made["trace_id"] == kept
+    (event,) = client.get("/api/events", params={"id": made["id"]}).json()["events"]
+    assert event["trace_id"] == kept
+
+
 def test_pages_follow_one_another_and_none_comes_twice(client: httpx.Client) -> None:
     made = [enqueued(client, payload={"n": n})["id"] for n in range(5)]
     seen: list[str] = []

@@ -80,6 +80,7 @@ async def enqueue(
     run_in: Span = 0,
     max_attempts: int = 4,
     correlation_id: str | None = None,
+    trace_id: str | None = None,
     actor: str | None = None,
 ) -> int:
     """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
@@ -87,7 +88,8 @@ async def enqueue(
         if text is not None:
             check_name(what, text)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
-    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor, correlation_id=correlation_id)
+    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
+    job = job._replace(correlation_id=correlation_id, trace_id=trace_id)
     return (await store.enqueue([await limits.under_limit(store, job)]))[0]
 
 

@@ -16,6 +16,7 @@ from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
 from detent.http.routes.events import Moment, Moved, shown
+from detent.http.trace import Trace
 from detent.lifecycle import JOB
 from detent.moments import LONGEST_US, moment_us
 from detent.service import artifacts, job_steps
@@ -198,7 +199,7 @@ async def listing(
 
 
 @router.post("", status_code=201, response_model=Enqueued, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def enqueue(asked: NewJob, caller: Writes, does: Does) -> Response:
+async def enqueue(asked: NewJob, caller: Writes, does: Does, trace: Trace) -> Response:
     """Puts a job into a queue."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -214,6 +215,7 @@ async def enqueue(asked: NewJob, caller: Writes, does: Does) -> Response:
             run_in=asked.run_in,
             max_attempts=asked.max_attempts,
             correlation_id=asked.correlation_id,
+            trace_id=trace,
             actor=caller.actor,
         )
         row = await service.find(store, caller.tenant_id, public_id(JOB.name, key))
