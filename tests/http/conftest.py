@@ -129,11 +129,16 @@ SHORT = Limits(body_seconds=0.5, header_seconds=0.5, header_bytes=4096, recheck_
 
 
 @pytest.fixture(scope="session")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server without patience."""
+def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with serving(f"sqlite:///{tmp_path_factory.mktemp('strict')}/detent.db", Keys(), SHORT) as started:
-        two_tenants(started)
         yield started
+
+
+@pytest.fixture
+def strict(strict_server: Running) -> Running:
+    """A server without patience, with two new tenants."""
+    two_tenants(strict_server)
+    return strict_server
 
 
 @pytest.fixture(scope="session")

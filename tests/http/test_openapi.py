@@ -15,8 +15,8 @@ OPEN = {"/healthz", "/readyz"}
 
 
 @pytest.fixture(scope="module")
-def document(strict: Running) -> dict[str, Any]:
-    with strict.client(None) as client:
+def document(strict_server: Running) -> dict[str, Any]:
+    with strict_server.client(None) as client:
         found: dict[str, Any] = client.get("/openapi.json").json()
     return found
 
