@@ -32,7 +32,7 @@ DRAINED_BODIES = 16
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _JSON = re.compile(r'application/json(\s*;\s*charset="?utf-?8"?)?', re.IGNORECASE)
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class ClientLeft(Exception):
