@@ -139,9 +139,9 @@ def problems_page() -> str:
     intro = (
         "An answer of the HTTP API that is no success is a problem document (RFC 9457, `application/problem+json`):\n"
         "`type`, `title`, `status` and `detail`. `invalid-transition` also has `from`, `trigger` and `allowed`;\n"
-        "`invalid-request` has `errors`, each with `where` and `what`. What is not found says what it was and not its\n"
-        "id, so that another tenant's answers like none. What is wrong with the database goes to the server's log; the\n"
-        "client is told only that something is. What is in braces is filled in.\n"
+        "`invalid-request` has `errors`, each with `where` and `what`. What is not found says what it was, not its\n"
+        "id, so that another tenant's answers like none. What is wrong with the database goes to the server's log;\n"
+        "the client is told only that something is. What is in braces is filled in.\n"
     )
     head = "| type | title | status | detail |\n|---|---|---|---|"
     return f"# Problems\n\n{intro}\n{head}\n" + "\n".join(rows) + "\n"
@@ -206,7 +206,7 @@ def routes_page() -> str:
 
     rows = (f"| `{one.method} {one.path}` | {one.scope or '–'} | {' '.join(one.about.split())} |" for one in routes())
     intro = (
-        "How to use them: [Serve the HTTP API](../how-to/http.md). The scope is that of the key; `admin` has all of them.\n"
+        "How to use them: [Serve the HTTP API](../how-to/http.md). The scope is that of the key; `admin` has all.\n"
         "The whole description, with every field, is at `/openapi.json` of a running server.\n"
     )
     return f"# Routes\n\n{intro}\n| route | scope | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"

@@ -125,7 +125,9 @@ def two_tenants(running: Running) -> None:
     }
 
 
-SHORT = Limits(body_seconds=0.5, header_seconds=0.5, header_bytes=4096, recheck_seconds=0.2, beat_seconds=0.1, write_seconds=0.5)
+SHORT = Limits(
+    body_seconds=0.5, header_seconds=0.5, header_bytes=4096, recheck_seconds=0.2, beat_seconds=0.1, write_seconds=0.5
+)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ def route_of(method: str, path: str) -> APIRoute | None:
     """The route that such a request goes to."""
     for router in ROUTERS:
         for route in router.routes:
-            if isinstance(route, APIRoute) and method in route.methods and route.path_regex.match(path):
+            if isinstance(route, APIRoute) and method in (route.methods or ()) and route.path_regex.match(path):
                 return route
     return None
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: every route is described, with an example of what it is given and every problem it can answer."""
+"""The OpenAPI document: every route is described, with an example of what it is given and how it can refuse."""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ def test_of_sixty_four_posts_under_one_key_one_makes_a_job_in_every_round(runnin
 
     replayed = refused = 0
     limits = httpx.Limits(max_connections=64)
-    with running.client() as ours, httpx.Client(base_url=running.address, headers=ours.headers, limits=limits) as client:
+    with (
+        running.client() as ours,
+        httpx.Client(base_url=running.address, headers=ours.headers, limits=limits) as client,
+    ):
         for round in range(20):
             with ThreadPoolExecutor(64) as pool:
                 answers = list(pool.map(send, [round] * 64))
@@ -56,18 +59,18 @@ def megabytes(pid: int) -> float:
 
 def heard(streams: list[socket.socket], words: bytes, at_most: float) -> int:
     """How many of the streams say that within a time."""
-    said = {one: b"" for one in streams}
+    said = dict.fromkeys(streams, b"")
     ends = time.monotonic() + at_most
     with selectors.DefaultSelector() as selector:
         for one in streams:
             selector.register(one, selectors.EVENT_READ)
         while selector.get_map() and time.monotonic() < ends:
             for key, _ in selector.select(0.1):
-                one = key.fileobj
-                assert isinstance(one, socket.socket)
-                said[one] += one.recv(65536)
-                if words in said[one]:
-                    selector.unregister(one)
+                wire = key.fileobj
+                assert isinstance(wire, socket.socket)
+                said[wire] += wire.recv(65536)
+                if words in said[wire]:
+                    selector.unregister(wire)
         return len(streams) - len(selector.get_map())
 
 
