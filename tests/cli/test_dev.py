@@ -68,3 +68,9 @@ def test_serve_refuses_a_database_that_is_not_there_in_one_line(tmp_path: Path) 
     assert done.returncode == 1
     assert "detent migrate" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_no_other_command_loads_the_server() -> None:
+    modules = "detent, detent.cli.main, detent.cli.serve, detent.cli.dev"
+    done = command.run(python=("-c", f"import sys, {modules}; print({{'fastapi', 'uvicorn'}} & {{*sys.modules}})"))
+    assert done.stdout == "set()\n"
