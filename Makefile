@@ -47,13 +47,13 @@ chaos: $(STAMP)/dev ## long runs of injected faults
 bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: $(STAMP)/project ## write the generated pages
+docs: $(STAMP)/dev ## write the generated pages
 	@$(BIN)/python -m detent.docs $(ARGS)
 
 lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)
 	@$(COMPILE) requirements/lock.in -o requirements/lock.txt
 	@$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
-	@$(COMPILE) pyproject.toml --extra postgres --extra anthropic --extra openai requirements/build.in requirements/dev.in \
+	@$(COMPILE) pyproject.toml --extra postgres --extra anthropic --extra openai --extra server requirements/build.in requirements/dev.in \
 		-c requirements/run.txt -o requirements/dev.txt
 	@$(MAKE) lock-is-portable
 

@@ -133,6 +133,20 @@ def errors_page() -> str:
     return f"# Errors\n\n{intro}\n\n{head}\n" + "\n".join(rows) + "\n"
 
 
+def problems_page() -> str:
+    """Every type of problem document that the HTTP API can answer with."""
+    rows = (f"| `{e.problem()}` | {e.title()} | {e.status} | {_message(e)} |" for e in _declared_errors())
+    intro = (
+        "An answer of the HTTP API that is no success is a problem document (RFC 9457, `application/problem+json`):\n"
+        "`type`, `title`, `status` and `detail`. `invalid-transition` also has `from`, `trigger` and `allowed`;\n"
+        "`invalid-request` has `errors`, each with `where` and `what`. What is not found says what it was, not its\n"
+        "id, so that another tenant's answers like none. What is wrong with the database goes to the server's log;\n"
+        "the client is told only that something is. What is in braces is filled in.\n"
+    )
+    head = "| type | title | status | detail |\n|---|---|---|---|"
+    return f"# Problems\n\n{intro}\n{head}\n" + "\n".join(rows) + "\n"
+
+
 def _declared_errors() -> Iterable[type[errors.DetentError]]:
     for found in vars(errors).values():
         if isinstance(found, type) and issubclass(found, errors.DetentError):
@@ -183,6 +197,21 @@ def _metrics_of(source: str) -> str:
     return "\n".join(("| metric | type | labels | what it says |", "|---|---|---|---|", *rows, ""))
 
 
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+def routes_page() -> str:
+    """Every route of the HTTP API, with the scope it needs."""
+    from detent.http.catalogue import routes  # the server is an extra: only whoever writes pages needs it
+
+    rows = (f"| `{one.method} {one.path}` | {one.scope or '–'} | {' '.join(one.about.split())} |" for one in routes())
+    intro = (
+        "How to use them: [Serve the HTTP API](../how-to/http.md). The scope is that of the key; `admin` has all.\n"
+        "The whole description, with every field, is at `/openapi.json` of a running server.\n"
+    )
+    return f"# Routes\n\n{intro}\n| route | scope | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
 # --- writing and checking -----------------------------------------------------------------------------------
 
 PAGES: dict[str, Page] = {
@@ -191,6 +220,8 @@ PAGES: dict[str, Page] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/metrics.md": metrics_page,
+    "reference/problems.md": problems_page,
+    "reference/routes.md": routes_page,
 }
 
 

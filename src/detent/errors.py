@@ -6,6 +6,7 @@ with. This is the only place where a status or an exit code is chosen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -21,6 +22,29 @@ class DetentError(Exception):
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
         super().__init__((type(self).__doc__ or type(self).__name__).format(**facts))
+
+    @classmethod
+    def slug(cls) -> str:
+        """The error's name in an address.
+
+        >>> InvalidTransition.slug()
+        'invalid-transition'
+        """
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+    @classmethod
+    def problem(cls) -> str:
+        """The type of the error's problem document: a name and no address, for it means the same on every server."""
+        return f"urn:detent:problem:{cls.slug()}"
+
+    @classmethod
+    def title(cls) -> str:
+        """The error's name as people read it; the same for every occurrence.
+
+        >>> InvalidTransition.title()
+        'Invalid transition'
+        """
+        return cls.slug().replace("-", " ").capitalize()
 
 
 # --- asking for something that cannot be --------------------------------------------------------------------
@@ -249,6 +273,102 @@ class RequestInFlight(DetentError):
 
 class CannotWriteFile(DetentError):
     """Cannot write {path}: {detail}; nothing was left there. Choose another place or free some space"""
+
+
+# --- asking over HTTP ----------------------------------------------------------------------------------------
+
+
+class Unauthenticated(DetentError):
+    """This needs a key that is known and still good; send it as: Authorization: Bearer dk_…"""
+
+    status = 401
+
+
+class MissingScope(DetentError):
+    """This needs a key with the scope {scope!r}; this one has: {scopes}"""
+
+    status = 403
+
+
+class NoSuchRoute(DetentError):
+    """There is nothing at this address; /docs lists what there is"""
+
+    status = 404
+
+
+class WrongMethod(DetentError):
+    """This address does not take {method}; it takes: {allowed}"""
+
+    status = 405
+
+
+class TooSlow(DetentError):
+    """The request did not arrive within {seconds:g} s"""
+
+    status = 408
+
+
+class BodyTooLarge(DetentError):
+    """The body is over the limit of {limit:,} bytes"""
+
+    status = 413
+
+
+class WrongContentType(DetentError):
+    """The body must be application/json in UTF-8, not {found}"""
+
+    status = 415
+
+
+class HeadersTooLarge(DetentError):
+    """The address and headers are over the limit of {limit:,} bytes"""
+
+    status = 431
+
+
+class NotHttp(DetentError):
+    """This is no request that can be understood: {detail}"""
+
+    status = 400
+
+
+class NotJson(DetentError):
+    """The body is no JSON: {detail}"""
+
+    status = 400
+
+
+class TooDeep(DetentError):
+    """The JSON of the body is nested deeper than {limit}"""
+
+    status = 400
+
+
+class BadCursor(DetentError):
+    """This is no cursor of this list; take `next` from an earlier answer, or begin without one"""
+
+    status = 400
+
+
+class InvalidRequest(DetentError):
+    """The request is not as it should be: {problems_text}"""
+
+    status = 422
+    exit_code = 2
+
+    def __init__(self, *, problems: Sequence[tuple[str, str]]) -> None:
+        self.problems = [{"where": where, "what": what} for where, what in problems]
+        super().__init__(problems_text="; ".join(f"{where}: {what}" for where, what in problems))
+
+
+class ShuttingDown(DetentError):
+    """This server is ending; ask another, or again in a moment"""
+
+    status = 503
+
+
+class InternalError(DetentError):
+    """Something went wrong that should not have; the server's log has it under this request's id"""
 
 
 # --- asking models -------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def show(
 def _shown(story: service.Story) -> dict[str, Any]:
     return {
         **service.as_json(story.job),
-        "waits_for": _waits_for(story.job),
+        "waits_for": service.waits_for(story.job),
         "progress": step_service.said_as_json(story.progress),
         "steps": [step_service.as_json(one) for one in story.steps],
         "artifacts": [artifact_service.as_json(kept) for kept in story.artifacts],
@@ -219,11 +219,6 @@ def wait(
     screen.emit(service.as_json(row), lambda: _ending(row), as_json)
     if not service.succeeded(row):
         raise typer.Exit(1)
-
-
-def _waits_for(row: dict[str, Any]) -> str | None:
-    """It is left in the row when the job goes on, and means nothing from then on."""
-    return row["waits_for"] if row["state"] == QUEUED.name else None
 
 
 def _given(payload: str) -> str:

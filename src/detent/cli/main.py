@@ -25,6 +25,8 @@ COMMANDS = {
     "agent": Entry("detent.cli.agent:agent", "Ask an agent here and now, and see what it says and costs."),
     "demo": Entry("detent.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
     "work": Entry("detent.cli.work:work", "Run the jobs of an application in this process."),
+    "serve": Entry("detent.cli.serve:serve", "Serve the HTTP API over a database."),
+    "dev": Entry("detent.cli.dev:dev", "Serve the HTTP API and run jobs here, for development."),
     "supervise": Entry("detent.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
     "workers": Entry("detent.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("detent.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),

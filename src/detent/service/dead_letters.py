@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from detent import ids
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import JOB
 from detent.lifecycle.guards import DEAD_LETTER_REASONS
@@ -51,7 +52,8 @@ async def page(store: Store, wanted: JobFilter, *, after: str | None = None, lim
 
 async def find(store: Store, tenant_id: int, id: str) -> dict[str, Any]:
     """The job behind a dead letter; one that is no dead letter is not found here."""
-    row = await store.get(JOB, jobs.key_of(id), tenant_id)
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    row = await store.get(JOB, key, tenant_id) if prefix == JOB.prefix else None
     if row is None or row["state"] != DEAD_LETTERED.name:
         raise NotFound(what="dead letter", id=repr(id), listing="detent dead-letters list")
     return row

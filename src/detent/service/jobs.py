@@ -11,7 +11,7 @@ from detent import ids
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
 from detent.lifecycle import JOB, Change
-from detent.lifecycle.job import RUNNING, SUCCEEDED
+from detent.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
 from detent.moments import Span, rfc3339, span_us
 from detent.service import children, limits, settle
 from detent.service.blobs import whole
@@ -80,6 +80,7 @@ async def enqueue(
     run_in: Span = 0,
     max_attempts: int = 4,
     correlation_id: str | None = None,
+    trace_id: str | None = None,
     actor: str | None = None,
 ) -> int:
     """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
@@ -87,7 +88,8 @@ async def enqueue(
         if text is not None:
             check_name(what, text)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
-    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor, correlation_id=correlation_id)
+    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
+    job = job._replace(correlation_id=correlation_id, trace_id=trace_id)
     return (await store.enqueue([await limits.under_limit(store, job)]))[0]
 
 
@@ -250,6 +252,11 @@ def _outside(name: str, value: Any) -> Any:
     if name in _TIMES:
         return rfc3339(value)
     return document(value) if name in _DOCUMENTS else value
+
+
+def waits_for(row: Row) -> str | None:
+    """What a job waits for. It is left in the row when the job goes on, and means nothing from then on."""
+    return row["waits_for"] if row["state"] == QUEUED.name else None
 
 
 def document(text: str) -> Any:

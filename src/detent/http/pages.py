@@ -1,0 +1,82 @@
+"""What routes have in common: the store they ask, how far a page goes, how an answer is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+from pydantic import AfterValidator, BaseModel
+from starlette.responses import Response
+
+from detent import errors
+from detent.http import problems
+from detent.http.cursors import LONGEST
+from detent.http.limits import LARGEST_PAGE
+from detent.store import Store
+
+
+async def _store(request: Request) -> Store:
+    found: Store = request.app.state.store
+    return found
+
+
+Db = Annotated[Store, Depends(_store)]
+"""The database of the server."""
+
+
+def _kept(text: str) -> str:
+    """PostgreSQL keeps no text with a NUL, and asks in vain for one."""
+    if "\0" in text:
+        raise ValueError("it must not hold a NUL character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_kept)]
+"""Any text that both databases can keep."""
+
+After = Annotated[
+    str | None, Query(max_length=LONGEST, description="`next` of an earlier answer; without it from the beginning.")
+]
+Most = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="At most so many.")]
+Name = Annotated[Text | None, Query(min_length=1, max_length=500)]
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """JSON that was made to the shape of its model already, and is not checked a second time."""
+    return Response(json.dumps(value, separators=(",", ":")).encode(), status, None, JSON)
+
+
+JSON = "application/json"
+
+
+def only(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model shows of something, and nothing else of it."""
+    return {name: values[name] for name in model.model_fields}
+
+
+class Problem(BaseModel):
+    """A problem document (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def fails(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
+    """What a route that needs a key can answer beside its success, for the OpenAPI document."""
+    return refusals(errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, *kinds)
+
+
+def refusals(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
+    """These and no others, by their status."""
+    told: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        said = told.setdefault(kind.status, {"description": "", "content": {problems.MEDIA_TYPE: {"schema": SCHEMA}}})
+        said["description"] = ", ".join(filter(None, (said["description"], kind.title())))
+    return told
+
+
+SCHEMA = {"$ref": "#/components/schemas/Problem"}

@@ -1,0 +1,31 @@
+"""What jobs keep beside their results."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from detent import errors
+from detent.http.auth import Reads
+from detent.http.pages import Db, fails
+from detent.service import artifacts as service
+
+router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
+
+BYTES = "application/octet-stream"
+ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME)]
+
+
+@router.get(
+    "/{name}",
+    response_class=Response,
+    responses={200: {"content": {BYTES: {}}}, **fails(errors.NotFound)},
+)
+async def content(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
+    """The content of one artifact, as it was kept; to be saved, not to be shown by a browser."""
+    artifact, kept = await service.content(store, caller.tenant_id, id, name)
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(kept, 200, {**headers, "Content-Type": artifact.media_type, "ETag": f'"{artifact.hash}"'})

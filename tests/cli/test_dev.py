@@ -1,0 +1,76 @@
+"""`detent dev` and `detent serve`, in processes of their own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.support import command
+from tests.support.dev_server import announced, ended
+
+SHOP = """
+from detent import Detent
+
+app = Detent()
+
+
+@app.job()
+async def greet(ctx, name: str) -> dict:
+    return {"hello": name}
+"""
+
+
+def test_dev_serves_whoever_has_its_token_and_ends_cleanly(tmp_path: Path) -> None:
+    process = command.start("dev", "--port", "0", "--db", f"sqlite:///{tmp_path}/dev.db", "--json")
+    try:
+        place = announced(process)
+        assert place["address"].startswith("http://127.0.0.1:")
+        assert httpx.get(f"{place['address']}/api/jobs").status_code == 401
+        headers = {"Authorization": f"Bearer {place['token']}"}
+        made = httpx.post(f"{place['address']}/api/jobs", json={"kind": "fetch"}, headers=headers)
+        assert made.status_code == 201
+        assert made.json()["job"]["state"] == "queued"
+    finally:
+        code = ended(process)
+    assert code == 0
+
+
+def test_dev_runs_the_jobs_of_an_application(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+    options = ("--port", "0", "--db", f"sqlite:///{tmp_path}/dev.db", "--json")
+    process = command.start("dev", "shop:app", *options, PYTHONPATH=f"{command.SOURCE}:{tmp_path}")
+    try:
+        place = announced(process)
+        with httpx.Client(base_url=place["address"], headers={"Authorization": f"Bearer {place['token']}"}) as client:
+            asked = {"kind": "greet", "payload": {"name": "Ann"}}
+            id = client.post("/api/jobs", json=asked).raise_for_status().json()["job"]["id"]
+            ends = time.monotonic() + 30
+            while (job := client.get(f"/api/jobs/{id}").json())["state"] != "succeeded":
+                assert time.monotonic() < ends, job
+                time.sleep(0.02)
+    finally:
+        code = ended(process)
+    assert job["result"] == {"hello": "Ann"}
+    assert code == 0
+
+
+def test_dev_serves_no_network(tmp_path: Path) -> None:
+    done = command.run("dev", "--host", "0.0.0.0", "--db", f"sqlite:///{tmp_path}/dev.db")  # noqa: S104 - it is refused
+    assert done.returncode == 2
+    assert "this machine only" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_serve_refuses_a_database_that_is_not_there_in_one_line(tmp_path: Path) -> None:
+    done = command.run("serve", "--port", "0", "--db", f"sqlite:///{tmp_path}/none.db")
+    assert done.returncode == 1
+    assert "detent migrate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_other_command_loads_the_server() -> None:
+    modules = "detent, detent.cli.main, detent.cli.serve, detent.cli.dev"
+    done = command.run(python=("-c", f"import sys, {modules}; print({{'fastapi', 'uvicorn'}} & {{*sys.modules}})"))
+    assert done.stdout == "set()\n"
