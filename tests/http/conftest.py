@@ -20,8 +20,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from detent.api_key import Scope
 from detent.http.app import create_app
-from detent.http.auth import SCOPES, Caller, Principal
+from detent.http.auth import Caller, Principal
 from detent.http.limits import Limits
 from detent.http.server import Server, server
 from detent.store import Store, open_store
@@ -118,10 +119,10 @@ def two_tenants(running: Running) -> None:
     ours = running.do(lambda store: store.add_tenant(f"ours-{number}"))
     theirs = running.do(lambda store: store.add_tenant(f"theirs-{number}"))
     running.keys.known = {
-        OURS: Caller(ours, frozenset(SCOPES) - {"admin"}, "key:k1"),
+        OURS: Caller(ours, frozenset(Scope) - {"admin"}, "key:k1"),
         READER: Caller(ours, frozenset({"read"}), "key:k2"),
         NOBODY: Caller(ours, frozenset(), "key:k3"),
-        THEIRS: Caller(theirs, frozenset(SCOPES), "key:k4"),
+        THEIRS: Caller(theirs, frozenset(Scope), "key:k4"),
     }
 
 

@@ -26,7 +26,9 @@ async def test_nothing_is_found_and_nothing_mended_while_workers_carry_flows_out
     store = await app.open()
     looking = await open_store(database_url)
     looks = 0
-    while looks < 3:  # a quick machine may end ten flows within one look, so more are started until it has looked enough
+    while (
+        looks < 3
+    ):  # a quick machine may end ten flows within one look, so more are started until it has looked enough
         for _ in range(10):
             await flows.start(store, OUTER, library={"inner": INNER})
         work = asyncio.create_task(app.work(until_idle=True))

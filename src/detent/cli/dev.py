@@ -37,13 +37,14 @@ def dev(
 
 async def _both(app: Detent | None, host: str, port: int, db: str | None, as_json: bool) -> None:
     """The worker ends with the server."""
+    from detent.api_key import Scope
     from detent.http.app import create_app
-    from detent.http.auth import SCOPES, Caller, one_token
+    from detent.http.auth import Caller, one_token
     from detent.store import open_store
     from detent.store.records import DEFAULT_TENANT
 
     token = f"dk_dev_{secrets.token_urlsafe(32)}"
-    caller = Caller(DEFAULT_TENANT, frozenset(SCOPES), "dev")
+    caller = Caller(DEFAULT_TENANT, frozenset(Scope), "dev")
     working = None
     async with AsyncExitStack() as ending:
         store = await open_store(db if app is None else app.url)
