@@ -1,6 +1,7 @@
 """A flow of many agents, many workers, and a budget that is too small for all: what was paid never passes it, by the
 books of the provider itself; the flow waits, and ends when it is given more. The twin that looks without a lock is with
-the spenders of `test_budgets`: calls to a model leave it too little chance here."""
+the spenders of `test_budgets`: calls to a model leave it too little chance here. The twin of this one forgets what was
+promised to the calls that are under way."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from detent.service import budget_caps, flows
 from detent.store import JobFilter
 from tests.acceptance.chaos import until
 from tests.support import postgres_server
+from tests.support.llm_acts import Call
 from tests.support.llm_server import LlmServer, Say
 
 PROGRAM = "tests.acceptance.agent_crowd"
 PRICES = 'haiku = "m"\nmax_tokens = 80\n[models.prices."m"]\ninput_per_million_usd = 1\noutput_per_million_usd = 100'
-MOST_OF_A_CALL = 11_000
 REPLY = "It is mended. " * 20
 
 
@@ -38,6 +39,7 @@ class Stand(NamedTuple):
     unfinished: int
     spent: int
     reserved: int
+    wanted: int
     state: str
 
 
@@ -54,7 +56,7 @@ def crowd(config: Path, url: str, workers: int, twin: str) -> Iterator[None]:
 
 
 async def started(url: str, agents: int, cap: float) -> str:
-    steps = [{"id": f"ask{n}", "agent": f"Fix the typo in file {n}", "tier": "haiku"} for n in range(agents)]
+    steps = [{"id": f"ask{n}", "agent": f"Fix the typo in file {n:04}", "tier": "haiku"} for n in range(agents)]
     async with Detent(url) as app:
         return (await app.start_flow({"name": "many", "budget_usd": cap, "steps": steps})).id
 
@@ -68,13 +70,19 @@ async def stand(url: str, flow: str) -> Stand:
         ref = await flows.found(store, flow, app.tenant_id)
         (row,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
         held = sum(job["held_by"] == f"budget:flow:{flow}" for job in waiting)
-        spent, reserved = (budget.spent_micros, budget.reserved_micros) if budget else (0, 0)
-        return Stand(held, len(waiting), spent, reserved, row["state"])
+        money = (budget.spent_micros, budget.reserved_micros, budget.wanted_micros or 0) if budget else (0, 0, 0)
+        return Stand(held, len(waiting), *money, row["state"])
 
 
 async def raised(url: str, flow: str) -> None:
     async with Detent(url) as app:
         await budget_caps.set_cap(await app.open(), app.tenant_id, flow, 100_000_000, actor="ann")
+
+
+def said(call: Call) -> Say:
+    """After a while, as models do, so that many calls are under way at once."""
+    time.sleep(0.05)
+    return Say(REPLY)
 
 
 def billed(server: LlmServer, config: Config) -> int:
@@ -84,7 +92,7 @@ def billed(server: LlmServer, config: Config) -> int:
 def check(url: str, folder: Path, workers: int, agents: int, cap_micros: int, twin: str = "") -> None:
     """The cap lies in the middle of what all would cost."""
     began = time.monotonic()
-    with LlmServer(lambda call: Say(REPLY)) as server:
+    with LlmServer(said) as server:
         file = folder / "detent.toml"
         file.write_text(server.settings(more=PRICES))
         config, flow = read(file), asyncio.run(started(url, agents, cap_micros / 1_000_000))
@@ -92,7 +100,7 @@ def check(url: str, folder: Path, workers: int, agents: int, cap_micros: int, tw
 
             def all_held() -> bool:
                 now = asyncio.run(stand(url, flow))
-                full = now.spent + MOST_OF_A_CALL > cap_micros and not now.reserved
+                full = now.spent + now.wanted > cap_micros and not now.reserved  # all calls want the same
                 return full and now.held == now.unfinished
 
             waits = until(all_held, 60 + agents)
@@ -116,7 +124,13 @@ def check(url: str, folder: Path, workers: int, agents: int, cap_micros: int, tw
 def test_four_workers_never_pass_the_budget_of_a_flow_which_ends_when_it_is_raised(
     database_url: str, tmp_path: Path
 ) -> None:
-    check(database_url, tmp_path, 4, 16, 60_000)
+    check(database_url, tmp_path, 4, 24, 100_000)
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_forget_what_is_promised_pass_the_budget_and_are_caught(database_url: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="the cap was passed"):
+        check(database_url, tmp_path, 4, 24, 100_000, "no-promises")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from detent.agent import spending
 from detent.errors import LeaseLost
 from detent.lifecycle import WORKER, Change
 from detent.service import breakers, budgets
@@ -52,6 +53,7 @@ def break_store(twin: str) -> None:
         "two-probes": _asks_without_lock,
         "immortal-probe": _probes_never_end,
         "no-budget-lock": _reserves_without_lock,
+        "no-promises": _promises_are_forgotten,
     }[twin]()
 
 
@@ -279,3 +281,9 @@ def _patch_move(name: str, old: str, new: str) -> None:
 def _replaced(statements: dict[str, str], name: str, old: str, new: str) -> dict[str, str]:
     assert old in statements[name], "what is to be taken out is not there"
     return {**statements, name: statements[name].replace(old, new)}
+
+
+def _promises_are_forgotten() -> None:
+    """Only what was paid counts against a cap, not what is being spent at this moment."""
+    right = spending.refusing
+    spending.refusing = lambda budgets, ceiling: right([one._replace(reserved_micros=0) for one in budgets], ceiling)

@@ -22,9 +22,15 @@ def _arguments(given: Mapping[str, Any] | str) -> str:
     return given if isinstance(given, str) else json.dumps(given)
 
 
+MOST_TOKENS = 1 << 30
+"""Where a call names no limit."""
+
+
 def usage_of(call: Call, say: Say) -> Usage:
+    """However much is said, nobody is billed for more than the call allows."""
     output = say.text + "".join(name + _arguments(given) for name, given in say.uses)
-    return say.usage or Usage(call.tokens, tokens(output))
+    most = call.body.get("max_completion_tokens") or call.body.get("max_tokens") or MOST_TOKENS
+    return say.usage or Usage(call.tokens, min(tokens(output), most))
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:

@@ -25,7 +25,7 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Verb, decide
-from detent.service import advance, gates, launch, webhooks
+from detent.service import advance, gates, launch, secrecy, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
@@ -75,7 +75,7 @@ async def start(
     What is wrong with the flow or its inputs is refused, and nothing is stored."""
     for one in (flow, *(library or {}).values()):
         check.insist(one)
-    inputs, hook = bound(flow, given or {}), None if webhook is None else webhooks.checked(webhook)
+    inputs, hook = _inputs(flow, given), None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
@@ -95,13 +95,18 @@ async def start_template(
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """The same with a definition that is kept already."""
-    inputs = bound(Flow.model_validate(json.loads(template.definition)), given or {})
+    inputs = _inputs(Flow.model_validate(json.loads(template.definition)), given)
     hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
         return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
 
     return await again_if_moved(store, work)
+
+
+def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:
+    secrecy.insist(f"what flow {flow.name} is given", given or {})
+    return bound(flow, given or {})
 
 
 async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor, **how: Any) -> FlowRef:
@@ -127,7 +132,9 @@ async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) ->
             named[step.id] = (await keep(tx, library[step.flow], tenant_id, library)).public_id
     steps = [step.model_copy(update={"flow": named[step.id]}) if step.id in named else step for step in flow.steps]
     whole = flow.model_copy(update={"steps": steps}) if named else flow
-    return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition_text(whole)))
+    definition = definition_text(whole)
+    secrecy.insist(f"flow {flow.name}", json.loads(definition))
+    return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
 
 
 # --- finding

@@ -10,7 +10,7 @@ from detent.flow.inputs import bound
 from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import Verb
-from detent.service import advance, launch
+from detent.service import advance, launch, secrecy
 from detent.service.definitions import KINDS, shape_of
 from detent.service.flow_scene import Actor, Row, Scene, inputs_of
 from detent.service.flows import FlowRef
@@ -28,6 +28,7 @@ async def fork(
     one stays as it is."""
     if ref.kind.name != "workstream":
         raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
+    secrecy.insist(f"what the fork of {ref.public_id} is given", given or {})
 
     async def work(tx: Transaction) -> FlowRef:
         (old,) = await tx.rows(ref.kind.flow, [ref.id])

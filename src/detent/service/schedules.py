@@ -26,7 +26,7 @@ from detent.schedule import (
     tick_of,
     zone,
 )
-from detent.service import limits
+from detent.service import limits, secrecy
 from detent.service.jobs import new_job
 from detent.store import EventFilter, NewJob, Store, Transaction
 from detent.store.schedules import Plan, Schedule
@@ -154,6 +154,7 @@ def _complain(name: str, error: str) -> None:
 
 def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:
     """The job of a schedule that starts a flow: a template by its id, or the newest of a name."""
+    secrecy.insist(f"what flow {flow} is given", dict(inputs))
     said = json.dumps({"flow": flow, "inputs": dict(inputs)}, separators=(",", ":"))
     return new_job(tenant_id, START, said, queue=queue)
 
