@@ -105,8 +105,9 @@ async def start_template(
 
 
 def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:
-    secrecy.insist(f"what flow {flow.name} is given", given or {})
-    return bound(flow, given or {})
+    inputs = bound(flow, given or {})
+    secrecy.insist(f"what flow {flow.name} is given", json.dumps(inputs))
+    return inputs
 
 
 async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor, **how: Any) -> FlowRef:
@@ -133,7 +134,7 @@ async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) ->
     steps = [step.model_copy(update={"flow": named[step.id]}) if step.id in named else step for step in flow.steps]
     whole = flow.model_copy(update={"steps": steps}) if named else flow
     definition = definition_text(whole)
-    secrecy.insist(f"flow {flow.name}", json.loads(definition))
+    secrecy.insist(f"flow {flow.name}", definition)
     return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
 
 

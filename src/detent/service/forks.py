@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ async def fork(
     one stays as it is."""
     if ref.kind.name != "workstream":
         raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
-    secrecy.insist(f"what the fork of {ref.public_id} is given", given or {})
+    secrecy.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
 
     async def work(tx: Transaction) -> FlowRef:
         (old,) = await tx.rows(ref.kind.flow, [ref.id])

@@ -154,8 +154,8 @@ def _complain(name: str, error: str) -> None:
 
 def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:
     """The job of a schedule that starts a flow: a template by its id, or the newest of a name."""
-    secrecy.insist(f"what flow {flow} is given", dict(inputs))
     said = json.dumps({"flow": flow, "inputs": dict(inputs)}, separators=(",", ":"))
+    secrecy.insist(f"what flow {flow} is given", said)
     return new_job(tenant_id, START, said, queue=queue)
 
 

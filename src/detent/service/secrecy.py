@@ -11,19 +11,19 @@ from detent.agent import redaction
 from detent.errors import BadInput
 
 
-def insist(what: str, value: Any) -> None:
-    """Refuses what has a secret in plain sight, and says where; the secret itself is not repeated.
+def insist(what: str, said: str) -> None:
+    """Refuses JSON that has a secret in plain sight, and says where; the secret itself is not repeated.
 
-    >>> insist("flow ship", {"steps": [{"id": "push", "command": ["push", "ghp_0123456789abcdefghij"]}]})
+    >>> insist("flow ship", '{"steps": [{"id": "push", "command": ["push", "ghp_0123456789abcdefghij"]}]}')
     Traceback (most recent call last):
     ...
     detent.errors.BadInput: flow ship holds a secret at steps.push.command.1 (GitHub token) and would be stored with \
 it; keep it in the environment of the worker, and name the variable under env of a tool
     """
     redactor = redaction.current()
-    if redactor.secret_in(json.dumps(value, ensure_ascii=False, default=str)) is None:  # nearly always
+    if redactor.secret_in(said) is None:  # nearly always
         return
-    for where, text in _texts(value, ()):
+    for where, text in _texts(json.loads(said), ()):
         if label := redactor.secret_in(text):
             place = f" at {redactor.text('.'.join(where))}" if where else ""
             raise BadInput(
