@@ -2,8 +2,9 @@
 
     python -m bench.peers.NAME.flows setup | work | wide N | chain N | kept
 
-A step is a Python function that returns its number. Wide: all of them side by side. Chain: one after the other.
-BENCH_TARGET names the database or server. Only the standard library is used: peers have environments of their own.
+A step is a Python function that returns its number, async or not, whichever the system is better at. Wide: all of them
+side by side. Chain: one after the other. BENCH_TARGET names the database or server. Only the standard
+library is used: peers have environments of their own.
 """
 
 from abc import ABC, abstractmethod
@@ -38,4 +39,9 @@ class FlowProgram(Speaker, ABC):
 
 def noop(number: int) -> int:
     """What a step does."""
+    return number
+
+
+async def awaited(number: int) -> int:
+    """The same, where a system is better at what it can await."""
     return number

@@ -7,16 +7,12 @@ import time
 import sqlalchemy
 from dbos import DBOS
 
-from bench.flows.protocol import FlowProgram, noop
+from bench.flows.protocol import FlowProgram, awaited, noop
 from bench.peers.dbos.program import URL, launched, launched_anew
 from bench.peers.protocol import speak
 
 step = DBOS.step(name="step")(noop)
-
-
-@DBOS.step(name="awaited")
-async def awaited(number: int) -> int:
-    return noop(number)
+async_step = DBOS.step(name="awaited")(awaited)
 
 
 @DBOS.workflow(name="chain")
@@ -26,7 +22,7 @@ def one_by_one(steps: int) -> int:
 
 @DBOS.workflow(name="wide")
 async def side_by_side(steps: int) -> int:
-    return len(await asyncio.gather(*(awaited(number) for number in range(steps))))
+    return len(await asyncio.gather(*(async_step(number) for number in range(steps))))
 
 
 class DbosFlows(FlowProgram):

@@ -40,7 +40,7 @@ class DetentFlows(FlowProgram):
 
 
 def _step(place: int) -> dict[str, object]:
-    return {"id": f"s{place}", "call": "bench.flows.protocol:noop", "with": {"number": place}}
+    return {"id": f"s{place}", "call": "bench.flows.protocol:awaited", "with": {"number": place}}
 
 
 async def ended(steps: list[dict[str, object]]) -> float:

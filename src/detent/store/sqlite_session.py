@@ -92,9 +92,11 @@ class Session(SessionReads):
     def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
         (id,) = self.enqueue([job])
         served = job.crew_id is None and self._run("is_served", tenant_id=job.tenant_id, queue=job.queue)
-        if served and self._run("may_claim", worker=worker):
-            self._take([id], worker, lease_us, claim_id, start=True)
-        return Job(*self._run("job", id=id)[0])
+        taken = self._take([id], worker, lease_us, claim_id, start=True) if served and self._may_claim(worker) else []
+        return taken[0] if taken else Job(*self._run("job", id=id)[0])
+
+    def _may_claim(self, worker: int) -> bool:
+        return bool(self._run("may_claim", worker=worker))
 
     def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
         ((made, _, still),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
@@ -122,7 +124,7 @@ class Session(SessionReads):
         claim_id: int,
         start: bool,
     ) -> list[Job]:
-        if not self._run("may_claim", worker=worker):
+        if not self._may_claim(worker):
             return []
         found = due(self._run, list(dict.fromkeys(queues)), wanted)
         place = {id: number for number, id in enumerate(found.ids)}
