@@ -156,6 +156,12 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 
+-- name: unseen_tables
+-- Tables of tenants that this role may not read.
+SELECT c.relname FROM pg_policy AS p JOIN pg_class AS c ON c.oid = p.polrelid
+WHERE p.polname = 'tenant' AND NOT has_table_privilege(c.oid, 'SELECT')
+    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('jobs')) ORDER BY 1;
+
 -- name: home
 -- The schema that holds the tables, quoted.
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid

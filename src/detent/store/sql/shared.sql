@@ -6,12 +6,51 @@ SELECT id FROM tenants WHERE name = :name;
 
 -- name: tenants
 -- Every tenant, in the order they were made.
-SELECT id, name, created_at FROM tenants ORDER BY id;
+SELECT id, name, created_at, limits FROM tenants ORDER BY id;
 
 -- name: add_tenant
 -- A tenant under the next number; nothing if the name is taken, or if another was given the same number just now.
 INSERT INTO tenants (id, name, created_at) SELECT coalesce(max(id), 0) + 1, :name, {now} FROM tenants WHERE true
 ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: tenant_limits
+-- What a tenant may ask of a server, where it has something of its own.
+SELECT limits FROM tenants WHERE id = :tenant_id;
+
+-- name: set_tenant_limits
+-- From now on a tenant may ask that much.
+UPDATE tenants SET limits = :limits WHERE id = :tenant_id RETURNING id;
+
+-- name: waiting_jobs
+-- How many jobs of a tenant wait, counted no further than to `most`: what can be claimed, queue by queue; what something
+-- holds back; what limits hold back, key by key. Each step along queues and keys is one look into an index.
+WITH RECURSIVE lines AS (
+    SELECT min(queue) AS queue FROM jobs WHERE state = {job.queued} AND held_by IS NULL
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM jobs AS j WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue > l.queue)
+    FROM lines AS l WHERE l.queue IS NOT NULL),
+holders AS (
+    SELECT min(held_by) AS held_by FROM jobs WHERE held_by <> 'limit' AND state = {job.queued}
+    UNION ALL
+    SELECT (SELECT min(j.held_by) FROM jobs AS j
+        WHERE j.held_by <> 'limit' AND j.state = {job.queued} AND j.held_by > h.held_by)
+    FROM holders AS h WHERE h.held_by IS NOT NULL),
+keys AS (
+    SELECT min(limit_key) AS limit_key, 1 AS number FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+    UNION ALL
+    SELECT (SELECT min(j.limit_key) FROM jobs AS j
+        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key), k.number + 1
+    FROM keys AS k WHERE k.limit_key IS NOT NULL AND k.number < :most_keys)
+SELECT count(*) FROM (
+    SELECT 1 FROM lines JOIN jobs AS j
+        ON j.queue = lines.queue AND j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL
+    UNION ALL
+    SELECT 1 FROM holders JOIN jobs AS j
+        ON j.held_by = holders.held_by AND j.held_by <> 'limit' AND j.tenant_id = :tenant_id AND j.state = {job.queued}
+    UNION ALL
+    SELECT 1 FROM keys JOIN jobs AS j
+        ON j.limit_key = keys.limit_key AND j.tenant_id = :tenant_id AND j.held_by = 'limit' AND j.state = {job.queued}
+    LIMIT :most) AS waiting;
 
 -- name: request_seen
 -- What was answered to a request of this key, if it is still remembered.
