@@ -21,35 +21,28 @@ SELECT limits FROM tenants WHERE id = :tenant_id;
 -- From now on a tenant may ask that much.
 UPDATE tenants SET limits = :limits WHERE id = :tenant_id RETURNING id;
 
--- name: waiting_jobs
--- How many jobs of a tenant wait, counted no further than to `most`: what can be claimed, queue by queue; what something
--- holds back; what limits hold back, key by key. Each step along queues and keys is one look into an index.
+-- name: waiting_in_queues
+-- How many jobs of a tenant could be claimed now or later, queue by queue, counted no further than to `most`. Each step from
+-- queue to queue is one look into the index that claims read; SQLite keeps to the order of a CROSS JOIN.
 WITH RECURSIVE lines AS (
     SELECT min(queue) AS queue FROM jobs WHERE state = {job.queued} AND held_by IS NULL
     UNION ALL
     SELECT (SELECT min(j.queue) FROM jobs AS j WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue > l.queue)
-    FROM lines AS l WHERE l.queue IS NOT NULL),
-holders AS (
+    FROM lines AS l WHERE l.queue IS NOT NULL)
+SELECT count(*) FROM (SELECT 1 FROM lines CROSS JOIN jobs AS j
+    WHERE j.queue = lines.queue AND j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL
+    LIMIT :most) AS waiting;
+
+-- name: waiting_and_held
+-- The same of those that something holds back, but for limits.
+WITH RECURSIVE holders AS (
     SELECT min(held_by) AS held_by FROM jobs WHERE held_by <> 'limit' AND state = {job.queued}
     UNION ALL
     SELECT (SELECT min(j.held_by) FROM jobs AS j
         WHERE j.held_by <> 'limit' AND j.state = {job.queued} AND j.held_by > h.held_by)
-    FROM holders AS h WHERE h.held_by IS NOT NULL),
-keys AS (
-    SELECT min(limit_key) AS limit_key, 1 AS number FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
-    UNION ALL
-    SELECT (SELECT min(j.limit_key) FROM jobs AS j
-        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key), k.number + 1
-    FROM keys AS k WHERE k.limit_key IS NOT NULL AND k.number < :most_keys)
-SELECT count(*) FROM (
-    SELECT 1 FROM lines JOIN jobs AS j
-        ON j.queue = lines.queue AND j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL
-    UNION ALL
-    SELECT 1 FROM holders JOIN jobs AS j
-        ON j.held_by = holders.held_by AND j.held_by <> 'limit' AND j.tenant_id = :tenant_id AND j.state = {job.queued}
-    UNION ALL
-    SELECT 1 FROM keys JOIN jobs AS j
-        ON j.limit_key = keys.limit_key AND j.tenant_id = :tenant_id AND j.held_by = 'limit' AND j.state = {job.queued}
+    FROM holders AS h WHERE h.held_by IS NOT NULL)
+SELECT count(*) FROM (SELECT 1 FROM holders CROSS JOIN jobs AS j
+    WHERE j.held_by = holders.held_by AND j.held_by <> 'limit' AND j.tenant_id = :tenant_id AND j.state = {job.queued}
     LIMIT :most) AS waiting;
 
 -- name: request_seen
