@@ -31,11 +31,9 @@ class KeyReads(FlowReads):
         return found[0][0] if found else None
 
     async def waiting_jobs(self, tenant_id: int, most: int) -> int:
-        count = 0
-        for which in ("waiting_in_queues", "waiting_and_held", "waiting_for_limits"):
-            rest = {"tenant_id": tenant_id, "most": most - count, "most_keys": MOST_LIMIT_KEYS}
-            count += int((await self._ask(which, **rest))[0][0])
-        return count
+        which = {"tenant_id": tenant_id, "most": most, "most_keys": MOST_LIMIT_KEYS}
+        kinds = ("waiting_in_queues", "waiting_and_held", "waiting_for_limits")
+        return min(most, sum([int((await self._ask(kind, **which))[0][0]) for kind in kinds]))
 
 
 class KeyVerbs(KeyReads, FlowVerbs):

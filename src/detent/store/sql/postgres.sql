@@ -157,16 +157,18 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 
 -- name: waiting_for_limits
--- How many jobs of a tenant limits hold back, key by key, counted no further than to `most`.
+-- How many jobs of a tenant limits hold back, key by key, of each no more than `most`.
 WITH RECURSIVE keys AS (
-    SELECT min(limit_key) AS limit_key, 1 AS number FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+    SELECT (SELECT limit_key FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+        ORDER BY limit_key LIMIT 1) AS limit_key, 1 AS number
     UNION ALL
-    SELECT (SELECT min(j.limit_key) FROM jobs AS j
-        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key), k.number + 1
+    SELECT (SELECT j.limit_key FROM jobs AS j
+        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key
+        ORDER BY j.limit_key LIMIT 1), k.number + 1
     FROM keys AS k WHERE k.limit_key IS NOT NULL AND k.number < :most_keys)
-SELECT count(*) FROM (SELECT 1 FROM keys CROSS JOIN jobs AS j
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
     WHERE j.limit_key = keys.limit_key AND j.tenant_id = :tenant_id AND j.held_by = 'limit' AND j.state = {job.queued}
-    LIMIT :most) AS waiting;
+    LIMIT :most) AS waiting)) FROM keys;
 
 -- name: unseen_tables
 -- Tables of tenants that this role may not read.
