@@ -6,18 +6,20 @@ database now and then; while that is away, what was known holds on.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from detent.allowance import Allowance
-from detent.errors import StoreError, TooManyAtOnce, TooManyRequests, TooManyStreams
+from detent.errors import DetentError, TooManyAtOnce, TooManyRequests, TooManyStreams
 from detent.http.buckets import Bucket
 
 KNOWN_SECONDS = 5.0
 MOST_KNOWN = 10_000
 LATER_SECONDS = 1
+
+logger = logging.getLogger("detent.http")
 
 Own = Callable[[int], Awaitable[str | None]]
 """What a tenant has of its own."""
@@ -120,9 +122,15 @@ class Turnstile:
             guest = self._guests[tenant_id] = Guest(self._usual, now)
         if now >= guest.known_until:
             guest.known_until = now + KNOWN_SECONDS  # whoever comes meanwhile goes by what was known
-            with suppress(StoreError):
-                guest.learn(self._usual.of_tenant(await self._own(tenant_id)))
+            await self._learn(tenant_id, guest)
         return guest
+
+    async def _learn(self, tenant_id: int, guest: Guest) -> None:
+        """A database that is away, and a row that somebody spoilt by hand, lock nobody out."""
+        try:
+            guest.learn(self._usual.of_tenant(await self._own(tenant_id)))
+        except (DetentError, ValueError, TypeError) as error:
+            logger.warning("the limits of tenant %s cannot be read: %s", tenant_id, error)
 
     def _make_room(self) -> None:
         if len(self._guests) >= MOST_KNOWN:
