@@ -45,7 +45,9 @@ NAMES = tuple(one.name for one in fields(Allowance))
 
 def own_limits(text: str | None) -> dict[str, int]:
     """What a tenant has of its own."""
-    found: dict[str, int] = json.loads(text) if text else {}
+    found = json.loads(text) if text else {}
+    if not isinstance(found, dict):
+        raise BadInput(what=f"the limits of a tenant are {text}; they must be a JSON object")
     return found
 
 
