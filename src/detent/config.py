@@ -1,4 +1,5 @@
-"""The file `detent.toml`: what a project says once for all its flows: its tools, and its agents (`agent_settings.py`).
+"""The file `detent.toml`: what a project says once for all its flows: its tools, its agents (`agent_settings.py`),
+its server (`server_settings.py`).
 
 It is looked for as `--config` says, else DETENT_CONFIG, else in the working directory, where there may be none. A file
 that was named must be there. Every problem is told at once, each with the file and the key. The program of a tool is an
@@ -24,6 +25,7 @@ from detent.flow.definition import Duration, Model, Name, Text
 from detent.misfits import Path as Place
 from detent.misfits import misfits
 from detent.process.limits import Limits
+from detent.server_settings import Server
 from detent.sizes import size_bytes
 
 FILE = "detent.toml"
@@ -131,6 +133,7 @@ class Config(Model):
     models: Models = Field(default_factory=lambda: Models.model_validate({}))
     budgets: Budgets = Field(default_factory=lambda: Budgets.model_validate({}))
     agents: Agents = Field(default_factory=lambda: Agents.model_validate({}))
+    server: Server = Field(default_factory=lambda: Server.model_validate({}))
 
     _path: Path = PrivateAttr(default_factory=lambda: Path(FILE))
 
@@ -174,7 +177,7 @@ def _data(place: Path) -> dict[str, Any]:
         raise BadConfig.of(place, [f"this is no TOML: {str(error) or 'it is too deep'}"]) from None
 
 
-_TABLES: dict[str, type[Model]] = {"models": Models, "budgets": Budgets, "agents": Agents}
+_TABLES: dict[str, type[Model]] = {"models": Models, "budgets": Budgets, "agents": Agents, "server": Server}
 
 
 def _known(path: Place) -> Iterable[str]:

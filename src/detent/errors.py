@@ -361,6 +361,37 @@ class InvalidRequest(DetentError):
         super().__init__(problems_text="; ".join(f"{where}: {what}" for where, what in problems))
 
 
+class TooManyRequests(DetentError):
+    """This tenant may send {rate:,} requests a second to this server, and sends more; ask again in {seconds} s"""
+
+    status = 429
+
+
+class TooManyAtOnce(DetentError):
+    """This tenant has {most:,} requests under way at this server, which is all it may; ask again when some are done"""
+
+    status = 429
+
+
+class TooManyStreams(DetentError):
+    """This tenant has {most:,} streams and long waits open at this server, which is all it may; close some"""
+
+    status = 429
+
+
+class TooManyWrongKeys(DetentError):
+    """Too many keys that open nothing came from this address; ask again in {seconds} s"""
+
+    status = 429
+
+
+class QueueFull(DetentError):
+    """{most:,} jobs of this tenant wait already, and no more may; let some be done, or have the limit raised with: \
+detent tenants limit"""
+
+    status = 429
+
+
 class ShuttingDown(DetentError):
     """This server is ending; ask another, or again in a moment"""
 

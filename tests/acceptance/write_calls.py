@@ -18,7 +18,7 @@ from detent.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBud
 from detent.store.checkpoints import Report, Save
 from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
-from detent.store.records import Counter, Expiry, LimitRule, Progress, Seen, Standing
+from detent.store.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
@@ -753,6 +753,15 @@ async def tenant_added(store: Store, _: Any, id: int) -> None:
     assert [tenant.id for tenant in await store.tenants() if tenant.name == "ann"] == [id]
 
 
+async def set_tenant_limits(store: Store, _: Any, again: bool) -> bool:
+    return await store.set_tenant_limits(DEFAULT_TENANT, SAID)
+
+
+async def tenant_limited(store: Store, _: Any, there: bool) -> None:
+    assert there
+    assert await store.tenant_limits(DEFAULT_TENANT) == SAID
+
+
 # --- what jobs wait for
 
 
@@ -1203,4 +1212,5 @@ CALLS: dict[str, Call] = {
     "decide_approval": Call("decide_approval", a_question, decide_approval, approval_decided, 0),
     "withdraw_approvals": Call("withdraw_approvals", a_stale_question, withdraw_approvals, approvals_withdrawn, 0),
     "add_tenant": Call("add_tenant", nothing, add_tenant, tenant_added, 0),
+    "set_tenant_limits": Call("set_tenant_limits", nothing, set_tenant_limits, tenant_limited, 0),
 }

@@ -81,6 +81,43 @@ async def test_tenants_added_at_the_same_time_get_numbers_of_their_own(store: St
     assert len(await store.tenants()) == 9
 
 
+@keeps(
+    Writer.set_tenant_limits,
+    "What a tenant may ask of servers is kept with it",
+    "none is nothing of its own",
+    "False if there is no such tenant",
+)
+@keeps(Reader.tenant_limits, "What was set for a tenant last", "none if nothing was, or there is no such tenant")
+async def test_limits_are_kept_with_their_tenant(store: Store, other_tenant: int) -> None:
+    assert await store.tenant_limits(other_tenant) is await store.tenant_limits(99) is None
+    assert await store.set_tenant_limits(other_tenant, '{"max_queued": 1}')
+    assert await store.set_tenant_limits(other_tenant, '{"max_queued": 2}')
+    assert not await store.set_tenant_limits(99, "{}")
+    assert [tenant.limits for tenant in await store.tenants()] == [None, '{"max_queued": 2}']
+    assert await store.tenant_limits(other_tenant) == '{"max_queued": 2}'
+    assert await store.set_tenant_limits(other_tenant, None)
+    assert await store.tenant_limits(other_tenant) is None
+
+
+@keeps(
+    Reader.waiting_jobs, "How many jobs of a tenant are queued, whatever holds them back, counted no further than that"
+)
+async def test_all_jobs_of_a_tenant_that_are_queued_count_as_waiting(store: Store, other_tenant: int) -> None:
+    assert await store.waiting_jobs(OURS, 100) == 0
+    for tenant_id in (OURS, other_tenant):
+        jobs = [NewJob("kind", tenant_id=tenant_id, queue=queue) for queue in ("a", "b", "b", "c")]
+        held = [NewJob("kind", tenant_id=tenant_id, held_by=f"breaker:{tool}") for tool in ("x", "x", "y")]
+        limited = [
+            NewJob("kind", tenant_id=tenant_id, limit_key=f"tenant:{kind}", held_by="limit") for kind in ("k", "l", "l")
+        ]
+        await store.enqueue([*jobs, *held, *limited, NewJob("later", tenant_id=tenant_id, delay_us=1 << 50)])
+    assert len(await claim(store, await worker(store), 2, "b", tenant_id=OURS)) == 2
+    assert await store.waiting_jobs(OURS, 100) == 9
+    assert await store.waiting_jobs(other_tenant, 100) == 11
+    assert await store.waiting_jobs(other_tenant, 5) == 5
+    assert await store.waiting_jobs(99, 100) == 0
+
+
 # --- the second lock, on PostgreSQL only
 
 

@@ -12,7 +12,7 @@ from detent.http import problems
 from detent.http.pages import Problem
 from detent.http.routes import ROUTERS
 
-ANYWHERE = frozenset({400, 405, 408, 413, 415, 431, 500, 503})
+ANYWHERE = frozenset({400, 405, 408, 413, 415, 429, 431, 500, 503})
 """What the door and the server may answer to any request."""
 
 

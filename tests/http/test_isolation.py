@@ -23,7 +23,9 @@ BY_ID = [
 
 def told(answer: httpx.Response) -> tuple[object, ...]:
     """All of an answer but what is different in every one."""
-    headers = {name: value for name, value in answer.headers.items() if name not in ("x-request-id", "date")}
+    headers = {
+        name: value for name, value in answer.headers.items() if name not in ("x-request-id", "date", "ratelimit")
+    }
     return answer.status_code, headers, answer.content
 
 

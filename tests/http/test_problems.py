@@ -17,6 +17,7 @@ from detent.http.idempotency import fingerprint
 from detent.http.routes.jobs import Job, NewJob
 from tests.http.conftest import NOBODY, OURS, Keys, Running, serving, two_tenants
 from tests.http.declared import check_declared, undeclared
+from tests.http.limited import limit
 from tests.http.test_jobs import enqueued
 from tests.http.wire import exchanged, head
 
@@ -79,6 +80,35 @@ def got(path: str) -> Callable[[Running, httpx.Client], httpx.Response]:
     return lambda running, client: client.get(path)
 
 
+def over(path: str = "/api/queues", **own: int) -> Callable[[Running, httpx.Client], httpx.Response]:
+    """A tenant over its limits, once one request was let in or turned away."""
+
+    def ask(running: Running, client: httpx.Client) -> httpx.Response:
+        limit(running, **own)
+        client.get("/healthz")
+        guest = running.app.state.turnstile._guests[running.ours]
+        guest.in_flight = guest.streams = 1
+        answer = client.post(path, json={"kind": "a"}) if path == "/api/jobs" else client.get(path)
+        limit(running)
+        return answer
+
+    return ask
+
+
+def full(running: Running, client: httpx.Client) -> httpx.Response:
+    enqueued(client)
+    return over("/api/jobs", max_queued=1)(running, client)
+
+
+def guessed(running: Running, client: httpx.Client) -> httpx.Response:
+    guesses = running.app.state.guesses
+    while not guesses._buckets or next(iter(guesses._buckets.values())).level >= 1:
+        guesses.wrong("127.0.0.1")
+    answer = as_other("dk_guess")(running, client)
+    guesses._buckets.clear()
+    return answer
+
+
 PROVOKED: dict[type[DetentError], Callable[[Running, httpx.Client], httpx.Response]] = {
     errors.InvalidTransition: cancelled_twice,
     errors.NotFound: got("/api/jobs/none"),
@@ -94,6 +124,11 @@ PROVOKED: dict[type[DetentError], Callable[[Running, httpx.Client], httpx.Respon
     errors.TooDeep: posted(b"[" * 100),
     errors.BadCursor: got("/api/jobs?after=AAAAAAAAAAAA"),
     errors.InvalidRequest: posted(b"{}"),
+    errors.TooManyRequests: over(requests_per_second=1, burst=1),
+    errors.TooManyAtOnce: over(max_in_flight=1),
+    errors.TooManyStreams: over("/api/events/stream", max_streams=1),
+    errors.TooManyWrongKeys: guessed,
+    errors.QueueFull: full,
     errors.ShuttingDown: shutting_down,
     errors.InternalError: as_other("dk_bug"),
     errors.Unreachable: as_other("dk_down"),

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detent import config as configuration
 from detent.cli import screen, watch
+from detent.cli.allowance import Burst, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond
 from detent.cli.database import Db, opened
+from detent.cli.tools import File
 from detent.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from detent.http.limits import Limits
     from detent.http.server import Server
+    from detent.server_settings import Server as ServerSettings
 
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for every network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to listen; 0 for any that is free.")]
@@ -23,18 +29,54 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to
 LOOPBACK = "127.0.0.1"
 
 
-def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
-    """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
+def serve(
+    host: Host = LOOPBACK,
+    port: Port = 8321,
+    requests_per_second: RequestsPerSecond = None,
+    burst: Burst = None,
+    max_in_flight: MaxInFlight = None,
+    max_streams: MaxStreams = None,
+    max_queued: MaxQueued = None,
+    config: File = None,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
+
+    Bounds are for each tenant, 0 is none; without options they are as `[server]` in the configuration says. A tenant
+    may have others of its own: detent tenants limit."""
     from_extra()
-    asyncio.run(_served(host, port, db, as_json))
+    said = {
+        "requests_per_second": requests_per_second,
+        "burst": burst,
+        "max_in_flight": max_in_flight,
+        "max_streams": max_streams,
+        "max_queued": max_queued,
+    }
+    limits = _limits(configuration.read(config).server, {name: one for name, one in said.items() if one is not None})
+    asyncio.run(_served(host, port, limits, db, as_json))
 
 
-async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
+def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
+    """What the file says, and on top of it what the command line says."""
+    from detent.http.limits import Limits
+
+    return Limits(
+        allowance=replace(server.allowance, **said),
+        failed_keys_per_minute=server.failed_keys_per_minute,
+        row_security=server.row_security,
+    )
+
+
+async def _served(host: str, port: int, limits: Limits, db: str | None, as_json: bool) -> None:
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
+    from detent.http.second_lock import narrows
 
     async with opened(db) as store:
-        await run(create_app(store, kept_keys(store)), host, port, as_json)
+        if limits.row_security == "require":
+            await narrows(store, limits.row_security)
+        await run(create_app(store, kept_keys(store), limits), host, port, as_json)
 
 
 def from_extra() -> None:

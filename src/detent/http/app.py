@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,9 +16,13 @@ from detent.http import problems
 from detent.http.auth import Authenticate
 from detent.http.broadcast import Broadcast
 from detent.http.door import Door
+from detent.http.guesses import Guesses
 from detent.http.limits import Limits
 from detent.http.pages import Problem
+from detent.http.room import Room
 from detent.http.routes import ROUTERS
+from detent.http.second_lock import narrows, of_tenant
+from detent.http.turnstile import Turnstile
 from detent.store import Store
 
 ABOUT = (
@@ -28,11 +33,13 @@ ABOUT = (
 
 def create_app(store: Store, authenticate: Authenticate, limits: Limits | None = None) -> FastAPI:
     """The API over an open store, which whoever opened it closes when the server has ended."""
+    limits = limits or Limits()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
-        app.state.broadcast = Broadcast(store)
+        app.state.broadcast = Broadcast(store, partial(of_tenant, app.state))
+        app.state.narrows = await narrows(store, limits.row_security)
         try:
             yield
         finally:
@@ -44,7 +51,10 @@ def create_app(store: Store, authenticate: Authenticate, limits: Limits | None =
     )
     app.state.store = store
     app.state.authenticate = authenticate
-    app.state.limits = limits = limits or Limits()
+    app.state.limits = limits
+    app.state.turnstile = Turnstile(limits.allowance, store.tenant_limits)
+    app.state.guesses = Guesses(limits.failed_keys_per_minute)
+    app.state.room = Room(store.waiting_jobs)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

@@ -14,10 +14,9 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from detent.errors import MissingScope, Unauthenticated
+from detent.service.bulk import MOST_AT_ONCE
 from detent.service.keys import KeyRing
 from detent.store import Store
-
-LONGEST_TOKEN = 500
 
 
 class Principal(Protocol):
@@ -67,11 +66,11 @@ _bearer = HTTPBearer(auto_error=False, description="A key: `Authorization: Beare
 async def authenticated(
     request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> Principal:
-    """Who asks; nobody we know is `Unauthenticated`."""
-    if given is None or not given.credentials.isascii() or len(given.credentials) > LONGEST_TOKEN:
-        raise Unauthenticated
-    found = await still_good(request, given.credentials)
-    request.scope["state"]["token"] = given.credentials
+    """Who asks, as the gate has found out; nobody we know is `Unauthenticated`."""
+    state = request.scope["state"]
+    if "principal" not in state:
+        raise state.get("refusal", Unauthenticated())
+    found: Principal = state["principal"]
     return found
 
 
@@ -83,8 +82,14 @@ async def still_good(request: Request, token: str) -> Principal:
     return found
 
 
-def requires(scope: str) -> Callable[..., Awaitable[Principal]]:
-    """The dependency of a route that needs this scope; `admin` has all of them."""
+async def lasting(request: Request, _: Annotated[Principal, Depends(authenticated)]) -> None:
+    """A request that waits for long and does little is a stream, whatever it gives: it takes the place of one."""
+    request.scope["state"]["visit"].stay()
+
+
+def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
+    """The dependency of a route that needs this scope; `admin` has all of them. A route that makes jobs, about so many,
+    is refused where too many wait."""
 
     # Async like every dependency here: the framework would send others to a thread.
     async def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
@@ -92,8 +97,15 @@ def requires(scope: str) -> Callable[..., Awaitable[Principal]]:
             raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
         return caller
 
-    SCOPE_OF[check] = scope
-    return check
+    async def check_room(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
+        await check(caller)
+        most = request.scope["state"]["visit"].allowance.max_queued
+        await request.app.state.room.take(caller.tenant_id, most, jobs)
+        return caller
+
+    found = check_room if jobs else check
+    SCOPE_OF[found] = scope
+    return found
 
 
 SCOPE_OF: dict[Callable[..., Any], str] = {}
@@ -102,6 +114,9 @@ SCOPE_OF: dict[Callable[..., Any], str] = {}
 
 Reads = Annotated[Principal, Depends(requires("read"))]
 Writes = Annotated[Principal, Depends(requires("write"))]
+Adds = Annotated[Principal, Depends(requires("write", jobs=1))]
+"""Writes, and makes a job: of a tenant that has too many waiting it is refused."""
+AddsMany = Annotated[Principal, Depends(requires("write", jobs=MOST_AT_ONCE))]
 Approves = Annotated[Principal, Depends(requires("approve"))]
 Supervises = Annotated[Principal, Depends(requires("supervise"))]
 Administers = Annotated[Principal, Depends(requires("admin"))]

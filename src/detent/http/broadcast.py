@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from detent.errors import StoreError
@@ -76,8 +76,9 @@ class Audience:
 class Broadcast:
     """The one who reads, and those who are told."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, of_tenant: Callable[[int], Store] | None = None) -> None:
         self._store = store
+        self._of_tenant = of_tenant
         self.listeners = Audience()
         self._reader: asyncio.Task[None] | None = None
 
@@ -108,7 +109,10 @@ class Broadcast:
                     yield event
 
     async def _missed(self, wanted: EventFilter, after: str) -> AsyncIterator[Event]:
-        while page := await self._store.events(wanted, after=after, limit=PAGE):
+        theirs = self._store
+        if self._of_tenant is not None and wanted.tenant_id is not None:
+            theirs = self._of_tenant(wanted.tenant_id)
+        while page := await theirs.events(wanted, after=after, limit=PAGE):
             for event in page:
                 yield event
             after = page[-1].cursor

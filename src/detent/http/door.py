@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from contextlib import suppress
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detent import errors
-from detent.http import problems
+from detent.http import gate, problems
 from detent.http.limits import Limits
 
 REQUEST_ID = "X-Request-ID"
@@ -52,9 +54,28 @@ class Door:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        out = _Outgoing(send, request_id)
+        out = _Outgoing(send, request_id, scope["state"])
         try:
-            passed = await self._passed(scope, receive)
+            visit = await gate.admitted(scope)
+        except errors.DetentError as refused:
+            await self._refuse(refused, scope, receive, out)
+            return
+        try:
+            await self._inside(scope, receive, out, known=visit is not None)
+        finally:
+            if visit is not None:
+                visit.leave()
+
+    async def _refuse(self, refused: errors.DetentError, scope: Scope, receive: Receive, out: _Outgoing) -> None:
+        """Whoever is refused at the gate may come again on the same connection, so its body is read, and not kept."""
+        with suppress(errors.DetentError, ClientLeft):
+            if scope["method"] not in BODILESS:
+                await self._body(Headers(scope=scope), receive, keep=False)
+        await problems.response(refused)(scope, receive, out)
+
+    async def _inside(self, scope: Scope, receive: Receive, out: _Outgoing, known: bool) -> None:
+        try:
+            passed = await self._passed(scope, receive, known)
         except errors.DetentError as refused:
             await problems.response(refused, {"Connection": "close"})(scope, receive, out)
             return
@@ -71,12 +92,12 @@ class Door:
                 raise
             await problems.unexpected(scope, error)(scope, receive, out)
 
-    async def _passed(self, scope: Scope, receive: Receive) -> Receive:
-        """What the application reads the body from."""
+    async def _passed(self, scope: Scope, receive: Receive, known: bool) -> Receive:
+        """What the application reads the body from; nobody's is read and not kept, and nothing of it told."""
         if scope["method"] in BODILESS:
             return receive
         headers = Headers(scope=scope)
-        body = await self._body(headers, receive)
+        body = await self._body(headers, receive, keep=known)
         if body:
             found = headers.get("content-type", "none")
             if not _JSON.fullmatch(found.strip()):
@@ -85,14 +106,14 @@ class Door:
                 raise errors.TooDeep(limit=self._limits.json_depth)
         return _replayed(body, receive)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, keep: bool) -> bytes:
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                return await self._read(headers, receive)
+                return await self._read(headers, receive, keep)
         except TimeoutError:
             raise errors.TooSlow(seconds=self._limits.body_seconds) from None
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read(self, headers: Headers, receive: Receive, keep: bool) -> bytes:
         limit, size, parts = self._limits.body_bytes, 0, []
         more = headers.get("content-length") != "0"
         while more and size <= limit * DRAINED_BODIES:
@@ -101,7 +122,7 @@ class Door:
                 raise ClientLeft
             part, more = message.get("body", b""), message.get("more_body", False)
             size += len(part)
-            if size <= limit:
+            if keep and size <= limit:
                 parts.append(part)
         if size > limit:
             raise errors.BodyTooLarge(limit=limit)
@@ -111,8 +132,9 @@ class Door:
 class _Outgoing:
     """The way out: adds to the headers of the answer."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, state: dict[str, Any]) -> None:
         self._send = send
+        self._state = state
         self.request_id = request_id
         self.begun = False
 
@@ -122,6 +144,8 @@ class _Outgoing:
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)
+            for name, value in self._state.get("limits", {}).items():
+                headers[name] = value
             headers[REQUEST_ID] = self.request_id
         await self._send(message)
 

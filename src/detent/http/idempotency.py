@@ -20,6 +20,7 @@ from starlette.responses import Response
 from detent.bounds import check_name
 from detent.errors import BadInput
 from detent.http.auth import Principal, authenticated
+from detent.http.second_lock import of_tenant
 from detent.store import Store, Transaction
 
 REPLAYED = {"Idempotency-Replayed": "true"}
@@ -61,7 +62,7 @@ class Once:
     """Does the work of one request at most once."""
 
     def __init__(self, request: Request, tenant_id: int, given: str | None) -> None:
-        self._store: Store = request.app.state.store
+        self._store = of_tenant(request.app.state, tenant_id)
         self._tenant_id = tenant_id
         self._given = given
         self._endpoint = f"{request.method} {request.scope['route'].path}"

@@ -1,8 +1,11 @@
-"""What a request may be: how large, how deep, how slow."""
+"""What a request may be: how large, how deep, how slow; and how many there may be."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+from detent.allowance import Allowance
 
 LARGEST_PAGE = 1_000
 
@@ -24,3 +27,9 @@ class Limits:
     recheck_seconds: float = 2.0
     """How often a stream looks whether its key is still good. What is known of keys may be as old, and a revoked one
     dies within 5 s."""
+    allowance: Allowance = field(default_factory=Allowance)
+    """What a tenant may ask that has nothing else of its own."""
+    failed_keys_per_minute: int = 600
+    """From one address; 0 is no bound."""
+    row_security: Literal["auto", "require", "off"] = "auto"
+    """Whether PostgreSQL keeps tenants apart by itself in requests: if it can, or in any case, or not."""

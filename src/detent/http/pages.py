@@ -12,18 +12,27 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.http import problems
+from detent.http.auth import Principal, authenticated
 from detent.http.cursors import LONGEST
 from detent.http.limits import LARGEST_PAGE
+from detent.http.second_lock import of_tenant
 from detent.store import Store
 
 
-async def _store(request: Request) -> Store:
+async def _store(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Store:
+    return of_tenant(request.app.state, caller.tenant_id)
+
+
+async def _whole(request: Request) -> Store:
     found: Store = request.app.state.store
     return found
 
 
 Db = Annotated[Store, Depends(_store)]
-"""The database of the server."""
+"""The database of the server, as far as it is the caller's tenant's."""
+
+WholeDb = Annotated[Store, Depends(_whole)]
+"""All of it, for what belongs to no tenant; whatever is told of it is chosen by the tenant in the query alone."""
 
 
 def _kept(text: str) -> str:
@@ -67,7 +76,7 @@ class Problem(BaseModel):
 
 def fails(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:
     """What a route that needs a key can answer beside its success, for the OpenAPI document."""
-    return refusals(errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, *kinds)
+    return refusals(errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, errors.TooManyRequests, *kinds)
 
 
 def refusals(*kinds: type[errors.DetentError]) -> dict[int | str, dict[str, Any]]:

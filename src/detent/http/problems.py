@@ -58,6 +58,8 @@ def _detail(error: DetentError) -> str:
 def _headers(error: DetentError) -> dict[str, str]:
     if isinstance(error, errors.Unauthenticated):
         return {"WWW-Authenticate": "Bearer"}
+    if error.status == 429:
+        return {"Retry-After": str(error.facts["seconds"])}
     if error.status == 503 or isinstance(error, errors.RequestInFlight):
         return {"Retry-After": BUSY_SECONDS}
     return {}

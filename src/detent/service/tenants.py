@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from detent import allowance
 from detent.bounds import check_name
 from detent.errors import BadInput
 from detent.moments import rfc3339
-from detent.store import Store
+from detent.store import Store, Transaction
+from detent.store.protocol import Reader
 from detent.store.records import Tenant
 
 
@@ -25,6 +28,25 @@ async def add(store: Store, name: str) -> Tenant:
     return next(tenant for tenant in await store.tenants() if tenant.id == id)
 
 
+async def limit(store: Store, name: str, changes: Mapping[str, int | None], *, reset: bool = False) -> Tenant:
+    """What a tenant may ask of servers from now on, where it is to be other than what they say themselves: these, and
+    what it had of its own before, unless that is reset. Servers know within 5 s."""
+
+    async def work(transaction: Transaction) -> Tenant:
+        before = await _named(transaction, name)
+        limits = allowance.changed(None if reset else before.limits, changes)
+        await transaction.set_tenant_limits(before.id, limits)
+        return before._replace(limits=limits)
+
+    return await store.atomically(work)
+
+
+async def _named(store: Reader, name: str) -> Tenant:
+    id = await store.tenant(name)
+    return next(tenant for tenant in await store.tenants() if tenant.id == id)
+
+
 def as_json(tenant: Tenant) -> dict[str, Any]:
     """A tenant as it is shown outside."""
-    return {"id": tenant.id, "name": tenant.name, "created_at": rfc3339(tenant.created_at)}
+    known = {"id": tenant.id, "name": tenant.name, "created_at": rfc3339(tenant.created_at)}
+    return known | {"limits": allowance.own_limits(tenant.limits)}

@@ -1,9 +1,12 @@
-"""The store's verbs for keys to the HTTP API, written once for both databases."""
+"""The store's verbs for whom the HTTP API serves: keys, and what tenants may ask. Written once for both databases."""
 
 from __future__ import annotations
 
 from detent.store.api_keys import ApiKeyRow, LiveApiKey, NewApiKey
 from detent.store.flow_verbs import FlowReads, FlowVerbs, Rows
+
+MOST_LIMIT_KEYS = 10_000
+"""Keys of limits that are looked through for jobs that wait."""
 
 
 class KeyReads(FlowReads):
@@ -23,9 +26,21 @@ class KeyReads(FlowReads):
         which = {"tenant_id": tenant_id, "ended": int(ended), "after": after, "limit": limit}
         return [ApiKeyRow(*row) for row in await self._ask("api_keys", **which)]
 
+    async def tenant_limits(self, tenant_id: int) -> str | None:
+        found = await self._ask("tenant_limits", tenant_id=tenant_id)
+        return found[0][0] if found else None
+
+    async def waiting_jobs(self, tenant_id: int, most: int) -> int:
+        which = {"tenant_id": tenant_id, "most": most, "most_keys": MOST_LIMIT_KEYS}
+        kinds = ("waiting_in_queues", "waiting_and_held", "waiting_for_limits")
+        return min(most, sum([int((await self._ask(kind, **which))[0][0]) for kind in kinds]))
+
 
 class KeyVerbs(KeyReads, FlowVerbs):
     """The writes."""
+
+    async def set_tenant_limits(self, tenant_id: int, limits: str | None) -> bool:
+        return bool(await self._tell("set_tenant_limits", tenant_id=tenant_id, limits=limits))
 
     async def put_api_key(self, key: NewApiKey) -> ApiKeyRow:
         return await self.atomically(lambda tx: tx._put_api_key(key))

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,9 +26,9 @@ from detent.store.postgres_bell import Bell
 from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
+from detent.store.postgres_pool import APP_ROLE, AppConnections, Connections, TenantConnections, new_pool
 from detent.store.postgres_server import (
     FROM_POSTGRES,
-    SESSION_SETTINGS,
     asks_again,
     connect,
     connect_seconds,
@@ -38,7 +39,7 @@ from detent.store.postgres_server import (
 from detent.store.postgres_verbs import PostgresVerbs
 from detent.store.protocol import SPOILT, Enqueues
 from detent.store.queries import Catalogue
-from detent.store.records import Event, EventFilter, Job, NewJob
+from detent.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob
 from detent.store.steps import STEP_COLUMNS
 from detent.store.tally import Tally, flush
 from detent.store.turn import Turn
@@ -47,27 +48,23 @@ from detent.store.wakes import wakes
 
 T = TypeVar("T")
 
-MOST_AT_HAND = 2
-MOST_CONNECTIONS = 10
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 MOST_ROUNDS = 8
-STATEMENTS_KEPT = 400
 
 
 class PostgresStore(PostgresVerbs):
     """An open PostgreSQL database."""
 
-    def __init__(self, url: DatabaseUrl, pool: asyncpg.Pool, tally: Tally) -> None:
+    def __init__(self, url: DatabaseUrl, connections: Connections, tally: Tally) -> None:
         self.url = url.shown
         self._url = url
-        self._pool = pool
+        self._engine = connections
+        self._connections: Connections | TenantConnections = connections
+        self._app: AppConnections | None = None
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
         self._turn = Turn()
         self.tally = tally
-        self._at_hand: list[asyncpg.Connection] = []
-        self._most_at_hand = MOST_AT_HAND
-        self._wanted = 0
         self._bell = Bell(url, self._ring)
         self._home: str | None = None
 
@@ -83,15 +80,14 @@ class PostgresStore(PostgresVerbs):
         finally:
             await connection.close()
         with explained(url):
-            return cls(url, await _open_pool(url), tally or Tally())
+            return cls(url, Connections(await new_pool(url)), tally or Tally())
 
     async def close(self) -> None:
         await flush(self)
         await self._bell.close()
-        self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
-        while self._at_hand:
-            await self._pool.release(self._at_hand.pop())
-        await self._pool.close()
+        await self._engine.close()
+        if self._app is not None:
+            await self._app.close()
 
     @asynccontextmanager
     async def transaction(self, tenant_id: int | None = None) -> AsyncIterator[PostgresTransaction]:
@@ -143,6 +139,23 @@ class PostgresStore(PostgresVerbs):
     async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
         async for event in following(self, wanted or EventFilter(), after):
             yield event
+
+    def narrowed(self, tenant_id: int) -> PostgresStore:
+        """All but the connections is the whole store's."""
+        if self._app is None:
+            self._app = AppConnections(self._url)
+        lent = copy(self)
+        lent._connections = TenantConnections(self._app, tenant_id)
+        return lent
+
+    async def cannot_narrow(self) -> str | None:
+        try:
+            unseen = [row[0] for row in await self.narrowed(DEFAULT_TENANT)._fetch("unseen_tables")]
+        except Unreachable:
+            raise
+        except StoreError as error:
+            return str(error.facts["detail"])
+        return f"{APP_ROLE} may not read {', '.join(unseen)}" if unseen else None
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
@@ -212,56 +225,35 @@ class PostgresStore(PostgresVerbs):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         with explained(self._url):
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
             try:
                 yield connection
             except BaseException:
-                await self._pool.release(connection)
+                await self._connections.release(connection)
                 raise
-            await self._put_back(connection)
+            await self._connections.put_back(connection)
 
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
         """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
         try:
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
             try:
                 rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
             except BaseException:
-                await self._pool.release(connection)
+                await self._connections.release(connection)
                 raise
-            await self._put_back(connection)
+            await self._connections.put_back(connection)
         except asyncpg.LockNotAvailableError:
             raise
         except FROM_POSTGRES as error:
             raise explanation(error, self._url) from error
         return rows
 
-    async def _acquired(self) -> asyncpg.Connection:
-        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
-        while self._at_hand:
-            connection = self._at_hand.pop()
-            if not connection.is_closed():
-                return connection
-            await self._pool.release(connection)
-        self._wanted += 1
-        try:
-            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
-        finally:
-            self._wanted -= 1
-
-    async def _put_back(self, connection: asyncpg.Connection) -> None:
-        """After a statement that went well a connection is as it was. A few are kept at hand for the next ones, unless
-        somebody waits for the pool: going through it takes as long as a short statement."""
-        if self._wanted or len(self._at_hand) >= self._most_at_hand or connection.is_closed():
-            await self._pool.release(connection)
-        else:
-            self._at_hand.append(connection)
-
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
         """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
         with explained(self._url):
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
         try:
             transaction = connection.transaction(**options)
             with explained(self._url):
@@ -278,9 +270,9 @@ class PostgresStore(PostgresVerbs):
             with explained(self._url):
                 await transaction.commit()
         except BaseException:
-            await self._pool.release(connection)
+            await self._connections.release(connection)
             raise
-        await self._put_back(connection)
+        await self._connections.put_back(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()
@@ -358,22 +350,6 @@ def _changed(status: str) -> int:
     """How many rows, from what the server says of a statement that is done, such as INSERT 0 1."""
     verb, *numbers = status.split()
     return int(numbers[-1]) if verb in ("INSERT", "UPDATE", "DELETE", "MERGE") else 0
-
-
-async def _open_pool(url: DatabaseUrl) -> asyncpg.Pool:
-    return await asyncpg.create_pool(
-        url.text,
-        min_size=0,  # a floor would be restored in the background, with a traceback in the log whenever that fails
-        max_size=MOST_CONNECTIONS,
-        timeout=connect_seconds(),
-        server_settings=SESSION_SETTINGS,
-        statement_cache_size=STATEMENTS_KEPT,
-        reset=_nothing_to_reset,
-    )
-
-
-async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
-    """Sessions hold no state of their own (settings are local to transactions), so a reset would be a wasted trip."""
 
 
 async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:

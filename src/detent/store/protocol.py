@@ -64,6 +64,15 @@ class Store(Reader, Writer, Protocol):
         PostgreSQL lets it see and touch only that tenant's rows."""
         ...
 
+    def narrowed(self, tenant_id: int) -> Store:
+        """The same database for the requests of one tenant: PostgreSQL lets it see and touch no other tenant's rows,
+        whatever it is asked. It is closed with the whole."""
+        ...
+
+    async def cannot_narrow(self) -> str | None:
+        """Why `narrowed` is of no use here: the role that sees one tenant is missing, or lacks a right."""
+        ...
+
     async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
         """What comes of the work, done in one transaction. It may be done again from the start where the database asks
         for that, and awaits nothing but calls of the transaction it is given: on SQLite it is done at one go. `weight`

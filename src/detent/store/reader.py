@@ -57,6 +57,14 @@ class Reader(Protocol):
         """Every tenant, in the order they were made."""
         ...
 
+    async def tenant_limits(self, tenant_id: int) -> str | None:
+        """What was set for a tenant last; none if nothing was, or there is no such tenant."""
+        ...
+
+    async def waiting_jobs(self, tenant_id: int, most: int) -> int:
+        """How many jobs of a tenant are queued, whatever holds them back, counted no further than that."""
+        ...
+
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> dict[str, Any] | None:
         """The whole row of an entity; another tenant's is none, exactly like one that does not exist."""
         ...

@@ -341,11 +341,12 @@ class QueueSummary(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """Whose work it is."""
+    """Whose work it is; `limits` is JSON, see `allowance.py`."""
 
     id: int
     name: str
     created_at: int
+    limits: str | None = None
 
 
 class Telemetry(NamedTuple):

@@ -99,6 +99,13 @@ class SqliteStore(SqliteVerbs):
             self._bell.ring()
         return result
 
+    def narrowed(self, tenant_id: int) -> SqliteStore:
+        """SQLite has no second lock: every query names its tenant."""
+        return self
+
+    async def cannot_narrow(self) -> str | None:
+        return None
+
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, SqliteTransaction):
             return transaction

@@ -392,6 +392,11 @@ class Writer(Protocol):
         """The key of the tenant of that name, which is made if there is none."""
         ...
 
+    async def set_tenant_limits(self, tenant_id: int, limits: str | None) -> bool:
+        """What a tenant may ask of servers is kept with it; none is nothing of its own. False if there is no such
+        tenant."""
+        ...
+
     async def recall(
         self, tenant_id: int, endpoint: str, key: str, request_hash: str, ttl_us: int = 3_600_000_000
     ) -> Seen | None:

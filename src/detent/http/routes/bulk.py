@@ -11,7 +11,7 @@ from starlette.responses import Response
 from detent import errors
 from detent.bounds import LONGEST_KEY, LONGEST_NAME
 from detent.http import problems
-from detent.http.auth import Writes
+from detent.http.auth import AddsMany, Writes
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import Text, fails
 from detent.lifecycle import JOB
@@ -87,7 +87,7 @@ async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response
 
 
 @router.post("/retry", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def retry_many(asked: RetryMany, caller: Writes, does: Does) -> Response:
+async def retry_many(asked: RetryMany, caller: AddsMany, does: Does) -> Response:
     """Runs many jobs again, by their ids or by a filter."""
 
     async def work(store: Store) -> dict[str, Any]:

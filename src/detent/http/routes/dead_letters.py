@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Adds, AddsMany, Reads
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails
@@ -119,7 +119,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     response_model=Again,
     responses=fails(errors.NotFound, errors.RunAgainBefore, errors.KeyReused, errors.RequestInFlight),
 )
-async def redrive_one(id: str, caller: Writes, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
+async def redrive_one(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
     """Runs one dead letter again, as a new job, perhaps with another payload."""
     how = asked or Retry()
     payload = None if how.payload is None else json.dumps(how.payload)
@@ -133,7 +133,7 @@ async def redrive_one(id: str, caller: Writes, does: Does, asked: Annotated[Retr
 
 
 @router.post("/redrive", response_model=Redriven, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def redrive(asked: Redrive, caller: Writes, does: Does) -> Response:
+async def redrive(asked: Redrive, caller: AddsMany, does: Does) -> Response:
     """Runs many dead letters again, by queue, kind, reason and time."""
 
     async def work(store: Store) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from anyio import CancelScope
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from detent import errors
-from detent.http.auth import Reads, still_good
+from detent.http.auth import Reads, lasting, still_good
 from detent.http.cursors import LONGEST, opened, sealed
 from detent.http.pages import After, Db, Most, Name, answer, fails, only
 from detent.moments import moment_us
@@ -89,6 +89,7 @@ async def listing(
 @router.get(
     "/stream",
     response_class=StreamingResponse,
+    dependencies=[Depends(lasting)],
     responses={200: {"content": {"text/event-stream": {}}}, **fails(errors.BadCursor, errors.NotFound)},
 )
 async def stream(

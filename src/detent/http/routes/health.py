@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.http.auth import Reads
-from detent.http.pages import Db, answer, fails, refusals
+from detent.http.pages import Db, WholeDb, answer, fails, refusals
 from detent.service import prometheus, stats, tenants
 
 router = APIRouter(tags=["health"])
@@ -32,7 +32,7 @@ async def healthz() -> Response:
 
 
 @router.get("/readyz", response_model=Health, responses=refusals(errors.StoreError, errors.ShuttingDown))
-async def readyz(request: Request, store: Db) -> Response:
+async def readyz(request: Request, store: WholeDb) -> Response:
     """Whether requests can be served: the database answers, with the schema this server was opened on, and it is not
     shutting down."""
     if request.app.state.stopping.is_set():
@@ -46,8 +46,8 @@ async def readyz(request: Request, store: Db) -> Response:
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **fails()}, response_class=Response)
-async def metrics(caller: Reads, store: Db) -> Response:
+async def metrics(caller: Reads, whole: WholeDb, store: Db) -> Response:
     """The figures of the caller's tenant and of the engine, as Prometheus reads them."""
-    await stats.roll_up(store)
+    await stats.roll_up(whole)
     name = next(one.name for one in await tenants.listing(store) if one.id == caller.tenant_id)
     return Response(prometheus.text(await stats.read(store, name)).encode(), media_type=prometheus.CONTENT_TYPE)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Adds, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
@@ -199,7 +199,7 @@ async def listing(
 
 
 @router.post("", status_code=201, response_model=Enqueued, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def enqueue(asked: NewJob, caller: Writes, does: Does, trace: Trace) -> Response:
+async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Response:
     """Puts a job into a queue."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -254,7 +254,7 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | 
         errors.NotFound, errors.NotRunAgain, errors.RunAgainBefore, errors.KeyReused, errors.RequestInFlight
     ),
 )
-async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
+async def retry(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
     """Runs a job that failed, was cancelled or dead-lettered again, as a new job."""
     how = asked or Retry()
     payload = None if how.payload is None else json.dumps(how.payload)

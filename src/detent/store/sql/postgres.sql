@@ -156,6 +156,26 @@ WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 -- The end of the last transaction before the oldest that is still open: what commits later comes after it.
 SELECT (detent_tx_horizon() - 1) || '-' || 9223372036854775807;
 
+-- name: waiting_for_limits
+-- How many jobs of a tenant limits hold back, key by key, of each no more than `most`.
+WITH RECURSIVE keys AS (
+    SELECT (SELECT limit_key FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
+        ORDER BY limit_key LIMIT 1) AS limit_key, 1 AS number
+    UNION ALL
+    SELECT (SELECT j.limit_key FROM jobs AS j
+        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key
+        ORDER BY j.limit_key LIMIT 1), k.number + 1
+    FROM keys AS k WHERE k.limit_key IS NOT NULL AND k.number < :most_keys)
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
+    WHERE j.limit_key = keys.limit_key AND j.tenant_id = :tenant_id AND j.held_by = 'limit' AND j.state = {job.queued}
+    LIMIT :most) AS waiting)) FROM keys;
+
+-- name: unseen_tables
+-- Tables of tenants that this role may not read.
+SELECT c.relname FROM pg_policy AS p JOIN pg_class AS c ON c.oid = p.polrelid
+WHERE p.polname = 'tenant' AND NOT has_table_privilege(c.oid, 'SELECT')
+    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('jobs')) ORDER BY 1;
+
 -- name: home
 -- The schema that holds the tables, quoted.
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid

@@ -6,12 +6,45 @@ SELECT id FROM tenants WHERE name = :name;
 
 -- name: tenants
 -- Every tenant, in the order they were made.
-SELECT id, name, created_at FROM tenants ORDER BY id;
+SELECT id, name, created_at, limits FROM tenants ORDER BY id;
 
 -- name: add_tenant
 -- A tenant under the next number; nothing if the name is taken, or if another was given the same number just now.
 INSERT INTO tenants (id, name, created_at) SELECT coalesce(max(id), 0) + 1, :name, {now} FROM tenants WHERE true
 ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: tenant_limits
+-- What a tenant may ask of a server, where it has something of its own.
+SELECT limits FROM tenants WHERE id = :tenant_id;
+
+-- name: set_tenant_limits
+-- From now on a tenant may ask that much.
+UPDATE tenants SET limits = :limits WHERE id = :tenant_id RETURNING id;
+
+-- name: waiting_in_queues
+-- How many jobs of a tenant could be claimed now or later, of each queue no more than `most`. Each step from queue to queue
+-- is one look into the index that claims read, and jobs of others are not read.
+WITH RECURSIVE lines AS (
+    SELECT (SELECT queue FROM jobs WHERE state = {job.queued} AND held_by IS NULL ORDER BY queue LIMIT 1) AS queue
+    UNION ALL
+    SELECT (SELECT j.queue FROM jobs AS j WHERE j.state = {job.queued} AND j.held_by IS NULL AND j.queue > l.queue
+        ORDER BY j.queue LIMIT 1)
+    FROM lines AS l WHERE l.queue IS NOT NULL)
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
+    WHERE j.queue = lines.queue AND j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL
+    LIMIT :most) AS waiting)) FROM lines;
+
+-- name: waiting_and_held
+-- The same of those that something holds back, but for limits.
+WITH RECURSIVE holders AS (
+    SELECT (SELECT held_by FROM jobs WHERE held_by <> 'limit' AND state = {job.queued} ORDER BY held_by LIMIT 1) AS held_by
+    UNION ALL
+    SELECT (SELECT j.held_by FROM jobs AS j WHERE j.held_by <> 'limit' AND j.state = {job.queued} AND j.held_by > h.held_by
+        ORDER BY j.held_by LIMIT 1)
+    FROM holders AS h WHERE h.held_by IS NOT NULL)
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
+    WHERE j.held_by = holders.held_by AND j.held_by <> 'limit' AND j.tenant_id = :tenant_id AND j.state = {job.queued}
+    LIMIT :most) AS waiting)) FROM holders;
 
 -- name: request_seen
 -- What was answered to a request of this key, if it is still remembered.

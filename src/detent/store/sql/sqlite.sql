@@ -30,6 +30,21 @@ SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM queues WHERE tenant_id = :tenant_id AND
 -- A job as a claim returns it.
 SELECT {job_columns} FROM jobs WHERE id = :id;
 
+-- name: waiting_for_limits
+-- How many jobs of a tenant limits hold back, key by key, of each no more than `most`. Left to itself, SQLite reads
+-- all that are held back anew for each key.
+WITH RECURSIVE keys AS (
+    SELECT (SELECT limit_key FROM jobs INDEXED BY jobs_held_back WHERE held_by = 'limit' AND state = {job.queued}
+        ORDER BY limit_key LIMIT 1) AS limit_key, 1 AS number
+    UNION ALL
+    SELECT (SELECT j.limit_key FROM jobs AS j INDEXED BY jobs_held_back
+        WHERE j.held_by = 'limit' AND j.state = {job.queued} AND j.limit_key > k.limit_key
+        ORDER BY j.limit_key LIMIT 1), k.number + 1
+    FROM keys AS k WHERE k.limit_key IS NOT NULL AND k.number < :most_keys)
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j INDEXED BY jobs_held_back
+    WHERE j.limit_key = keys.limit_key AND j.tenant_id = :tenant_id AND j.held_by = 'limit' AND j.state = {job.queued}
+    LIMIT :most) AS waiting)) FROM keys;
+
 -- name: queue_now
 -- Which tenants have something in a queue, the first and the last; whether any has paused it, and whether it has a limit.
 SELECT (SELECT min(tenant_id) FROM jobs WHERE state = {job.queued} AND held_by IS NULL AND queue = :queue),
