@@ -23,10 +23,13 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to
 LOOPBACK = "127.0.0.1"
 
 
-def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
+def serve(
+    host: Host = LOOPBACK, port: Port = 8321, db: Db = None, log: watch.Log = None, as_json: screen.Json = False
+) -> None:
     """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
     from_extra()
-    asyncio.run(_served(host, port, db, as_json))
+    with watch.observed("detent-server", log):
+        asyncio.run(_served(host, port, db, as_json))
 
 
 async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
@@ -53,7 +56,7 @@ async def run(
     """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens."""
     from detent.http.server import listening_on, server
 
-    with watch.logging_to_stderr(), listening_on(host, port) as listening:
+    with listening_on(host, port) as listening:
         made = server(app, host, port)
         if beside is not None:
             beside.add_done_callback(made.end)

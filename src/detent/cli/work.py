@@ -44,30 +44,28 @@ def work(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
+    log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
     and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
     bond = bound_to_supervisor()
-    app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
-    screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
-
     asked: list[bool] = []
 
-    def stop() -> None:
+    def stop(app: Detent) -> None:
         """Also while the database is being opened, when there is no worker yet that could be asked."""
         asked.append(True)
         app.stop()
 
-    async def run() -> int:
+    async def run(app: Detent) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, stop, app)
         async with app:
             if asked:
                 return 0
-            shown = asyncio.create_task(watch.watch(app.doing))
+            shown = asyncio.create_task(watch.watch(app.doing, log))
             try:
                 return await app.work(
                     queues=served or None,
@@ -84,8 +82,10 @@ def work(
                 shown.cancel()
                 await asyncio.wait([shown])
 
-    with watch.logging_to_stderr():
-        settled = asyncio.run(run())
+    with watch.observed("detent-worker", log):
+        app = application(target, db)
+        watch.announce(_announcement(app, target, served, concurrency), log)
+        settled = asyncio.run(run(app))
     screen.emit({"settled": settled}, lambda: f"{settled:,} {'job' if settled == 1 else 'jobs'} settled.", as_json)
 
 

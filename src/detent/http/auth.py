@@ -72,6 +72,7 @@ async def authenticated(
         raise Unauthenticated
     found = await still_good(request, given.credentials)
     request.scope["state"]["token"] = given.credentials
+    request.scope["state"]["tenant"] = found.tenant_id
     return found
 
 
