@@ -340,7 +340,7 @@ class Detent:
         """Puts a job into the queue and returns its key. A worker in this process that has nothing to do starts it in
         the same write."""
         if spans.tracer is None:
-            return await self._put(job, transaction)
+            return await self._put(spans.inherited((job,))[0], transaction)
         with spans.enqueuing([job]) as enqueuing:
             key = await self._put(enqueuing.jobs[0], transaction)
             enqueuing.made([key])

@@ -60,13 +60,19 @@ def adopt() -> None:
 
 def carried(given: str | None) -> str | None:
     """What is to be kept with something that is made now: where the span that is open is, unless another trace was
-    named. Without tracing it is what was given, or what the request says that is answered here."""
+    named. Without tracing it is what was given, or the place of the request or job that makes it."""
     if tracer is None:
-        return given if given is not None else trace_context.asked_for.get()
+        return given if given is not None else trace_context.ambient.get()
     current = _current()
     if current is None or not _goes_on(given, current):
         return given
     return f"{current.trace_id:032x}-{current.span_id:016x}-{int(current.trace_flags) & 0x03:02x}"
+
+
+def inherited(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """The same for new jobs, where nobody traces."""
+    place = trace_context.ambient.get()
+    return jobs if place is None else [job if job.trace_id else job._replace(trace_id=place) for job in jobs]
 
 
 def here() -> tuple[str, str] | None:
@@ -86,16 +92,18 @@ def _goes_on(given: str | None, current: SpanContext) -> bool:
     """Whether the open span is in the trace that was named. A name that is no place by the standard stays as it is."""
     if given is None:
         return True
-    return trace_context.is_place(given) and trace_context.trace_id(given) == f"{current.trace_id:032x}"
+    named = trace_context.place(given)
+    return named is not None and named.trace == f"{current.trace_id:032x}"
 
 
 def _place(kept: str | None) -> SpanContext | None:
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    if kept is None or not trace_context.is_place(kept):
+    found = trace_context.place(kept)
+    if found is None:
         return None
-    trace, span, flags = kept.split("-")
-    return SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    trace, span, flags = (int(part, 16) for part in found)
+    return SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
 
 
 def _under(kept: str | None) -> Context | None:

@@ -13,15 +13,23 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
+from typing import NamedTuple
 
 # A later version may say more behind the flags; version ff is none.
 _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_KEPT = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_KEPT = re.compile(r"(?:00-)?(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 _KNOWN_FLAGS = 0x03
-TRACE_ID_LENGTH = 32
 
-asked_for: ContextVar[str | None] = ContextVar("detent_trace", default=None)
-"""Where the request that is answered here comes from: what it makes belongs to that trace."""
+ambient: ContextVar[str | None] = ContextVar("detent_trace", default=None)
+"""The place of the request that is answered here, or of the job that runs: what they make belongs to that trace."""
+
+
+class Place(NamedTuple):
+    """A place in a trace, which spans can go on from."""
+
+    trace: str
+    span: str
+    flags: str
 
 
 def received(header: str | None) -> str | None:
@@ -43,9 +51,10 @@ def said(text: str | None) -> str | None:
     return received(text) or text
 
 
-def is_place(kept: str | None) -> bool:
-    """Whether it is a place by the standard, which spans can go on from."""
-    return kept is not None and _KEPT.fullmatch(kept) is not None
+def place(kept: str | None) -> Place | None:
+    """The place that was kept; none of what is only a name. SQL typed elsewhere may have kept a whole header."""
+    found = _KEPT.fullmatch(kept or "")
+    return None if found is None else Place(found[1], found[2], found[3])
 
 
 def trace_id(kept: str | None) -> str | None:
@@ -54,9 +63,11 @@ def trace_id(kept: str | None) -> str | None:
     >>> trace_id("4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), trace_id("order-17")
     ('4bf92f3577b34da6a3ce929d0e0e4736', 'order-17')
     """
-    return kept[:TRACE_ID_LENGTH] if kept is not None and is_place(kept) else kept
+    found = place(kept)
+    return kept if found is None else found.trace
 
 
 def traceparent(kept: str | None) -> str | None:
     """The header that passes a place on; none of what is no place."""
-    return f"00-{kept}" if is_place(kept) else None
+    found = place(kept)
+    return None if found is None else f"00-{'-'.join(found)}"

@@ -187,6 +187,8 @@ def test_lines_of_json_carry_the_ids_also_from_threads_and_processes(database_ur
         assert both.ended(apart["id"])["result"] == HEADER
         assert both.ended(broken["id"])["trace_id"] == TRACE
         assert both.client.get("/api/jobs/none?token=dk_canary").status_code == 404
+        made = both.ended(both.ended(job["id"])["result"]["agent"])
+        assert made["trace_id"] == TRACE, "what a job starts belongs to its trace"
         assert {event["trace_id"] for event in both.ended(job["id"])["events"]} == {TRACE}
     server, worker = (lines_of(text) for text in both.written)
     said = {line["message"]: line for line in worker if line["logger"] == "shop"}

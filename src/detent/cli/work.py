@@ -86,7 +86,11 @@ def work(
         app = application(target, db)
         watch.announce(_announcement(app, target, served, concurrency), log)
         settled = asyncio.run(run(app))
-    screen.emit({"settled": settled}, lambda: f"{settled:,} {'job' if settled == 1 else 'jobs'} settled.", as_json)
+        summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
+        if bond is not None:  # its stdout is its supervisor's stderr
+            watch.announce(summary, log)
+    if bond is None:
+        screen.emit({"settled": settled}, lambda: summary, as_json)
 
 
 def application(target: str, db: str | None) -> Detent:

@@ -43,7 +43,7 @@ class Witness:
         headers, state = Headers(scope=self._scope), self._scope["state"]
         kept = trace_context.received(headers.get("traceparent"))
         state["trace_id"] = trace_context.trace_id(kept)
-        trace_context.asked_for.set(kept)
+        trace_context.ambient.set(kept)
         logs.request.set(state)
         if spans.tracer is not None and self._scope["path"] not in UNSEEN:
             self._open = spans.request(self._scope["method"], headers, self._scope["path"])

@@ -50,7 +50,7 @@ async def put(queue: Enqueues, jobs: Sequence[NewJob]) -> list[int]:
     """Enqueues them, all or none, and returns their keys. Where somebody traces, that is a span, and the runs of these
     jobs are below it."""
     if spans.tracer is None or not jobs:
-        return await queue.enqueue(jobs)
+        return await queue.enqueue(spans.inherited(jobs))
     with spans.enqueuing(jobs) as enqueuing:
         keys = await queue.enqueue(enqueuing.jobs)
         enqueuing.made(keys)

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from detent import logs
+from detent import logs, trace_context
 from detent.process.frames import HEADER, receive
 from detent.process.limits import use_reserve
 from detent.store import Job
@@ -82,6 +82,7 @@ def run(what: Any, talk: socket.socket) -> None:
 def _log_as_its_worker_does(job: Job) -> None:
     logs.job.set(job)
     logs.worker.set(job.owner)
+    trace_context.ambient.set(job.trace_id)
     logs.like_parent()
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from detent import logs, spans
+from detent import logs, spans, trace_context
 from detent.outcomes import Cancel, Snooze
 from detent.store import Job
 from detent.worker.context import Context
@@ -76,9 +76,10 @@ class Slot:
             job = await self._inbox.get()
             self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal), self._desk)
             logs.job.set(job)
+            trace_context.ambient.set(job.trace_id)
             said = await (self._said if spans.tracer is None else self._said_in_span)(job, self._context)
             self.job = self._context = None
-            logs.job.set(None)
+            logs.job.set(None)  # an idle slot holds on to nothing; the trace is that of the next job soon enough
             self._finish(job, said)
 
     async def _said_in_span(self, job: Job, context: Context) -> Any:
