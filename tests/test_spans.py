@@ -43,8 +43,14 @@ def one(seen: InMemorySpanExporter, name: str) -> ReadableSpan:
     return found
 
 
+def place(span: ReadableSpan) -> tuple[str, int]:
+    """The trace and the id of a span."""
+    assert span.context is not None
+    return f"{span.context.trace_id:032x}", span.context.span_id
+
+
 def parent(seen: InMemorySpanExporter, span: ReadableSpan) -> str | None:
-    by_id = {other.context.span_id: other.name for other in seen.get_finished_spans() if other.context}
+    by_id = {place(other)[1]: other.name for other in seen.get_finished_spans()}
     return None if span.parent is None else by_id.get(span.parent.span_id)
 
 
@@ -64,12 +70,24 @@ async def test_children_run_below_the_run_that_spawned_them(database_url: str, s
     first, _ = of_name(seen, "run parent")
     run = one(seen, "run child")
     assert run.parent is not None
-    assert run.parent.span_id == first.get_span_context().span_id
-    traces = {f"{span.get_span_context().trace_id:032x}" for span in seen.get_finished_spans() if span.name != "claim"}
+    assert run.parent.span_id == place(first)[1]
+    traces = {place(span)[0] for span in seen.get_finished_spans() if span.name != "claim"}
     assert traces == {TRACE}
     outcomes = [(span.attributes or {})["detent.outcome"] for span in of_name(seen, "run parent")]
     assert outcomes == ["suspended", "returned"]
     assert all(span.status.is_unset for span in of_name(seen, "run parent")), "to wait is no error"
+
+
+async def test_the_id_of_a_trace_alone_says_not_where_to_go_on(sqlite_url: str, seen: InMemorySpanExporter) -> None:
+    """What was kept once, and why it is more today: the run is in a trace of its own."""
+    app = Detent(sqlite_url)
+    noop = app.job(name="noop")(lambda ctx: None)
+    async with app:
+        await noop.enqueue(_trace_id=TRACE)
+        await app.work(until_idle=True)
+    run = one(seen, "run noop")
+    assert run.parent is None
+    assert place(run)[0] != TRACE
 
 
 async def test_every_attempt_is_a_span_below_the_enqueueing(sqlite_url: str, seen: InMemorySpanExporter) -> None:
@@ -138,8 +156,9 @@ async def test_the_open_span_of_the_program_is_the_parent(sqlite_url: str, seen:
     assert {parent(seen, span) for span in of_name(seen, "enqueue noop")} == {"order"}
     counts = [(span.attributes or {}).get("messaging.batch.message_count") for span in of_name(seen, "enqueue noop")]
     assert counts == [None, 2, None]
-    runs = [span.get_span_context().trace_id for span in of_name(seen, "run noop")]
-    assert runs.count(order.get_span_context().trace_id) == 3, "a trace that is none by the standard is left alone"
+    runs = [place(span)[0] for span in of_name(seen, "run noop")]
+    trace_id = f"{order.get_span_context().trace_id:032x}"
+    assert runs.count(trace_id) == 3, "a trace that is none by the standard is left alone"
 
 
 async def test_a_caller_that_samples_not_is_not_sampled(sqlite_url: str, seen: InMemorySpanExporter) -> None:
@@ -167,11 +186,13 @@ async def test_names_and_values_have_an_end(sqlite_url: str, seen: InMemorySpanE
 
 
 def test_a_provider_that_the_program_has_set_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
-    spans.adopt()
-    assert spans.tracer is None, "OpenTelemetry is imported here, and nobody has set it up"
+    def traces() -> bool:
+        spans.adopt()
+        return spans.tracer is not None
+
+    assert not traces(), "OpenTelemetry is imported here, and nobody has set it up"
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: TracerProvider(shutdown_on_exit=False))
-    spans.adopt()
-    assert spans.tracer is not None
+    assert traces()
     spans.use(None)
 
 

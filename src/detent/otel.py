@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 OURS = "http/protobuf"
-FLUSH_MS = 5_000
+LAST_SECONDS = 3.0
+"""So long at most a process that ends waits for a collector that does not answer."""
 
 logger = logging.getLogger("detent")
 
@@ -48,20 +50,29 @@ def traced(service: str) -> Iterator[None]:
     """While a command of ours runs, its spans go where the environment says; what is left is sent at the end."""
     spans.adopt()
     wanted = exporter_wanted()
-    provider = _provider(wanted, service) if wanted is not None and spans.tracer is None else None
-    if provider is None:
+    made = _made(wanted, service) if wanted is not None and spans.tracer is None else None
+    if made is None:
         yield
         return
+    provider, exporter = made
     spans.use(provider)
     try:
         yield
     finally:
         spans.use(None)
-        provider.force_flush(FLUSH_MS)
-        provider.shutdown()
+        _end(provider, exporter)
 
 
-def _provider(wanted: str, service: str) -> TracerProvider | None:
+def _end(provider: TracerProvider, exporter: SpanExporter) -> None:
+    last = threading.Thread(target=provider.shutdown, daemon=True)
+    last.start()
+    last.join(LAST_SECONDS)
+    if last.is_alive():
+        exporter.shutdown()  # it tries no more
+        last.join(1.0)
+
+
+def _made(wanted: str, service: str) -> tuple[TracerProvider, SpanExporter] | None:
     try:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -76,7 +87,7 @@ def _provider(wanted: str, service: str) -> TracerProvider | None:
     # It ends with us, and not again when the interpreter does.
     provider = TracerProvider(resource=Resource.create(_about(service)), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
+    return provider, exporter
 
 
 def _exporter(wanted: str) -> SpanExporter | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.hook_server import HookServer, Reply, hook_server
 
 PATIENCE_SECONDS = 30.0
 
@@ -32,33 +32,43 @@ class Seen:
     events: list[Any] = field(default_factory=list)
 
 
-@dataclass
 class Collector:
     """What was received, and where to send it."""
 
-    address: str
-    raw: list[bytes] = field(default_factory=list)
-    spans: list[Seen] = field(default_factory=list)
+    def __init__(self, server: HookServer) -> None:
+        self._server = server
 
     @property
     def environment(self) -> dict[str, str]:
         """Sent twenty times a second, so that nobody waits for it."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.address, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        address = f"http://{self._server.address}:{self._server.port}"
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
-    def receive(self, body: bytes) -> None:
-        self.raw.append(body)
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            about = _plain(resource.resource.attributes)
-            for scope in resource.scope_spans:
-                self.spans += [_seen(span, about["service.name"]) for span in scope.spans]
+    @property
+    def raw(self) -> list[bytes]:
+        """The bodies of the requests, unpacked."""
+        assert {got.path for got in self._server.got} <= {"/v1/traces"}
+        packed = [(got.headers.get("Content-Encoding") == "gzip", got.body) for got in self._server.got]
+        return [gzip.decompress(body) if is_packed else body for is_packed, body in packed]
+
+    @property
+    def spans(self) -> list[Seen]:
+        return [span for body in self.raw for span in _spans(body)]
 
     def wait(self, enough: Callable[[list[Seen]], bool]) -> list[Seen]:
         """Those that have come when there are enough."""
         ends = time.monotonic() + PATIENCE_SECONDS
-        while not enough(list(self.spans)):
-            assert time.monotonic() < ends, sorted(span.name for span in self.spans)
-            time.sleep(0.01)
-        return list(self.spans)
+        while not enough(found := self.spans):
+            assert time.monotonic() < ends, sorted(span.name for span in found)
+            time.sleep(0.05)
+        return found
+
+
+def _spans(body: bytes) -> Iterator[Seen]:
+    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        service = _plain(resource.resource.attributes)["service.name"]
+        for scope in resource.scope_spans:
+            yield from (_seen(span, service) for span in scope.spans)
 
 
 def _plain(attributes: Any) -> dict[str, Any]:
@@ -82,28 +92,5 @@ def _seen(span: Any, service: str) -> Seen:
 @contextmanager
 def collecting() -> Iterator[Collector]:
     """A collector that listens until the block ends."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            packed = self.headers.get("Content-Encoding") == "gzip"
-            assert self.path == "/v1/traces"
-            collector.receive(gzip.decompress(body) if packed else body)
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing of what a server usually says."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with hook_server(lambda number: Reply(200)) as server:
+        yield Collector(server)
