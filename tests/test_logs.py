@@ -90,8 +90,8 @@ async def test_secrets_are_taken_out_of_messages_and_errors(sqlite_url: str, mon
     assert CANARY in plain[0], "a formatter that is not ours would have told it"
 
 
-def test_a_form_or_level_that_is_none_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = command.run("work", "shop:app", "--log", "xml")
+def test_a_form_or_level_that_is_none_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = command.run("serve", "--log", "xml")
     assert done.stderr == "detent: there is no form 'xml' to log in; --log and DETENT_LOG know: text, json\n"
     assert done.returncode == 2
     monkeypatch.setenv(logs.LEVEL, "loud")
@@ -108,6 +108,33 @@ def test_logging_is_afterwards_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
         assert logs.form_wanted() == logs.JSON, "processes started from here log like this one"
     assert (root.level, root.handlers, logs.requests.level) == before
     assert logs.form_wanted() == logs.TEXT
+
+
+CHATTY = """
+import logging
+from detent import Detent
+logging.basicConfig(level=logging.INFO, format="mine: %(message)s")
+app = Detent()
+
+@app.job()
+def talk(ctx):
+    logging.getLogger("shop").info("hello")
+"""
+
+
+@pytest.mark.parametrize(("form", "wanted"), [("text", "mine: hello"), ("json", '"message": "hello"')])
+def test_an_application_that_set_up_logging_is_heard_once(
+    tmp_path: Path, sqlite_url: str, form: str, wanted: str
+) -> None:
+    (tmp_path / "shop.py").write_text(CHATTY)
+    path = f"{command.SOURCE}:{tmp_path}"
+    assert command.run("migrate", "--db", sqlite_url).returncode == 0
+    assert command.run("jobs", "enqueue", "talk", "--db", sqlite_url).returncode == 0
+    done = command.run("work", "shop:app", "--db", sqlite_url, "--until-idle", "--log", form, PYTHONPATH=path)
+    heard = [line for line in done.stderr.splitlines() if "hello" in line]
+    assert len(heard) == 1
+    assert wanted in heard[0]
+    assert form == "text" or all(json.loads(line) for line in done.stderr.splitlines())
 
 
 SHOP = """

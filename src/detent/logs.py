@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,23 +53,36 @@ def form_wanted(given: str | None = None) -> str:
 @contextmanager
 def to_stderr(form: str, handler: logging.Handler | None = None) -> Iterator[None]:
     """What is logged goes to stderr. Processes that this one starts log in the same form. For text, another handler
-    may be given."""
+    may be given; what an application does not tell itself is told by it."""
     root, ours = logging.getLogger(), logging.getLogger("detent")
     before = root.level, ours.level, os.environ.get(FORM)
-    os.environ[FORM] = form
-    made = json_handler() if form == JSON else handler or text_handler()
-    root.addHandler(made)
     root.setLevel(_level(root.level))
     ours.setLevel(min(logging.INFO, root.level))
+    os.environ[FORM] = form
+    made = json_handler() if form == JSON else handler or text_handler()
+    where = root if form == JSON or not root.handlers else ours
+    silenced = _consoles(root) if form == JSON else []
+    where.addHandler(made)
     requests.setLevel(logging.INFO if form == JSON else logging.WARNING)
     try:
         yield
     finally:
-        root.removeHandler(made)
+        where.removeHandler(made)
+        root.handlers += silenced
         root.setLevel(before[0])
         ours.setLevel(before[1])
         requests.setLevel(logging.WARNING)
         os.environ.pop(FORM) if before[2] is None else os.environ.update({FORM: before[2]})
+
+
+def _consoles(root: logging.Logger) -> list[logging.Handler]:
+    """Takes away what an application has set up to write to a terminal: who asks for lines of JSON wants no others."""
+    streams = (sys.stdout, sys.stderr)
+    found: list[logging.Handler]
+    found = [one for one in root.handlers if isinstance(one, logging.StreamHandler) and one.stream in streams]
+    for one in found:
+        root.removeHandler(one)
+    return found
 
 
 def _level(usual: int) -> int:
@@ -99,6 +113,8 @@ def text_handler() -> logging.Handler:
 def like_parent() -> None:
     """In a process that one of ours has started: logs as that does, if it does."""
     form, root = os.environ.get(FORM), logging.getLogger()
+    if form == JSON:
+        _consoles(root)
     if form == JSON or (form == TEXT and not root.handlers):
         root.addHandler(json_handler() if form == JSON else text_handler())
         root.setLevel(_level(root.level))

@@ -37,8 +37,9 @@ def dev(
     from_extra()
     if not _is_loopback(host):
         raise BadInput(what=f"detent dev serves this machine only, not {host}; for a network use: detent serve")
+    app = None if target is None else application(target, db)
     with watch.observed("detent-dev", log):
-        asyncio.run(_both(None if target is None else application(target, db), host, port, db, as_json))
+        asyncio.run(_both(app, host, port, db, as_json))
 
 
 async def _both(app: Detent | None, host: str, port: int, db: str | None, as_json: bool) -> None:

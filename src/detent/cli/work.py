@@ -50,18 +50,19 @@ def work(
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
     and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
     bond = bound_to_supervisor()
+    app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
     asked: list[bool] = []
 
-    def stop(app: Detent) -> None:
+    def stop() -> None:
         """Also while the database is being opened, when there is no worker yet that could be asked."""
         asked.append(True)
         app.stop()
 
-    async def run(app: Detent) -> int:
+    async def run() -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, app)
+            loop.add_signal_handler(number, stop)
         async with app:
             if asked:
                 return 0
@@ -83,9 +84,8 @@ def work(
                 await asyncio.wait([shown])
 
     with watch.observed("detent-worker", log):
-        app = application(target, db)
         watch.announce(_announcement(app, target, served, concurrency), log)
-        settled = asyncio.run(run(app))
+        settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
         if bond is not None:  # its stdout is its supervisor's stderr
             watch.announce(summary, log)
