@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import time
@@ -13,6 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from detent.service import keys
+from detent.store import open_store
+from detent.store.records import DEFAULT_TENANT
 from tests.support import command
 from tests.support.collector import Collector, Seen, collecting
 from tests.support.dev_server import announced
@@ -30,13 +34,20 @@ def tour(folder: Path) -> dict[str, str]:
     return {"secret": CANARY, "file": str(folder / "told")}
 
 
+async def new_key(url: str) -> str:
+    """A key to a database, which is made if there is none."""
+    store = await open_store(url)
+    try:
+        return (await keys.create(store, DEFAULT_TENANT, "test", ["read", "write"], by="test")).secret.value
+    finally:
+        await store.close()
+
+
 class Pair:
     """A server and a worker on one database."""
 
     def __init__(self, url: str, folder: Path, **env: str) -> None:
-        assert command.run("migrate", "--db", url).returncode == 0
-        made = command.run("keys", "create", "--name", "test", "--scopes", "read,write", "--db", url)
-        self.key = made.stdout.strip()
+        self.key = asyncio.run(new_key(url))
         (folder / "detent.toml").write_text('[models]\nprovider = "offline"\n')
         env = {"PYTHONPATH": f"{command.SOURCE}:{ROOT}", "DETENT_CONFIG": str(folder / "detent.toml"), **env}
         self._env, self._url = env, url
