@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
 
-from detent import __version__, ids
+from detent import __version__, ids, spans, trace_context
 from detent.agent.conversation import Provider
 from detent.agent_handle import AgentHandle, Ask, start_agent
 from detent.bounds import check_name, check_priority
@@ -23,7 +23,7 @@ from detent.lifecycle import CREW, JOB
 from detent.moments import Span, span_us
 from detent.service import approvals, artifacts, crews, limits, results, signals
 from detent.service.endings import Endings
-from detent.service.new_jobs import new_job, new_jobs
+from detent.service.new_jobs import new_job, new_jobs, put
 from detent.service.retention import Retention
 from detent.service.step_jobs import PREFIX
 from detent.sizes import Size, size_bytes
@@ -139,6 +139,8 @@ class DeclaredJob:
         holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
         `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
         `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
+
+        `_trace_id` names the trace it belongs to; a header `traceparent` is continued by the spans of the job.
         """
         if _priority is not None:
             check_priority(_priority)
@@ -147,13 +149,17 @@ class DeclaredJob:
                 check_name(what, text)
         await self._app.open()
         new = self._app.new_job(self.kind, arguments)._replace(
-            key=_key, delay_us=span_us(_run_in), correlation_id=_correlation_id, trace_id=_trace_id
+            key=_key,
+            delay_us=span_us(_run_in),
+            correlation_id=_correlation_id,
+            trace_id=trace_context.said(_trace_id),
         )
         changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
         new = new._replace(**{name: value for name, value in changes.items() if value is not None})
         await self._app.declare_limit(self.kind)
         window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
         if window is not None:
+            new = new._replace(trace_id=spans.carried(new.trace_id))
             return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)
         return Handle(await self._app.put(new, _tx), self._app)
 
@@ -287,6 +293,7 @@ class Detent:
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
+                spans.adopt()
                 store = await open_store(self.url, clock=self._clock)
                 try:
                     self.tenant_id = await store.tenant(self._tenant)
@@ -332,6 +339,14 @@ class Detent:
     async def put(self, job: NewJob, transaction: Any = None) -> int:
         """Puts a job into the queue and returns its key. A worker in this process that has nothing to do starts it in
         the same write."""
+        if spans.tracer is None:
+            return await self._put(spans.inherited((job,))[0], transaction)
+        with spans.enqueuing([job]) as enqueuing:
+            key = await self._put(enqueuing.jobs[0], transaction)
+            enqueuing.made([key])
+        return key
+
+    async def _put(self, job: NewJob, transaction: Any) -> int:
         if transaction is None:
             for worker in self._workers:
                 if (key := await worker.start_here(job)) is not None:
@@ -346,7 +361,7 @@ class Detent:
         await self.declare_limit(job.kind)
         queue = await self.queue(_tx)
         kind = self.kinds.get(job.kind.name, job.kind)
-        return [Handle(key, self) for key in await queue.enqueue(new_jobs(kind, many, self.tenant_id))]
+        return [Handle(key, self) for key in await put(queue, new_jobs(kind, many, self.tenant_id))]
 
     async def crew(
         self,

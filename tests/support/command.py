@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import detent
 
 SOURCE = str(Path(detent.__file__).parents[1])
-_UNWANTED = ("NO_COLOR", "DETENT_DEBUG", "DETENT_DB", "DETENT_CONNECT_TIMEOUT", "COLUMNS")
+_UNWANTED = ("NO_COLOR", "DETENT_DEBUG", "DETENT_DB", "DETENT_CONNECT_TIMEOUT", "DETENT_LOG", "COLUMNS")
 
 Done = subprocess.CompletedProcess[str]
 
@@ -42,12 +43,12 @@ def run(
     )
 
 
-def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
+def start(*arguments: str, stderr: int | IO[str] = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:
     """Start `detent` with pipes for its output; the caller ends it."""
     return subprocess.Popen(
         [sys.executable, "-m", "detent", *arguments],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         encoding="utf-8",
         env=environment(**env),

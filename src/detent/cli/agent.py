@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from detent import otel
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from detent.cli.tools import File as Config
@@ -56,11 +57,13 @@ def agent(
     if resume is not None:
         if text is not None:
             raise BadInput(what="--resume goes on with what was asked before; leave out the text")
-        raise typer.Exit(asyncio.run(session.resumed(resume)))
+        with otel.traced("detent-agent"):
+            raise typer.Exit(asyncio.run(session.resumed(resume)))
     asked = _text(text)
     ask: Ask = {"tier": tier, "skill": skill, "schema": _schema(schema), "max_retries": max_retries}
     ask |= {"budget_usd": budget, "queue": f"agent-{secrets.token_hex(8)}", "actor": operator()}
-    raise typer.Exit(asyncio.run(session.started(asked, ask)))
+    with otel.traced("detent-agent"):
+        raise typer.Exit(asyncio.run(session.started(asked, ask)))
 
 
 def _text(given: str | None) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from detent import logs
 from detent.cli import run_prompt, screen
 from detent.cli.database import operator
 from detent.errors import AlreadyDecided, InvalidTransition
@@ -54,9 +55,8 @@ class Session:
 
     def _app(self) -> Detent:
         from detent.app import Detent
-        from detent.cli.run import let_only_trouble_through
 
-        let_only_trouble_through()
+        logs.only_trouble_to_stderr()
         db, tenant, config = self._where
         app = Detent(db, tenant=tenant, config=config)
         if self._streams:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli import screen
+from detent.cli import screen, watch
 from detent.cli.database import Db
 from detent.cli.serve import LOOPBACK, Host, Port, from_extra, run
 from detent.cli.work import application
@@ -25,14 +25,21 @@ App = Annotated[
 
 
 def dev(
-    target: App = None, host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False
+    target: App = None,
+    host: Host = LOOPBACK,
+    port: Port = 8321,
+    db: Db = None,
+    log: watch.Log = None,
+    as_json: screen.Json = False,
 ) -> None:
     """Serve the HTTP API and run jobs in one process, for development: on this machine only, for whoever has the token
     it prints. A database that is not there is made."""
     from_extra()
     if not _is_loopback(host):
         raise BadInput(what=f"detent dev serves this machine only, not {host}; for a network use: detent serve")
-    asyncio.run(_both(None if target is None else application(target, db), host, port, db, as_json))
+    app = None if target is None else application(target, db)
+    with watch.observed("detent-dev", log):
+        asyncio.run(_both(app, host, port, db, as_json))
 
 
 async def _both(app: Detent | None, host: str, port: int, db: str | None, as_json: bool) -> None:

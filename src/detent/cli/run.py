@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import secrets
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from detent import logs, otel
 from detent.cli import run_prompt, run_summary, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from detent.cli.tools import File as Config
@@ -68,7 +68,8 @@ def run(
     asked = run_prompt.at_a_terminal() and not as_json
     manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
     wanted = _Wanted(file, inputs or [], resume, hold, key, tenant, db, config, as_json)
-    raise typer.Exit(asyncio.run(_Run(wanted, manner).outcome()))
+    with otel.traced("detent-run"):
+        raise typer.Exit(asyncio.run(_Run(wanted, manner).outcome()))
 
 
 class _Wanted:
@@ -198,7 +199,7 @@ class _Run:
 
         view, left = FlowView(store, ref, app.tenant_id), None
         if not self._wanted.hold:
-            let_only_trouble_through()
+            logs.only_trouble_to_stderr()
             left = await Session(app, store, view, showing(self._wanted.as_json), self._manner).carry_out()
         found = await flow_report.report(store, view)
         written = await flow_report.last_output(store, view) if found.word == "failed" else []
@@ -219,17 +220,3 @@ class _Run:
         if found.word in ("succeeded", "held"):
             return 0
         return INTERRUPTED if left is Left.STOPPED else FAILED
-
-
-def let_only_trouble_through() -> None:
-    """What becomes of steps is shown already; that the database is out of reach, or a handler does not end, is not."""
-
-    def is_trouble(record: logging.LogRecord) -> bool:
-        return record.module != "report"
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("detent: %(message)s"))
-    handler.addFilter(is_trouble)
-    log = logging.getLogger("detent")
-    log.addHandler(handler)
-    log.propagate = False

@@ -39,6 +39,7 @@ def serve(
     max_queued: MaxQueued = None,
     config: File = None,
     db: Db = None,
+    log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
@@ -54,7 +55,8 @@ def serve(
         "max_queued": max_queued,
     }
     limits = _limits(configuration.read(config).server, {name: one for name, one in said.items() if one is not None})
-    asyncio.run(_served(host, port, limits, db, as_json))
+    with watch.observed("detent-server", log):
+        asyncio.run(_served(host, port, limits, db, as_json))
 
 
 def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
@@ -95,7 +97,7 @@ async def run(
     """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens."""
     from detent.http.server import listening_on, server
 
-    with watch.logging_to_stderr(), listening_on(host, port) as listening:
+    with listening_on(host, port) as listening:
         made = server(app, host, port)
         if beside is not None:
             beside.add_done_callback(made.end)

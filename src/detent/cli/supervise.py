@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from detent import logs
 from detent.cli import screen, watch
 from detent.cli.database import Db
 from detent.cli.work import Grace, Lease, MaxMemory, Queues, SupervisorTimeout, Target
@@ -32,6 +33,7 @@ def supervise(
     grace: Grace = "30s",
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
+    log_form: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Keep workers running: replace those that die, ever more slowly while they die at start. SIGTERM or Ctrl-C lets
@@ -44,20 +46,21 @@ def supervise(
     always = ["--grace", grace, "--supervisor-timeout", supervisor_timeout, "--concurrency", str(concurrency)]
     argv = [sys.executable, "-m", "detent", "work", target, *given, *always]
     plan = Plan(workers, argv, span_us(grace), span_us(supervisor_timeout))
-    with watch.logging_to_stderr():
+    # Those it starts log like it, by the environment. It has no spans of its own.
+    with logs.to_stderr(logs.form_wanted(log_form), watch.console_handler()):
         replaced = asyncio.run(_run(plan, as_json))
     if not as_json:
         log.info("all workers have ended, %d had been replaced", replaced)
 
 
 async def _run(plan: Plan, as_json: bool) -> int:
-    supervisor = Supervisor(plan, _tell_json if as_json else _tell, _said)
+    supervisor = Supervisor(plan, _tell_json if as_json else _tell, _said_json if watch.shows_json(None) else _said)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
     loop.add_signal_handler(signal.SIGHUP, supervisor.restart)
     shown = None
-    if screen.stderr().is_terminal and not as_json:
+    if screen.stderr().is_terminal and not as_json and not watch.shows_json(None):
         shown = asyncio.create_task(watch.keep_up(supervisor.standing))
     try:
         return await supervisor.run()
@@ -69,7 +72,8 @@ async def _run(plan: Plan, as_json: bool) -> int:
 
 def _tell(event: str, message: str, **facts: Any) -> None:
     last = facts.get("last_words") or []
-    log.log(logging.WARNING if last else logging.INFO, "%s", "\n  | ".join([message, *last]))
+    about = {"detent": {"event": event, **facts}}
+    log.log(logging.WARNING if last else logging.INFO, "%s", "\n  | ".join([message, *last]), extra=about)
 
 
 def _tell_json(event: str, message: str, **facts: Any) -> None:
@@ -80,3 +84,15 @@ def _tell_json(event: str, message: str, **facts: Any) -> None:
 def _said(place: int, line: str) -> None:
     """What a worker says is passed on as it is."""
     screen.stderr().print(f"[{place}] {line}", soft_wrap=True)
+
+
+def _said_json(place: int, line: str) -> None:
+    """Lines of JSON are passed on as they are; what else a worker's process writes becomes one."""
+    try:
+        is_record = isinstance(json.loads(line), dict)
+    except ValueError:
+        is_record = False
+    if is_record:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        log.info("%s", line, extra={"detent": {"place": place}})

@@ -1,14 +1,17 @@
-"""What `detent work` shows while it works: on a terminal one line that keeps up, elsewhere a line now and then."""
+"""What `detent work` shows while it works: on a terminal one line that keeps up, elsewhere a line now and then. And how
+commands that go on for long log and are traced."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from detent import logs
 from detent.cli import screen
 
 if TYPE_CHECKING:
@@ -27,6 +30,11 @@ OUTCOMES = {
     "cancel": "cancelled",
     "release": "given back",
 }
+
+Log = Annotated[
+    str | None, typer.Option("--log", metavar="FORM", help="How to log: text or json; else DETENT_LOG, else text.")
+]
+"""The option of every command that logs."""
 
 log = logging.getLogger("detent")
 
@@ -48,38 +56,45 @@ def outcomes(doing: Doing) -> list[str]:
 
 
 @contextmanager
-def logging_to_stderr() -> Iterator[None]:
-    """What workers say goes to stderr, with the time in UTC."""
-    handler = _handler()
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
+def observed(service: str, form: str | None) -> Iterator[None]:
+    """What is logged goes to stderr, in this form, and spans to where the environment says."""
+    from detent import otel
+
+    wanted = logs.form_wanted(form)
+    with logs.to_stderr(wanted, console_handler()), otel.traced(service):
         yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(before)
 
 
-def _handler() -> logging.Handler:
-    """On a terminal through the console, so that it does not run into the line that keeps up."""
-    if screen.stderr().is_terminal:
-        from rich.highlighter import NullHighlighter
-        from rich.logging import RichHandler
+def shows_json(form: str | None) -> bool:
+    """Whether stderr is to hold lines of JSON and nothing else."""
+    return logs.form_wanted(form) == logs.JSON
 
-        return RichHandler(
-            console=screen.stderr(), show_path=False, highlighter=NullHighlighter(), log_time_format="%H:%M:%S"
-        )
-    handler = logging.StreamHandler()
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
+
+def announce(text: str, form: str | None) -> None:
+    """Says what begins."""
+    if shows_json(form):
+        log.info("%s", text)
+    else:
+        screen.stderr().print(text, highlight=False)
+
+
+def console_handler() -> logging.Handler | None:
+    """For text on a terminal: through the console, so that it does not run into the line that keeps up."""
+    if not screen.stderr().is_terminal:
+        return None
+    from rich.highlighter import NullHighlighter
+    from rich.logging import RichHandler
+
+    handler = RichHandler(
+        console=screen.stderr(), show_path=False, highlighter=NullHighlighter(), log_time_format="%H:%M:%S"
+    )
+    handler.setFormatter(logs.Text("%(message)s"))
     return handler
 
 
-async def watch(look: Callable[[], Doing | None]) -> None:
+async def watch(look: Callable[[], Doing | None], form: str | None = None) -> None:
     """Shows what a worker does, until cancelled."""
-    if screen.stderr().is_terminal:
+    if screen.stderr().is_terminal and not shows_json(form):
         await _keep_up(look)
     else:
         await _log_now_and_then(look)

@@ -44,6 +44,7 @@ def work(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
+    log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
@@ -51,8 +52,6 @@ def work(
     bond = bound_to_supervisor()
     app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
-    screen.stderr().print(_announcement(app, target, served, concurrency), highlight=False)
-
     asked: list[bool] = []
 
     def stop() -> None:
@@ -67,7 +66,7 @@ def work(
         async with app:
             if asked:
                 return 0
-            shown = asyncio.create_task(watch.watch(app.doing))
+            shown = asyncio.create_task(watch.watch(app.doing, log))
             try:
                 return await app.work(
                     queues=served or None,
@@ -84,9 +83,14 @@ def work(
                 shown.cancel()
                 await asyncio.wait([shown])
 
-    with watch.logging_to_stderr():
+    with watch.observed("detent-worker", log):
+        watch.announce(_announcement(app, target, served, concurrency), log)
         settled = asyncio.run(run())
-    screen.emit({"settled": settled}, lambda: f"{settled:,} {'job' if settled == 1 else 'jobs'} settled.", as_json)
+        summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
+        if bond is not None:  # its stdout is its supervisor's stderr
+            watch.announce(summary, log)
+    if bond is None:
+        screen.emit({"settled": settled}, lambda: summary, as_json)
 
 
 def application(target: str, db: str | None) -> Detent:

@@ -30,6 +30,15 @@ ABOUT = (
     "9457); every request that changes something takes an idempotency key."
 )
 
+NO_TELEMETRY: Any = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""The spans of requests are ours (witness.py). The framework's would come on top, and hold what a client has sent."""
+
 
 def create_app(store: Store, authenticate: Authenticate, limits: Limits | None = None) -> FastAPI:
     """The API over an open store, which whoever opened it closes when the server has ended."""
@@ -47,7 +56,13 @@ def create_app(store: Store, authenticate: Authenticate, limits: Limits | None =
 
     # /docs is a page of our own: the framework's would fetch scripts from elsewhere.
     app = FastAPI(
-        title="Detent", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="Detent",
+        version=__version__,
+        description=ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=NO_TELEMETRY,
     )
     app.state.store = store
     app.state.authenticate = authenticate

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detent import errors
-from detent.http import gate, problems
+from detent.http import gate, problems, witness
 from detent.http.limits import Limits
 
 REQUEST_ID = "X-Request-ID"
@@ -55,6 +55,10 @@ class Door:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         out = _Outgoing(send, request_id, scope["state"])
+        with witness.Witness(scope, out):
+            await self._answer(scope, receive, out)
+
+    async def _answer(self, scope: Scope, receive: Receive, out: _Outgoing) -> None:
         try:
             visit = await gate.admitted(scope)
         except errors.DetentError as refused:
@@ -137,10 +141,11 @@ class _Outgoing:
         self._state = state
         self.request_id = request_id
         self.begun = False
+        self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.begun = True
+            self.begun, self.status = True, message["status"]
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)

@@ -32,7 +32,7 @@ async def admitted(scope: Scope) -> Visit | None:
         app.guesses.wrong(address)
         return None
     app.guesses.right(token)
-    state["token"], state["principal"] = token, found
+    state["token"], state["principal"], state["tenant"] = token, found, found.tenant_id
     return await _entered(scope, found.tenant_id)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from detent import ids
+from detent import ids, spans
 from detent.agent.redaction import current
 from detent.agent.routing import Tier
 from detent.agent.schema import Schema
@@ -123,7 +123,9 @@ def unfit(description: str) -> str | None:
 async def start(store: Store, new: NewAgent) -> Started:
     """Starts an agent job: it and the job that carries it out are there together. The same key again is the one it has
     made."""
-    return await store.atomically(lambda tx: _started(tx, new), 2)
+    with spans.producing("start", AGENT.name, new.trace_id):
+        traced = new._replace(trace_id=spans.carried(new.trace_id))
+        return await store.atomically(lambda tx: _started(tx, traced), 2)
 
 
 async def _started(tx: Transaction, new: NewAgent) -> Started:

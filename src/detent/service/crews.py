@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from detent import ids
+from detent import ids, spans
 from detent.bounds import LARGEST_INT, check_name
 from detent.errors import BadInput, CrewFailed, CrewUnfinished, NotFound
 from detent.flow.crew_plan import DEPTHS
@@ -107,7 +107,9 @@ def _check(task: object, workers: object, key: object, arguments: Mapping[str, A
 async def submit(store: Store, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - frozen, safe to share
     """Submits a crew and returns its key. One whose key was used before is not made; the first one's is returned. What
     makes it impossible, such as a parent that is not there, is on record as its end."""
-    return await store.atomically(lambda tx: submit_in(tx, crew, inside), 1 + crew.workers)
+    with spans.producing("submit", crew.kind, crew.trace_id):
+        traced = crew._replace(trace_id=spans.carried(crew.trace_id))
+        return await store.atomically(lambda tx: submit_in(tx, traced, inside), 1 + crew.workers)
 
 
 async def submit_in(tx: Transaction, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - as above

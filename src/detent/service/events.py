@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
+from detent import trace_context
 from detent.errors import BadInput
 from detent.moments import rfc3339
 from detent.service.entities import actor_name, public_id
@@ -50,6 +51,7 @@ def as_json(event: Event) -> dict[str, Any]:
     fields["entity_id"] = public_id(event.entity, event.entity_id)
     fields["ts"] = rfc3339(event.ts)
     fields["actor"] = actor_name(event.actor)
+    fields["trace_id"] = trace_context.trace_id(event.trace_id)
     fields["payload"] = _payload(event.payload)
     return fields
 

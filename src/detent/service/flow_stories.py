@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from detent import ids
+from detent import ids, trace_context
 from detent.errors import BadInput, NotFound
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
@@ -194,6 +194,7 @@ def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": public_id(kind.flow.name, flow["id"]), "kind": kind.name}
     shown |= {"state": flow["state"], "status": flow["state"], "inputs": inputs_of(flow)}
     shown |= {name: flow[name] for name in names if name in flow}
+    shown["trace_id"] = trace_context.trace_id(flow["trace_id"])
     shown |= {name: _moment(flow[name]) for name in _TIMES}
     if kind.flow is WORKSTREAM:
         forked = flow["forked_from"]

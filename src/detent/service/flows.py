@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from detent import ids
+from detent import ids, spans
 from detent.errors import (
     AlreadyDecided,
     ApprovalChanged,
@@ -68,6 +68,7 @@ async def start(
     webhook: Mapping[str, Any] | None = None,
     queue: str | None = None,
     library: Library | None = None,
+    trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
@@ -79,9 +80,12 @@ async def start(
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook, queue=queue)
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
+        return await _launch(tx, template, inputs, actor, **how)
 
-    return await again_if_moved(store, work, 2 + len(flow.steps))
+    with spans.producing("start", flow.name, trace_id):
+        trace = spans.carried(trace_id)
+        return await again_if_moved(store, work, 2 + len(flow.steps))
 
 
 async def start_template(
@@ -92,6 +96,7 @@ async def start_template(
     key: str | None = None,
     hold: bool = False,
     webhook: Mapping[str, Any] | None = None,
+    trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """The same with a definition that is kept already."""
@@ -99,9 +104,11 @@ async def start_template(
     hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
+        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook, trace_id=trace)
 
-    return await again_if_moved(store, work)
+    with spans.producing("start", template.name, trace_id):
+        trace = spans.carried(trace_id)
+        return await again_if_moved(store, work)
 
 
 def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:

@@ -7,7 +7,7 @@ import contextlib
 import json
 from typing import Any, Literal, NamedTuple
 
-from detent import ids
+from detent import ids, trace_context
 from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
 from detent.lifecycle import JOB, Change
@@ -19,6 +19,7 @@ from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
 from detent.service.job_steps import Said, said
+from detent.service.new_jobs import put
 from detent.service.redrive import run_again
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
 from detent.store.blobs import RESULT_BLOB
@@ -89,8 +90,8 @@ async def enqueue(
             check_name(what, text)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
     job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
-    job = job._replace(correlation_id=correlation_id, trace_id=trace_id)
-    return (await store.enqueue([await limits.under_limit(store, job)]))[0]
+    job = job._replace(correlation_id=correlation_id, trace_id=trace_context.said(trace_id))
+    return (await put(store, [await limits.under_limit(store, job)]))[0]
 
 
 def new_job(
@@ -249,6 +250,8 @@ def _outside(name: str, value: Any) -> Any:
         return public_id("worker", value)
     if name == "actor":
         return actor_name(value)
+    if name == "trace_id":
+        return trace_context.trace_id(value)
     if name in _TIMES:
         return rfc3339(value)
     return document(value) if name in _DOCUMENTS else value

@@ -1,12 +1,14 @@
-"""From a declared kind of job and its arguments to what is put into the queue."""
+"""From a declared kind of job and its arguments to what is put into the queue, and putting it there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from detent import spans
 from detent.job_type import JobType
 from detent.store import NewJob
+from detent.store.protocol import Enqueues
 from detent.store.records import HELD_BY_LIMIT
 
 
@@ -42,3 +44,14 @@ def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -
     )
     made, name, rest, payload = NewJob._make, alike.kind, alike[2:], kind.payload
     return [made((name, payload(arguments), *rest)) for arguments in many]
+
+
+async def put(queue: Enqueues, jobs: Sequence[NewJob]) -> list[int]:
+    """Enqueues them, all or none, and returns their keys. Where somebody traces, that is a span, and the runs of these
+    jobs are below it."""
+    if spans.tracer is None or not jobs:
+        return await queue.enqueue(spans.inherited(jobs))
+    with spans.enqueuing(jobs) as enqueuing:
+        keys = await queue.enqueue(enqueuing.jobs)
+        enqueuing.made(keys)
+    return keys

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from detent import spans
 from detent.agent import prices
 from detent.agent.conversation import (
     NOTHING,
@@ -142,7 +143,7 @@ class Turns:
         """An answer that is no good is one all the same: the model works."""
         request = admitted.request
         try:
-            answer = await self._provider.answer(request, self._tell(ctx, request.max_tokens))
+            answer = await self._answer(ctx, request)
         except AgentFailure as failure:
             ctx.tell_breaker(admitted.breaker, not isinstance(failure, SystemFailure))
             await self._settle_failure(ctx, admitted, failure)
@@ -152,6 +153,12 @@ class Turns:
             await self._settle_failure(ctx, admitted, refused)
             raise
         ctx.tell_breaker(admitted.breaker, True)
+        return answer
+
+    async def _answer(self, ctx: Context, request: Request) -> Answer:
+        with spans.chat(self._provider.name, request.model, request.max_tokens) as span:
+            answer = await self._provider.answer(request, self._tell(ctx, request.max_tokens))
+            spans.answered(span, answer)
         return answer
 
     def _tell(self, ctx: Context, most_tokens: int) -> Tell:

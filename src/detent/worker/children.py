@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from detent import ids
+from detent import ids, spans
 from detent.errors import BadInput, ChildFailed, LeaseLost
 from detent.job_type import JobType
 from detent.lifecycle import JOB
@@ -94,7 +94,7 @@ class Children:
             "actor": f"w:{parent.owner}",
             "cause": parent.public_id,
             "correlation_id": parent.correlation_id or parent.public_id,
-            "trace_id": parent.trace_id,
+            "trace_id": spans.carried(parent.trace_id),
         }
         try:
             return [new_job(kind, arguments, parent.tenant_id)._replace(**inherited) for arguments in many]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from detent import ids
+from detent import ids, spans, trace_context
 from detent.breaker import Breaker
 from detent.lifecycle import JOB
 from detent.moments import Span
@@ -76,7 +76,14 @@ class Context:
 
     @property
     def trace_id(self) -> str | None:
-        return self._job.trace_id
+        """The trace this job belongs to, as whoever enqueued it said."""
+        return trace_context.trace_id(self._job.trace_id)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The header that continues the trace elsewhere (W3C Trace Context); none if the job belongs to no such
+        trace. Where spans are recorded it names the one that is open."""
+        return trace_context.traceparent(spans.carried(self._job.trace_id))
 
     @property
     def cancel_requested(self) -> bool:

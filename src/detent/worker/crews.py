@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from detent import spans
 from detent.errors import BadInput, CrewFailed, LeaseLost
 from detent.job_type import JobType
 from detent.lifecycle import CREW, JOB
@@ -73,7 +74,7 @@ class Crews:
         except BadInput as refusal:
             raise PermanentError(str(refusal)) from None
         correlation = asker.correlation_id or asker.public_id
-        new = new._replace(actor=f"w:{asker.owner}", correlation_id=correlation, trace_id=asker.trace_id)
+        new = new._replace(actor=f"w:{asker.owner}", correlation_id=correlation, trace_id=spans.carried(asker.trace_id))
 
         async def submit(store: Store) -> int:
             return await store.atomically(lambda tx: self._submit(tx, name, new), 2 + workers)

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from detent import logs, trace_context
 from detent.process.frames import HEADER, receive
 from detent.process.limits import use_reserve
 from detent.store import Job
@@ -72,9 +73,17 @@ def run(what: Any, talk: socket.socket) -> None:
     received = receive(talk)
     if received is not None:
         job = Job(*received[0])
+        _log_as_its_worker_does(job)
         context = IsolatedContext(job, talk, what["version"])
         answer = encoded(_said(_loaded[Target(*what["target"])], context, job.payload))
         talk.sendall(HEADER.pack(len(answer)) + answer)
+
+
+def _log_as_its_worker_does(job: Job) -> None:
+    logs.job.set(job)
+    logs.worker.set(job.owner)
+    trace_context.ambient.set(job.trace_id)
+    logs.like_parent()
 
 
 def _said(function: Function, context: Context, payload: str) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+from detent import spans
 from detent.errors import BadInput
 from detent.job_type import JobType
 from detent.outcomes import PermanentError
@@ -38,7 +40,8 @@ class Isolation:
 
     async def call(self, kind: JobType, job: Job, context: Context) -> Any:
         """What the handler said, or how its process ended. Cancelled, it ends the process with all its children."""
-        request = json.dumps([job[name] for name in JOB_COLUMNS]).encode()
+        told = job if spans.tracer is None else replace(job, trace_id=spans.carried(job.trace_id))
+        request = json.dumps([told[name] for name in JOB_COLUMNS]).encode()
 
         def begun(talk: Talk) -> None:
             context.pass_on_stop(talk.ask_to_stop)

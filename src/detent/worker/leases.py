@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
+from detent import logs
 from detent.store import Job, Store
 from detent.worker.outage import Outage
 from detent.worker.pulse import Pulse
@@ -115,6 +116,7 @@ class LeaseKeeper:
     # --- on the thread
 
     def _run(self) -> None:
+        logs.worker.set(self._worker)
         asyncio.run(self._keep())
 
     async def _keep(self) -> None:

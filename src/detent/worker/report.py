@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from detent import logs
 from detent.lifecycle import Change
 from detent.store import Job
 
@@ -48,16 +49,17 @@ class Report:
     def _tell(self, written: Sequence[tuple[Job, Change]]) -> None:
         for job, change in written:
             who, why = f"{job.public_id} ({job.kind})", change.values.get("error") or change.reason
+            extra = {"detent": {**logs.about(job), "move": change.move.trigger}}
             match change.move.trigger:
                 case "retry":
                     seconds = change.values["delay_us"] / 1_000_000
                     attempt = f"{job.attempts} of {job.max_attempts}"
-                    log.info("%s failed in attempt %s, again in %.1f s: %s", who, attempt, seconds, why)
+                    log.info("%s failed in attempt %s, again in %.1f s: %s", who, attempt, seconds, why, extra=extra)
                 case "fail":
-                    log.warning("%s failed: %s", who, why)
+                    log.warning("%s failed: %s", who, why, extra=extra)
                 case "dead_letter":
-                    log.warning("%s is a dead letter (%s): %s", who, change.reason, why)
+                    log.warning("%s is a dead letter (%s): %s", who, change.reason, why, extra=extra)
                 case "cancel":
-                    log.info("%s was cancelled: %s", who, why or "its handler said so")
+                    log.info("%s was cancelled: %s", who, why or "its handler said so", extra=extra)
                 case "release":
-                    log.info("%s was given back: %s", who, why)
+                    log.info("%s was given back: %s", who, why, extra=extra)

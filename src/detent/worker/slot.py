@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from detent.outcomes import Cancel
+from detent import logs, spans, trace_context
+from detent.outcomes import Cancel, Snooze
 from detent.store import Job
 from detent.worker.context import Context
 from detent.worker.executor import Executor
@@ -74,9 +75,20 @@ class Slot:
         while not self._closing:
             job = await self._inbox.get()
             self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal), self._desk)
-            said = await self._said(job, self._context)
+            logs.job.set(job)
+            trace_context.ambient.set(job.trace_id)
+            said = await (self._said if spans.tracer is None else self._said_in_span)(job, self._context)
             self.job = self._context = None
+            logs.job.set(None)  # an idle slot holds on to nothing; the trace is that of the next job soon enough
             self._finish(job, said)
+
+    async def _said_in_span(self, job: Job, context: Context) -> Any:
+        with spans.running(job) as span:
+            said = await self._said(job, context)
+            spans.noted(span, detent__outcome=_outcome(said))
+            if isinstance(said, Raised):
+                spans.failed(span, type(said.error).__name__)
+        return said
 
     async def _said(self, job: Job, context: Context) -> Any:
         if not self._holds(job):
@@ -108,3 +120,9 @@ class Slot:
         if self._stopped:
             self._stopped = False
             self.task.uncancel()
+
+
+def _outcome(said: Any) -> str:
+    """In a word, for a span: what follows from it is in the event log."""
+    words = {Raised: "raised", Release: "released", Suspend: "suspended", Snooze: "snoozed", Cancel: "cancelled"}
+    return words.get(type(said), "returned")

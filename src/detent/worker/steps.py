@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from detent import spans
 from detent.bounds import check_name
 from detent.errors import BadInput
 from detent.moments import Span, span_us
@@ -63,10 +64,11 @@ class Steps:
         found = self._journal.wait(self.recall(name))
         if found is not None:
             return self._journal.wait(self._stored(found, function))
-        value = function(*args, **kwargs)
-        if inspect.iscoroutine(value):
-            value = self._journal.wait(value)
-        return self._journal.wait(self.keep(name, value, step_code(function)))
+        with spans.step(name):
+            value = function(*args, **kwargs)
+            if inspect.iscoroutine(value):
+                value = self._journal.wait(value)
+            return self._journal.wait(self.keep(name, value, step_code(function)))
 
     async def _step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -74,12 +76,13 @@ class Steps:
         found = await self.recall(name)
         if found is not None:
             return await self._stored(found, function)
-        if inspect.iscoroutinefunction(function):
-            value = await function(*args, **kwargs)
-        else:
-            value = await self._journal.in_thread(lambda: function(*args, **kwargs))
-            value = await value if inspect.isawaitable(value) else value
-        return await self.keep(name, value, step_code(function))
+        with spans.step(name):
+            if inspect.iscoroutinefunction(function):
+                value = await function(*args, **kwargs)
+            else:
+                value = await self._journal.in_thread(lambda: function(*args, **kwargs))
+                value = await value if inspect.isawaitable(value) else value
+            return await self.keep(name, value, step_code(function))
 
     def sleep(self, span: Span, name: str | None = None) -> Any:
         """Returns when the time is over, however often the job runs until then."""

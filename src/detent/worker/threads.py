@@ -11,12 +11,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
 
 STUCK_SECONDS = 5.0
 
-_Call = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...]]
+_Call = tuple["Future[Any]", Context, Callable[..., Any], tuple[Any, ...]]
 
 
 class Threads:
@@ -31,9 +32,10 @@ class Threads:
         self._stuck: set[Future[Any]] = set()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself."""
+        """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself. The
+        context variables are those of its caller: what it logs belongs to the same job."""
         future: Future[Any] = Future()
-        self._submit((future, function, arguments))
+        self._submit((future, copy_context(), function, arguments))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -57,15 +59,15 @@ class Threads:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            future, function, arguments = call
+            future, context, function, arguments = call
             if future.set_running_or_notify_cancel():
-                said = function(*arguments)
+                said = context.run(function, *arguments)
                 self._be_idle()  # before the next call can come: it must find this thread
                 future.set_result(said)
                 del said
             else:
                 self._be_idle()
-            del call, future, function, arguments  # an idle thread holds on to nothing
+            del call, future, context, function, arguments  # an idle thread holds on to nothing
 
     def _be_idle(self) -> None:
         with self._lock:

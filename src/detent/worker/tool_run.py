@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from detent import spans
 from detent.agent.redaction import current
 from detent.errors import BadInput
 from detent.outcomes import TransientError
@@ -43,8 +44,10 @@ async def one_run(ctx: Context, spec: ToolSpec) -> Outcome:
     output = Output(spec.most_output)
     began = time.monotonic()
     try:
-        async with _told(ctx, output):
-            ending = await _ended(ctx, spec, output)
+        with spans.tool(spec.label) as span:
+            async with _told(ctx, output):
+                ending = await _ended(ctx, spec, output)
+            spans.noted(span, process__exit__code=ending.code)
         outcome = _outcome(spec, ending, output, time.monotonic() - began)
     except (BadInput, NotStarted) as error:
         may_pass = isinstance(error, NotStarted) and error.may_pass
@@ -92,6 +95,7 @@ def _command(ctx: Context, spec: ToolSpec) -> Command:
         "DETENT_FENCING_TOKEN": str(ctx.fencing_token),
         "DETENT_CORRELATION_ID": ctx.correlation_id,
         "DETENT_TRACE_ID": ctx.trace_id,
+        "TRACEPARENT": ctx.traceparent,
     }
     known = {name: value for name, value in ours.items() if value is not None}
     return Command(spec.argv, {**spec.env, **known}, spec.cwd, spec.stdin, spec.limits)

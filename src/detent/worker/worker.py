@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from detent import metrics
+from detent import logs, metrics, spans
 from detent.errors import BadInput, StoreError
 from detent.job_type import JobType
 from detent.lifecycle import Change
@@ -116,6 +116,7 @@ class Worker:
         self._check_memory()
         self._loop = asyncio.get_running_loop()
         self._registration = await self._register()
+        place = logs.worker.set(self._registration.id)
         self._threads = Threads(self._stuck)
         self._isolation = Isolation(self._handlers, self._settings.database)
         self._tools = Tools()
@@ -155,6 +156,7 @@ class Worker:
         finally:
             stop_listening()
             await self._end(duties, failure)
+            logs.worker.reset(place)
         if untoward := self._departure.error(self._registration.id):
             raise untoward
         return self.doing().settled
@@ -345,6 +347,8 @@ class Worker:
                 if jobs:
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
                     self._flows.begun(jobs)
+                    if spans.tracer is not None:
+                        spans.claimed(jobs, self._registration.id, time.monotonic() - sent)
                     await self._registration.started(self._store)
                 if jobs or not again:
                     self._outage.over("claim")
