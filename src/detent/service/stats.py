@@ -16,7 +16,7 @@ from detent.store import QueueSummary, Store
 from detent.store.breakers import BreakerView
 from detent.store.tally import flush
 
-__all__ = ["KindFigures", "Stats", "as_json", "kinds", "read", "roll_up"]
+__all__ = ["KindFigures", "Stats", "as_json", "current", "kinds", "read", "roll_up"]
 
 LATELY_US = 60_000_000
 
@@ -59,6 +59,12 @@ async def read(store: Store, tenant: str) -> Stats:
             await moment.worker_states(tenant_id),
             await moment.breakers(tenant_id),
         )
+
+
+async def current(store: Store, tenant_id: int) -> Stats:
+    """A tenant's figures to this moment, by its key."""
+    await roll_up(store)
+    return await read(store, next(one.name for one in await store.tenants() if one.id == tenant_id))
 
 
 class KindFigures(NamedTuple):

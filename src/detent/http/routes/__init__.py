@@ -15,6 +15,7 @@ from detent.http.routes import (
     lifecycles,
     queues,
     signals,
+    supervisor,
     why,
 )
 
@@ -28,6 +29,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     signals.router,
     dead_letters.router,
     queues.router,
+    supervisor.router,
     events.router,
     why.router,
 )
