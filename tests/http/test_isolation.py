@@ -18,6 +18,12 @@ BY_ID = [
     ("POST", "/api/dead-letters/{}/redrive"),
     ("GET", "/api/why/{}"),
     ("GET", "/api/jobs/{}/artifacts/{name}"),
+    ("GET", "/api/supervisor/workers/{}"),
+    ("POST", "/api/supervisor/workers/{}/start"),
+    ("POST", "/api/supervisor/workers/{}/pause"),
+    ("POST", "/api/supervisor/workers/{}/resume"),
+    ("POST", "/api/supervisor/workers/{}/drain"),
+    ("POST", "/api/supervisor/workers/{}/terminate"),
 ]
 
 

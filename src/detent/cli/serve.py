@@ -10,6 +10,7 @@ import typer
 
 from detent.cli import screen, watch
 from detent.cli.database import Db, opened
+from detent.cli.tools import File as Config
 from detent.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -23,18 +24,22 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to
 LOOPBACK = "127.0.0.1"
 
 
-def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
+def serve(
+    host: Host = LOOPBACK, port: Port = 8321, config: Config = None, db: Db = None, as_json: screen.Json = False
+) -> None:
     """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
     from_extra()
-    asyncio.run(_served(host, port, db, as_json))
+    asyncio.run(_served(host, port, config, db, as_json))
 
 
-async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
+async def _served(host: str, port: int, config: str | None, db: str | None, as_json: bool) -> None:
+    from detent.config import read
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
 
+    said = read(config)
     async with opened(db) as store:
-        await run(create_app(store, kept_keys(store)), host, port, as_json)
+        await run(create_app(store, kept_keys(store), config=said), host, port, as_json)
 
 
 def from_extra() -> None:

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from detent import __version__
+from detent.config import Config
 from detent.http import problems
 from detent.http.auth import Authenticate
 from detent.http.broadcast import Broadcast
@@ -26,8 +27,11 @@ ABOUT = (
 )
 
 
-def create_app(store: Store, authenticate: Authenticate, limits: Limits | None = None) -> FastAPI:
-    """The API over an open store, which whoever opened it closes when the server has ended."""
+def create_app(
+    store: Store, authenticate: Authenticate, limits: Limits | None = None, config: Config | None = None
+) -> FastAPI:
+    """The API over an open store, which whoever opened it closes when the server has ended. What it tells of tools and
+    skills is as the configuration has it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -44,6 +48,7 @@ def create_app(store: Store, authenticate: Authenticate, limits: Limits | None =
     )
     app.state.store = store
     app.state.authenticate = authenticate
+    app.state.config = config or Config()
     app.state.limits = limits = limits or Limits()
     problems.install(app)
     for router in ROUTERS:

@@ -9,7 +9,7 @@ from detent.histogram import Histogram
 from detent.lifecycle import JOB, WORKER
 from detent.metrics import ENGINE
 from detent.moments import rfc3339
-from detent.service import breakers, queues
+from detent.service import breakers, queues, tenants
 from detent.service.readout import Readout
 from detent.service.roll_up import roll_up
 from detent.store import QueueSummary, Store
@@ -64,7 +64,7 @@ async def read(store: Store, tenant: str) -> Stats:
 async def current(store: Store, tenant_id: int) -> Stats:
     """A tenant's figures to this moment, by its key."""
     await roll_up(store)
-    return await read(store, next(one.name for one in await store.tenants() if one.id == tenant_id))
+    return await read(store, await tenants.name_of(store, tenant_id))
 
 
 class KindFigures(NamedTuple):
