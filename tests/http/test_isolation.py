@@ -24,6 +24,13 @@ BY_ID = [
     ("POST", "/api/supervisor/workers/{}/resume"),
     ("POST", "/api/supervisor/workers/{}/drain"),
     ("POST", "/api/supervisor/workers/{}/terminate"),
+    ("GET", "/api/agent-jobs/{}"),
+    ("GET", "/api/agent-jobs/{}/audit"),
+    ("GET", "/api/agent-jobs/{}/transcript"),
+    ("POST", "/api/agent-jobs/{}/cancel"),
+    ("GET", "/api/keys/{}"),
+    ("POST", "/api/keys/{}/revoke"),
+    ("POST", "/api/keys/{}/rotate"),
 ]
 
 
