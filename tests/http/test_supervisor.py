@@ -13,6 +13,7 @@ from detent.store import NewJob, Store
 from tests.conformance.stage import claim, moved
 from tests.http.admin import refused_without
 from tests.http.conftest import THEIRS, Running
+from tests.http.declared import route_of
 from tests.http.test_isolation import told
 
 WORKERS = "/api/supervisor/workers"
@@ -44,12 +45,13 @@ def in_state(client: httpx.Client, running: Running, state: str) -> str:
 # --- the seed's own examples
 
 
-def test_pause_running_worker(client: httpx.Client) -> None:
-    response = client.post(WORKERS, json={"workspace_id": "ws_test"})
+@pytest.mark.parametrize("made_at", [path for path in ("/api/workers", WORKERS) if route_of("POST", path)])
+def test_pause_running_worker(client: httpx.Client, made_at: str) -> None:
+    response = client.post(made_at, json={"workspace_id": "ws_test"})
     worker_id = response.json()["id"]
     assert worker_id.startswith("w_")
     assert (response.json()["status"], response.json()["workspace_id"]) == ("IDLE", "ws_test")
-    assert client.post(f"{WORKERS}/{worker_id}/start").json()["status"] == "RUNNING"
+    assert client.post(f"{made_at}/{worker_id}/start").json()["status"] == "RUNNING"
     response = client.post(f"/api/supervisor/workers/{worker_id}/pause", json={"reason": "Test pause"})
     assert response.status_code == 200
     assert response.json()["status"] == "PAUSED"
