@@ -30,6 +30,7 @@ from detent.sizes import size_bytes
 
 FILE = "detent.toml"
 VARIABLE = "DETENT_CONFIG"
+SKILLS = "DETENT_SKILLS"
 LARGEST_FILE = 1 << 20
 OWN = "DETENT_"
 """Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
@@ -145,6 +146,11 @@ class Config(Model):
     def folder(self, tool: Tool) -> str | None:
         """Where a tool runs: as its profile says, seen from where the file is."""
         return None if tool.cwd is None else str(self.beside(tool.cwd))
+
+    @property
+    def skills(self) -> Path:
+        """The folder of a project's own skills, which the environment may name instead."""
+        return Path(os.environ.get(SKILLS) or self.beside(self.agents.skills))
 
     def beside(self, place: str) -> Path:
         """A place that the file names, seen from where the file is."""

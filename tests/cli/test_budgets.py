@@ -74,6 +74,7 @@ def test_what_is_spent_is_shown_and_a_raise_lets_jobs_go(sqlite_url: str) -> Non
 
     raised = said(sqlite_url, "budgets", "set", "tenant", "25.50")
     assert raised == "The tenant's budget has a cap of $25.50, $12.41 of it spent; 1 held job is let go.\n"
+    assert answer(sqlite_url, "budgets", "raise", "tenant", "0.50")["cap_micros"] == 26_000_000
     assert answer(sqlite_url, "budgets", "set", "today", "none")["cap_micros"] is None
 
 

@@ -77,7 +77,7 @@ def test_without_tools_that_is_said_and_what_is_unknown_or_wrong_is_refused(proj
     assert detent("tools", "check", cwd=empty).returncode == 0
     done = detent("tools", "check", "nosuch", cwd=project)
     assert (done.returncode, done.stderr) == (
-        *(1, "detent: No tool in detent.toml called nosuch; list them with: detent tools list\n"),
+        *(1, "detent: No tool called nosuch in detent.toml; list them with: detent tools list\n"),
     )
     done = detent("tools", "list", "--config", "gone.toml", cwd=project)
     assert (done.returncode, done.stderr) == (2, "detent: gone.toml: it cannot be read: No such file or directory\n")

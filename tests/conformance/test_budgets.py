@@ -57,7 +57,7 @@ async def test_a_budget_is_made_once(timed: Store, clock: SetClock, other_tenant
     Reader.budgets,
     "A tenant's budgets, each with how many jobs in the queue it holds back",
     "that of the tenant first, then those of days and then the others, the newest first",
-    "of one scope or of any, at most so many",
+    "of one scope or of any, after the one of that scope and owner, at most so many",
 )
 @keeps(
     Reader.budget,
@@ -77,6 +77,8 @@ async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant
     assert await store.budget(other_tenant, 7) is None
     assert [one.budget.owner for one in await store.budgets(OURS, scope="day")] == [TODAY, TODAY - 1]
     assert len(await store.budgets(OURS, limit=2)) == 2
+    pages = [await store.budgets(OURS, after=(one.budget.scope, one.budget.owner)) for one in found]
+    assert pages == [found[place:] for place in range(1, len(found) + 1)]
 
 
 @keeps(

@@ -103,6 +103,15 @@ async def test_the_reason_and_the_time_of_the_end_narrow(timed: Store, clock: Se
     assert await found(timed, ended_before=before + SECOND) == [first]
 
 
+async def test_the_time_when_they_were_made_narrows(timed: Store, clock: SetClock) -> None:
+    (first,) = await queued(timed)
+    await clock.advance(SECOND)
+    (second,) = await queued(timed)
+    made = [(await timed.get(JOB, key, None) or {})["created_at"] for key in (first, second)]
+    assert await found(timed, made_since=made[1]) == [second]
+    assert await found(timed, made_before=made[1]) == [first]
+
+
 async def test_what_was_run_again_is_told_from_what_was_not(store: Store) -> None:
     old, other = sorted(await queued(store, 2))
     (new,) = await queued(store, redriven_from=old)

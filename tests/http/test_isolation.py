@@ -18,6 +18,19 @@ BY_ID = [
     ("POST", "/api/dead-letters/{}/redrive"),
     ("GET", "/api/why/{}"),
     ("GET", "/api/jobs/{}/artifacts/{name}"),
+    ("GET", "/api/supervisor/workers/{}"),
+    ("POST", "/api/supervisor/workers/{}/start"),
+    ("POST", "/api/supervisor/workers/{}/pause"),
+    ("POST", "/api/supervisor/workers/{}/resume"),
+    ("POST", "/api/supervisor/workers/{}/drain"),
+    ("POST", "/api/supervisor/workers/{}/terminate"),
+    ("GET", "/api/agent-jobs/{}"),
+    ("GET", "/api/agent-jobs/{}/audit"),
+    ("GET", "/api/agent-jobs/{}/transcript"),
+    ("POST", "/api/agent-jobs/{}/cancel"),
+    ("GET", "/api/keys/{}"),
+    ("POST", "/api/keys/{}/revoke"),
+    ("POST", "/api/keys/{}/rotate"),
 ]
 
 

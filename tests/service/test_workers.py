@@ -110,9 +110,15 @@ async def test_a_refused_request_leaves_its_id_free(store: Store) -> None:
 async def test_drain_asks_and_moves_nothing(store: Store) -> None:
     for state in ("IDLE", "RUNNING", "PAUSED"):
         id = await named(store, state)
+        await store.beat(workers.key_of(id))
         answer = await workers.drain(store, 1, id, Wish("cli:ann", "new version"))
         assert (answer["from_state"], answer["to_state"]) == (state, state)
         assert answer["worker"]["asked_to_end"] == Order("drain", "release", "cli:ann", "new version")._asdict()
+
+
+async def test_one_that_no_process_has_ever_been_ends_when_it_is_to_drain(store: Store) -> None:
+    answer = await workers.drain(store, 1, await named(store, "IDLE"), Wish("cli:ann", "new version"))
+    assert (answer["to_state"], answer["worker"]["reason"]) == ("TERMINATED", "drained: new version")
 
 
 async def test_what_has_ended_cannot_drain(store: Store) -> None:

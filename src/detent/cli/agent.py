@@ -68,13 +68,12 @@ def agent(
 
 def _text(given: str | None) -> str:
     """What is to be done; what no agent could begin with is refused before anything is stored."""
-    from detent.service.agents import LONGEST_DESCRIPTION, unfit
+    from detent.service.agents import LONGEST_DESCRIPTION, insist_fit
 
     if given is None:
         raise BadInput(what='say what the agent is to do, as in: detent agent "Summarise the changelog"')
     said = sys.stdin.read(LONGEST_DESCRIPTION + 1) if given == "-" else given
-    if wrong := unfit(said):
-        raise BadInput(what=wrong)
+    insist_fit(said)
     return said
 
 

@@ -82,7 +82,27 @@ def set_(
     async def write(store: Store, tenant_id: int) -> Raised:
         return await service.set_cap(store, tenant_id, name, cap, actor=operator())
 
-    raised = asyncio.run(with_tenant(db, tenant, write))
+    _told(asyncio.run(with_tenant(db, tenant, write)), as_json)
+
+
+@app.command("raise")
+def raise_(
+    name: Name,
+    usd: Annotated[str, typer.Argument(metavar="USD", help="How much more, in dollars, as in 1.00.")],
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Add to the cap of a budget; two who do so at the same time both count. Jobs that then fit go on."""
+    by = micros(usd)
+
+    async def write(store: Store, tenant_id: int) -> Raised:
+        return await service.raise_cap(store, tenant_id, name, by, actor=operator())
+
+    _told(asyncio.run(with_tenant(db, tenant, write)), as_json)
+
+
+def _told(raised: Raised, as_json: bool) -> None:
     standing = service.as_json(BudgetView(raised.budget, 0))
     del standing["held"], standing["wanted_micros"]
     screen.emit({**standing, "let_go": raised.let_go}, lambda: _said(raised), as_json)

@@ -11,7 +11,7 @@ from detent.budget import dollars
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from detent.errors import BadInput
-from detent.moments import moment_us, rfc3339
+from detent.moments import moment_us
 from detent.service import costs as service
 
 if TYPE_CHECKING:
@@ -44,12 +44,7 @@ def cost(
         return await service.read(store, tenant_id, by, moment_us(since, await store.now()))
 
     found = asyncio.run(with_tenant(db, tenant, read))
-    screen.emit(_json(found), lambda: _page(found), as_json)
-
-
-def _json(found: Costs) -> dict[str, object]:
-    lines = [{"name": line.name, "id": line.id, **service.cost_json(line.cost)} for line in found.lines]
-    return {"by": found.by, "since": rfc3339(found.since), "costs": lines, "total": service.cost_json(found.total)}
+    screen.emit(service.as_json(found), lambda: _page(found), as_json)
 
 
 # --- for people

@@ -47,6 +47,7 @@ def list_(
     kind: Kind = None,
     reason: Reason = None,
     since: Since = None,
+    text: screen.Search = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
@@ -59,7 +60,7 @@ def list_(
         async with opened(db) as store:
             tenant_id = await store.tenant(tenant)
             wanted = await _among(store, tenant_id, queue, kind, reason, since)
-            found = await service.page(store, wanted, after=after, limit=limit)
+            found = await service.page(store, wanted, after=after, limit=limit, text=text)
             later = await service.later_jobs(store, tenant_id, found.jobs)
             shown = [service.as_json(row, later[row["id"]]) for row in found.jobs]
             return found.jobs, shown, found.next, await store.now()

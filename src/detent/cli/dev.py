@@ -45,6 +45,7 @@ def dev(
 async def _both(app: Detent | None, host: str, port: int, db: str | None, as_json: bool) -> None:
     """The worker ends with the server."""
     from detent.api_key import Scope
+    from detent.config import read
     from detent.http.app import create_app
     from detent.http.auth import Caller, one_token
     from detent.store import open_store
@@ -60,7 +61,8 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             await ending.enter_async_context(app)
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
-        await run(create_app(store, one_token(token, caller)), host, port, as_json, token, working)
+        made = create_app(store, one_token(token, caller), config=read())
+        await run(made, host, port, as_json, token, working)
 
 
 async def _finished(app: Detent, working: asyncio.Task[int]) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from detent.cli import screen
 from detent.cli.database import Db, opened
-from detent.errors import BadInput
-from detent.lifecycle import LIFECYCLES
-from detent.moments import span_us
 from detent.service.doctor import rounds
 from detent.service.doctor.chart import Limits
-from detent.service.doctor.finding import as_json as finding_json
 
 if TYPE_CHECKING:
     from detent.service.doctor.finding import Finding
@@ -36,9 +32,9 @@ def doctor(
 ) -> None:
     """Find what is stuck or contradicts itself, and say what mends it. Exit code 0 if nothing is wrong or all of it was
     mended, 1 if something is."""
-    limits = _limits(stuck_after or [])
+    limits = Limits.said(stuck_after or [])
     outcome, now = asyncio.run(_done(fix, limits, tenant, db))
-    screen.emit(_shown(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)
+    screen.emit(rounds.as_json(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)
     if outcome.left:
         raise typer.Exit(FOUND)
 
@@ -50,31 +46,6 @@ async def _done(fix: bool, limits: Limits, tenant: str | None, db: str | None) -
             return await rounds.treat(store, limits, tenant_id), await store.now()
         found = await rounds.examine(store, limits, tenant_id)
         return rounds.Outcome(found, [], found), await store.now()
-
-
-def _limits(said: list[str]) -> Limits:
-    known = {state.name for one in LIFECYCLES.values() for state in one.states}
-    by_state: dict[str, int] = {}
-    otherwise = Limits({}).otherwise
-    for one in said:
-        state, sign, span = one.rpartition("=")
-        if not sign:
-            otherwise = span_us(span)
-            continue
-        wanted = state.strip().replace("-", "_").casefold()
-        names = [name for name in known if name.casefold() == wanted]
-        if not names:
-            raise BadInput(what=f"no lifecycle has a state {state!r}; see: detent lifecycles list")
-        by_state |= dict.fromkeys(names, span_us(span))
-    return Limits(by_state, otherwise)
-
-
-def _shown(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "found": [finding_json(one) for one in outcome.found],
-        "repairs": [{**finding_json(one.finding), "error": one.error} for one in outcome.repairs],
-        "left": [finding_json(one) for one in outcome.left],
-    }
 
 
 def _told(outcome: Outcome, fix: bool, now: int) -> Iterator[str]:

@@ -50,6 +50,7 @@ def list_(
         str | None, typer.Option(metavar="WHEN", help="From this time on; 10m is ten minutes ago.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="WHEN", help="Before this time.")] = None,
+    text: screen.Search = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
     after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on after an earlier answer.")] = None,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="In the order they happened.")] = False,
@@ -62,7 +63,8 @@ def list_(
     async def read() -> service.Page:
         async with opened(db) as store:
             chosen = await _between(store, wanted, since, until)
-            page = await service.page(store, chosen, after=after, limit=limit, newest_first=not oldest_first)
+            order = not oldest_first
+            page = await service.page(store, chosen, after=after, limit=limit, newest_first=order, text=text)
             if id and not page.events:
                 await _insist_on(store, id, wanted)
             return page

@@ -98,6 +98,7 @@ def list_(
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind.")] = None,
     correlation: Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs together.")] = None,
+    text: screen.Search = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last job of a page.")] = None,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="In the order they were made.")] = False,
@@ -110,7 +111,8 @@ def list_(
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Page, int]:
         wanted = JobFilter(tenant_id, states, queue, kind, correlation)
-        found = await service.page(store, wanted, after=after, limit=limit, newest_first=not oldest_first)
+        order = not oldest_first
+        found = await service.page(store, wanted, after=after, limit=limit, newest_first=order, text=text)
         return found, await store.now()
 
     page, now = asyncio.run(with_tenant(db, tenant, read))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from detent.service import overrides as service
-from detent.service.doctor.finding import as_json as finding_json
 
 if TYPE_CHECKING:
     from detent.service.overrides import Overridden
@@ -33,19 +32,7 @@ def override(
         return await service.overridden(store, tenant_id, id, to, reason=reason, actor=operator(), dry_run=dry_run)
 
     done = asyncio.run(with_tenant(db, tenant, write))
-    screen.emit(_shown(done), lambda: "\n".join(_told(done, dry_run)), as_json)
-
-
-def _shown(done: Overridden) -> dict[str, Any]:
-    return {
-        "id": done.public_id,
-        "entity": done.lifecycle.name,
-        "from": done.before["state"],
-        "state": done.state if done.written else done.before["state"],
-        "to": done.state,
-        "written": done.written,
-        "findings": [finding_json(one) for one in done.findings],
-    }
+    screen.emit(service.as_json(done), lambda: "\n".join(_told(done, dry_run)), as_json)
 
 
 def _told(done: Overridden, dry_run: bool) -> list[str]:

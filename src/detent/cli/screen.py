@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 """The option every command takes."""
 
+Search = Annotated[
+    str | None,
+    typer.Option("--text", metavar="TEXT", help="Only what holds this text; a few thousand are looked at in one go."),
+]
+"""The option of lists that can be searched."""
+
 WIDE = 200  # a table that is piped is not folded to the width of a terminal nobody looks at
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -19,6 +19,7 @@ from detent.errors import MissingExtra
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from detent.config import Config
     from detent.http.limits import Limits
     from detent.http.server import Server
     from detent.server_settings import Server as ServerSettings
@@ -54,9 +55,10 @@ def serve(
         "max_streams": max_streams,
         "max_queued": max_queued,
     }
-    limits = _limits(configuration.read(config).server, {name: one for name, one in said.items() if one is not None})
+    settings = configuration.read(config)
+    limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None})
     with watch.observed("detent-server", log):
-        asyncio.run(_served(host, port, limits, db, as_json))
+        asyncio.run(_served(host, port, limits, settings, db, as_json))
 
 
 def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
@@ -70,7 +72,7 @@ def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
     )
 
 
-async def _served(host: str, port: int, limits: Limits, db: str | None, as_json: bool) -> None:
+async def _served(host: str, port: int, limits: Limits, settings: Config, db: str | None, as_json: bool) -> None:
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
     from detent.http.second_lock import narrows
@@ -78,7 +80,7 @@ async def _served(host: str, port: int, limits: Limits, db: str | None, as_json:
     async with opened(db) as store:
         if limits.row_security == "require":
             await narrows(store, limits.row_security)
-        await run(create_app(store, kept_keys(store), limits), host, port, as_json)
+        await run(create_app(store, kept_keys(store), limits, settings), host, port, as_json)
 
 
 def from_extra() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from detent.agent.routing import Graded, Routed, grade, route
+from detent.agent.routing import Graded, Routed
 from detent.agent.skill import Skill, skills
 from detent.cli import screen
-from detent.errors import NotFound
+from detent.service import skills as service
 
 app = typer.Typer()
 
@@ -25,7 +25,7 @@ HERE = Path("skills")
 def list_(folder: Folder = HERE, as_json: screen.Json = False) -> None:
     """List the skills: your own, then the built-in ones that none of them replaces."""
     found = skills(folder)
-    screen.emit([_as_json(skill) for skill in found], lambda: _table(found), as_json)
+    screen.emit([service.as_json(skill) for skill in found], lambda: _table(found), as_json)
 
 
 @app.command()
@@ -33,10 +33,8 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = HERE, as_json: screen.Json = False
 ) -> None:
     """Show a skill: what points to it, what it may use, and what the model is told."""
-    found = next((skill for skill in skills(folder) if skill.name == name), None)
-    if found is None:
-        raise NotFound(what="skill", id=repr(name), listing="detent skills list")
-    screen.emit({**_as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
+    found = service.find(skills(folder), name)
+    screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
 
 
 @app.command("route")
@@ -46,22 +44,8 @@ def route_(
     as_json: screen.Json = False,
 ) -> None:
     """Say which skill and which tier of models a task would go to, and why."""
-    routed, graded = route(text, skills(folder)), grade(text)
-    scores = [{"skill": one.skill.name, "points": one.points, "keywords": one.words} for one in routed.scores]
-    chosen = {"skill": routed.skill.name, "why": routed.why, "scores": scores}
-    tier = {"tier": graded.tier, "points": graded.points, "why": graded.why}
-    screen.emit({**chosen, "model": tier}, lambda: _explained(routed, graded), as_json)
-
-
-def _as_json(skill: Skill) -> dict[str, Any]:
-    return {
-        "name": skill.name,
-        "description": skill.description,
-        "keywords": skill.keywords,
-        "tools": skill.tools,
-        "output_schema": skill.output_schema,
-        "source": skill.source,
-    }
+    chosen = service.routed(text, skills(folder))
+    screen.emit(service.routed_json(chosen), lambda: _explained(*chosen), as_json)
 
 
 def _table(found: list[Skill]) -> Table:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from detent import __version__
+from detent.config import Config
 from detent.http import problems
 from detent.http.auth import Authenticate
 from detent.http.broadcast import Broadcast
@@ -40,8 +41,11 @@ NO_TELEMETRY: Any = {
 """The spans of requests are ours (witness.py). The framework's would come on top, and hold what a client has sent."""
 
 
-def create_app(store: Store, authenticate: Authenticate, limits: Limits | None = None) -> FastAPI:
-    """The API over an open store, which whoever opened it closes when the server has ended."""
+def create_app(
+    store: Store, authenticate: Authenticate, limits: Limits | None = None, config: Config | None = None
+) -> FastAPI:
+    """The API over an open store, which whoever opened it closes when the server has ended. What it tells of tools and
+    skills is as the configuration has it."""
     limits = limits or Limits()
 
     @asynccontextmanager
@@ -66,6 +70,7 @@ def create_app(store: Store, authenticate: Authenticate, limits: Limits | None =
     )
     app.state.store = store
     app.state.authenticate = authenticate
+    app.state.config = config or Config()
     app.state.limits = limits
     app.state.turnstile = Turnstile(limits.allowance, store.tenant_limits)
     app.state.guesses = Guesses(limits.failed_keys_per_minute)

@@ -4,6 +4,8 @@ The key is the header `Idempotency-Key` or the field `request_id` of the body. T
 answer, are written in one transaction: the same key and body is answered as the first time, byte for byte; another body
 is `KeyReused`; one that is still at work is `RequestInFlight`. A request that failed has left nothing behind, and may
 be sent again under its key. Without a key a request is simply done.
+
+What is remembered rests in the database, so a secret is never in it: whoever asks again is told `null` in its place.
 """
 
 from __future__ import annotations
@@ -68,25 +70,56 @@ class Once:
         self._endpoint = f"{request.method} {request.scope['route'].path}"
         self._parameters = request.path_params
 
-    async def __call__(self, asked: Asked, work: Work, status: int = 200) -> Response:
-        """The answer: what the work returned as JSON, or what it returned the first time."""
+    async def __call__(self, asked: Asked, work: Work, status: int = 200, secret: str | None = None) -> Response:
+        """The answer: what the work returned as JSON, or what it returned the first time. The field that is secret is
+        told this once, and remembered as null."""
+        key = self._key(asked)
+        if key is None:
+            return _answer(status, _text(await work(self._store)))
+        shown: list[str] = []
+
+        async def done(transaction: Transaction) -> str:
+            # A transaction has all that use-cases ask of a store.
+            value = await work(cast(Store, transaction))
+            shown[:] = [_text(value)]  # the last time counts, where it is done again from the start
+            return json.dumps([status, _text(value if secret is None else {**value, secret: None})])
+
+        status, text, replayed = await self._remembered(key, fingerprint(self._parameters, asked), done)
+        return _answer(status, text if replayed else shown[0], replayed)
+
+    async def at_length(self, asked: Asked, work: Work, status: int = 200) -> Response:
+        """The same for work of many transactions, which must be harmless to do twice: it is remembered when it has
+        ended, and of several who do it at the same time all are told what the first one was."""
         key = self._key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
         request_hash = fingerprint(self._parameters, asked)
+        try:
+            return _answer(*await self._remembered(key, request_hash, _not_yet))
+        except _NotYet:
+            response = json.dumps([status, _text(await work(self._store))])
 
-        async def remembered(transaction: Transaction) -> tuple[str, bool]:
+        async def ended(_: Transaction) -> str:
+            return response
+
+        return _answer(*await self._remembered(key, request_hash, ended))
+
+    async def _remembered(
+        self, key: str, request_hash: str, done: Callable[[Transaction], Awaitable[str]]
+    ) -> tuple[int, str, bool]:
+        """Status and text of the answer, and whether it is an earlier one."""
+
+        async def work(transaction: Transaction) -> tuple[str, bool]:
             seen = await transaction.recall(self._tenant_id, self._endpoint, key, request_hash)
             if seen is not None and seen.response is not None:
                 return seen.response, True
-            # A transaction has all that use-cases ask of a store.
-            response = json.dumps([status, _text(await work(cast(Store, transaction)))])
+            response = await done(transaction)
             await transaction.answer(self._tenant_id, self._endpoint, key, response)
             return response, False
 
-        response, replayed = await self._store.atomically(remembered)
+        response, replayed = await self._store.atomically(work)
         status, text = json.loads(response)
-        return _answer(status, text, replayed)
+        return status, text, replayed
 
     def _key(self, asked: Asked) -> str | None:
         if self._given is not None and asked.request_id not in (None, self._given):
@@ -95,6 +128,14 @@ class Once:
         if key is not None:
             check_name("key", key)
         return key
+
+
+class _NotYet(Exception):
+    """Nothing is remembered of a request."""
+
+
+async def _not_yet(_: Transaction) -> str:
+    raise _NotYet
 
 
 async def _once(

@@ -16,6 +16,7 @@ from detent.http.auth import Principal, authenticated
 from detent.http.cursors import LONGEST
 from detent.http.limits import LARGEST_PAGE
 from detent.http.second_lock import of_tenant
+from detent.service.search import LONGEST_TEXT, MOST_LOOKED_AT
 from detent.store import Store
 
 
@@ -50,6 +51,15 @@ After = Annotated[
 ]
 Most = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="At most so many.")]
 Name = Annotated[Text | None, Query(min_length=1, max_length=500)]
+Search = Annotated[
+    Text | None,
+    Query(
+        min_length=1,
+        max_length=LONGEST_TEXT,
+        description=f"Only what holds this text, in whatever case, among the next {MOST_LOOKED_AT:,} that match the "
+        "other filters. A page may then have few, or none, and `next` all the same: go on with it.",
+    ),
+]
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -16,7 +16,9 @@ from detent.budget import MICROS, micros
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import AGENT, JOB
 from detent.moments import Span, rfc3339, span_us
+from detent.service import jobs
 from detent.service.agent_moves import AGENT_KIND, CRASHES, chosen
+from detent.service.blobs import whole
 from detent.service.entities import actor_name, public_id
 from detent.store import Event, EventFilter, Job, NewJob, Store, Transaction
 from detent.store.agents import AgentAudit
@@ -62,11 +64,12 @@ class Started(NamedTuple):
 
 
 class Story(NamedTuple):
-    """An agent job, what happened to it, and the record of its end, if it has ended."""
+    """An agent job, what happened to it, the record of its end, if it has ended, and what came of it, if anything."""
 
     agent: Row
     events: list[Event]
     audit: AgentAudit | None
+    result: Any = None
 
 
 # --- starting
@@ -100,6 +103,13 @@ def new_agent(
     return new
 
 
+def asked(description: str, **how: Any) -> NewAgent:
+    """The same for what somebody asks for at once and by hand: what no agent could begin with is refused before
+    anything is stored."""
+    insist_fit(description)
+    return new_agent(description, **how)
+
+
 def _check_names(new: NewAgent) -> None:
     if new.tier is not None and new.tier not in list(Tier):
         raise BadInput(what=f"there is no tier {new.tier!r}; there are: {', '.join(Tier)}")
@@ -118,6 +128,12 @@ def unfit(description: str) -> str | None:
     if size > LONGEST_DESCRIPTION:
         return f"a description of {size:,} bytes is over the limit of {LONGEST_DESCRIPTION:,}"
     return None
+
+
+def insist_fit(description: str) -> None:
+    """What no agent can begin with is `BadInput`."""
+    if wrong := unfit(description):
+        raise BadInput(what=wrong)
 
 
 async def start(store: Store, new: NewAgent) -> Started:
@@ -215,12 +231,43 @@ async def listed(store: Store, tenant_id: int, *, states: Sequence[str] | None =
     return await store.agents(tenant_id, states=states, limit=limit)
 
 
+class Page(NamedTuple):
+    """Some agent jobs, and the id to go on after if there are more."""
+
+    agents: list[Row]
+    next: str | None
+
+
+async def page(
+    store: Store, tenant_id: int, *, states: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+) -> Page:
+    """One page of a tenant's agent jobs, the newest first."""
+    start = None if after is None else (ids.key_of(after) or ("", 0))[1]
+    found = await store.agents(tenant_id, states=states, after=start, limit=limit + 1)
+    return Page(found[:limit], public_id(AGENT.name, found[limit - 1]["id"]) if len(found) > limit else None)
+
+
 async def story(store: Store, tenant_id: int, id: str) -> Story:
     """An agent job and all that happened to it."""
     row = await find(store, tenant_id, id)
     events = await store.events(EventFilter(tenant_id, AGENT.name, row["id"]), limit=1_000)
     records = await store.agent_audits(tenant_id, agent=row["id"])
-    return Story(row, events, records[0] if records else None)
+    return Story(row, events, records[0] if records else None, await _result(store, row))
+
+
+async def _result(store: Store, row: Row) -> Any:
+    """What its job has left, where it was carried out by one that is still there."""
+    job = None if row["job_id"] is None else await store.get(JOB, row["job_id"], row["tenant_id"])
+    return None if job is None else jobs.as_json(await whole(store, job))["result"]
+
+
+async def cancel(
+    store: Store, tenant_id: int, id: str, *, hard: bool = False, reason: str | None = None, actor: str | None = None
+) -> str:
+    """Ends an agent job, by ending the job that carries it out; returns what became of that."""
+    row = await find(store, tenant_id, id)
+    job = public_id(JOB.name, row["job_id"] or 0)
+    return await jobs.cancel(store, tenant_id, job, hard=hard, reason=reason, actor=actor)
 
 
 async def audit(store: Store, tenant_id: int, id: str) -> AgentAudit:

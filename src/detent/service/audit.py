@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from detent.lifecycle.replay import Replayed, Ways, advance, ways
 from detent.service.entities import public_id
 from detent.service.events import as_json
 from detent.store.protocol import Reader, Store
-from detent.store.records import Event, Pruned
+from detent.store.records import Event, EventFilter, Pruned
 
 EVENTS_AT_ONCE = 5_000
 PROBLEMS_KEPT = 1_000
@@ -113,12 +113,21 @@ async def export(
     written, cursor = 0, after
     async with store.snapshot() as log:
         total = await log.event_count()
-        while page := await log.events(after=cursor, limit=EVENTS_AT_ONCE):
+        async for page in pages(log, EventFilter(), after):
             write("".join(f"{_encoded(as_json(event))}\n" for event in page))
             written, cursor = written + len(page), page[-1].cursor
             if progress:
                 progress(written, total)
     return Exported(written, 0 if after else total - written, cursor)
+
+
+async def pages(
+    log: Reader, wanted: EventFilter, after: str | None = None, at_once: int = EVENTS_AT_ONCE
+) -> AsyncIterator[list[Event]]:
+    """The log in the order of commits, page by page, to where it is safe to go on from."""
+    while page := await log.events(wanted, after=after, limit=at_once):
+        yield page
+        after = page[-1].cursor
 
 
 class _Audit:

@@ -6,6 +6,7 @@ calls cost less than was reserved for them, or because the day is over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from detent import ids
 from detent.agent import spending
 from detent.agent.spending import CONFIG
 from detent.bounds import check_name
-from detent.budget import NO_CAPS, TOTAL, Scope, day_called, day_name, day_of, owner_of
+from detent.budget import LARGEST_MICROS, NO_CAPS, TOTAL, Scope, day_called, day_name, day_of, owner_of
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import JOB, RUN, WORKSTREAM
 from detent.moments import rfc3339
@@ -25,6 +26,7 @@ from detent.store import Store, Transaction
 from detent.store.budgets import Budget, BudgetView, Charge, NewBudget
 
 TODAY = "today"
+LARGEST_KEY = (1 << 63) - 1
 
 Row = dict[str, Any]
 
@@ -76,21 +78,67 @@ async def find(store: Store, tenant_id: int, name: str) -> BudgetView:
     return found
 
 
+class Page(NamedTuple):
+    """Some budgets, and where to go on if there are more."""
+
+    budgets: list[BudgetView]
+    next: str | None
+
+
+async def page(
+    store: Store, tenant_id: int, *, scope: str | None = None, after: str | None = None, limit: int = 50
+) -> Page:
+    """One page of a tenant's budgets: its own, those of days, and then the others, the newest first."""
+    if scope is not None and scope not in list(Scope):
+        raise BadInput(what=f"there are no budgets for a {scope!r}; a budget is for a {', '.join(Scope)}")
+    found = await store.budgets(tenant_id, scope=scope, after=_place(after), limit=limit + 1)
+    more = found[limit - 1].budget if len(found) > limit else None
+    return Page(found[:limit], None if more is None else f"{more.scope}:{more.owner}")
+
+
+def _place(after: str | None) -> tuple[str, int] | None:
+    if after is None:
+        return None
+    scope, _, owner = after.partition(":")
+    if scope not in list(Scope) or not owner.isdecimal() or int(owner) > LARGEST_KEY:
+        raise BadInput(what=f"{after!r} is no place in a list of budgets; take one from an earlier answer")
+    return scope, int(owner)
+
+
 async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | None, *, actor: str) -> Raised:
     """Gives a budget a cap, or none, whatever was said before, and lets go what then fits of the jobs it holds."""
+    budget = await _recapped(store, tenant_id, name, lambda _: cap_micros, actor)
+    return Raised(budget, await all_gone(partial(tend, store, tenant_id, budget.hold)))
+
+
+async def raise_cap(store: Store, tenant_id: int, name: str, by_micros: int, *, actor: str) -> Raised:
+    """Gives a budget so much more than it may spend now. Of the jobs it holds a portion is let go at once; those that
+    then fit besides, workers let go."""
+
+    def more(budget: Budget) -> int:
+        if budget.cap_micros is None:
+            raise BadInput(what=f"{spending.called(budget)} has no cap that could be raised; set one")
+        if budget.cap_micros + by_micros > LARGEST_MICROS:
+            raise BadInput(what="a cap of more than a billion dollars cannot be kept")
+        return budget.cap_micros + by_micros
+
+    budget = await _recapped(store, tenant_id, name, more, actor)
+    return Raised(budget, (await tend(store, tenant_id, budget.hold)).let_go)
+
+
+async def _recapped(store: Store, tenant_id: int, name: str, cap: Callable[[Budget], int | None], actor: str) -> Budget:
     check_name("actor", actor)
     new = await named(store, tenant_id, name)
     await store.make_budgets([new])
 
     async def changed(tx: Transaction) -> Budget:
         (found,) = await tx.lock_budgets(tenant_id, [new.owner])
-        budget = found._replace(cap_micros=cap_micros, said_by=actor, promised_micros=0)
+        budget = found._replace(cap_micros=cap(found), said_by=actor, promised_micros=0)
         kept = budget if spending.is_near(budget) else budget._replace(warned_at=None)
         await tx.keep_budget(kept)
         return kept
 
-    budget = await store.atomically(changed)
-    return Raised(budget, await all_gone(partial(tend, store, tenant_id, budget.hold)))
+    return await store.atomically(changed)
 
 
 async def tend(store: Store, tenant_id: int, hold: str) -> Tended:

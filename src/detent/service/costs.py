@@ -6,7 +6,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from detent.budget import MICROS, day_name
+from detent.errors import BadInput
 from detent.lifecycle import RUN, WORKSTREAM
+from detent.moments import rfc3339
 from detent.service.entities import public_id
 from detent.store import Store
 from detent.store.budgets import Cost
@@ -34,9 +36,11 @@ class Costs(NamedTuple):
     total: Cost
 
 
-async def read(store: Store, tenant_id: int, by: str, since: int) -> Costs:
-    """What a tenant has spent; by tenant, what each of them has."""
-    found = await store.costs(by, None if by == "tenant" else tenant_id, since)
+async def read(store: Store, tenant_id: int, by: str, since: int, *, own_only: bool = False) -> Costs:
+    """What a tenant has spent; by tenant, what each of them has, unless it is only its own that it may know."""
+    if by not in BY:
+        raise BadInput(what=f"costs are not added up by {by!r}, but by {', '.join(BY)}")
+    found = await store.costs(by, None if by == "tenant" and not own_only else tenant_id, since)
     names = await _names(store, by, found)
     lines = [Line(*names[cost.subject], cost) for cost in found]
     if by == "day":
@@ -66,6 +70,12 @@ async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str 
         rows = await store.rows(kind, [int(subject) for subject in subjects], ("id", "name")) if subjects else []
         named |= {str(row["id"]): (row["name"] or kind.name, public_id(kind.name, row["id"])) for row in rows}
     return {**named, "0": (NO_FLOW, None)}
+
+
+def as_json(found: Costs) -> dict[str, Any]:
+    """What was spent, as commands print it."""
+    lines = [{"name": line.name, "id": line.id, **cost_json(line.cost)} for line in found.lines]
+    return {"by": found.by, "since": rfc3339(found.since), "costs": lines, "total": cost_json(found.total)}
 
 
 def usd(amount: int) -> str:

@@ -38,16 +38,20 @@ def among(
     kind: str | None = None,
     reason_code: str | None = None,
     since: int | None = None,
+    until: int | None = None,
 ) -> JobFilter:
     """Which dead letters; what is none does not narrow."""
     if reason_code is not None and reason_code not in DEAD_LETTER_REASONS:
         raise BadInput(what=f"{reason_code!r} is no reason code; there are: {', '.join(DEAD_LETTER_REASONS)}")
-    return JobFilter(tenant_id, (DEAD_LETTERED.name,), queue=queue, kind=kind, reason=reason_code, ended_since=since)
+    wanted = JobFilter(tenant_id, (DEAD_LETTERED.name,), queue=queue, kind=kind, reason=reason_code)
+    return replace(wanted, ended_since=since, ended_before=until)
 
 
-async def page(store: Store, wanted: JobFilter, *, after: str | None = None, limit: int = 50) -> jobs.Page:
-    """One page of dead letters, the newest job first."""
-    return await jobs.page(store, wanted, after=after, limit=limit)
+async def page(
+    store: Store, wanted: JobFilter, *, after: str | None = None, limit: int = 50, text: str | None = None
+) -> jobs.Page:
+    """One page of dead letters, the newest job first; with a text as jobs are searched."""
+    return await jobs.page(store, wanted, after=after, limit=limit, text=text)
 
 
 async def find(store: Store, tenant_id: int, id: str) -> dict[str, Any]:
@@ -109,7 +113,9 @@ async def redrive(
 
 
 async def _as_of_now(store: Store, wanted: JobFilter, again: bool) -> JobFilter:
-    return replace(wanted, ended_before=await store.now() + 1, redriven=None if again else False)
+    now = await store.now() + 1
+    until = now if wanted.ended_before is None else min(now, wanted.ended_before)
+    return replace(wanted, ended_before=until, redriven=None if again else False)
 
 
 async def _batches(

@@ -10,6 +10,7 @@ from detent import trace_context
 from detent.errors import BadInput
 from detent.moments import rfc3339
 from detent.service.entities import actor_name, public_id
+from detent.service.search import search
 from detent.store.protocol import Store
 from detent.store.records import Event, EventFilter
 
@@ -24,14 +25,36 @@ class Page(NamedTuple):
 
 
 async def page(
-    store: Store, wanted: EventFilter, *, after: str | None = None, limit: int = 100, newest_first: bool = False
+    store: Store,
+    wanted: EventFilter,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    newest_first: bool = False,
+    text: str | None = None,
 ) -> Page:
-    """One page of the log, from the beginning or after a cursor."""
+    """One page of the log, from the beginning or after a cursor: all that match, or of the next few thousand of them
+    those in whose type, actor, reason, correlation or payload the text stands."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} events, not {limit}")
+    if text is not None:
+        return await _searched(store, wanted, after, limit, newest_first, text)
     found = await store.events(wanted, after=after, limit=limit + 1, newest_first=newest_first)
     shown = found[:limit]
     return Page(shown, shown[-1].cursor if len(found) > limit else None)
+
+
+async def _searched(
+    store: Store, wanted: EventFilter, after: str | None, limit: int, newest_first: bool, text: str
+) -> Page:
+    async def read(place: str | None, most: int) -> list[Event]:
+        return await store.events(wanted, after=place, limit=most, newest_first=newest_first)
+
+    return Page(*await search(read, lambda event: event.cursor, _texts, text, after=after, limit=limit))
+
+
+def _texts(event: Event) -> tuple[str | None, ...]:
+    return event.type, actor_name(event.actor), event.reason, event.correlation_id, event.payload
 
 
 async def follow(

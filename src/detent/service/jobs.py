@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from detent import ids, trace_context
@@ -21,6 +22,7 @@ from detent.service.entities import actor_name, public_id
 from detent.service.job_steps import Said, said
 from detent.service.new_jobs import put
 from detent.service.redrive import run_again
+from detent.service.search import search
 from detent.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
 from detent.store.blobs import RESULT_BLOB
 from detent.store.checkpoints import Checkpoint
@@ -37,6 +39,7 @@ LISTED = (
 _TIMES = frozenset(
     {"created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "cancel_requested_at"}
 )
+_SEARCHED = ("key", "reason", "error", "kind", "queue", "correlation_id")
 _DOCUMENTS = frozenset({"payload", "result", "detail"})
 
 Row = dict[str, Any]
@@ -106,15 +109,34 @@ def new_job(
 
 
 async def page(
-    store: Store, wanted: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    store: Store,
+    wanted: JobFilter,
+    *,
+    after: str | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    text: str | None = None,
 ) -> Page:
-    """One page of jobs, without their payloads and results."""
+    """One page of jobs, without their payloads and results: all that match, or of the next few thousand of them those
+    in whose key, reason, error or names the text stands."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} jobs, not {limit}")
     start = key_of(after) if after else None
+    if text is not None:
+        return await _searched(store, wanted, start, limit, newest_first, text)
     found = await store.jobs(wanted, after=start, limit=limit + 1, newest_first=newest_first, columns=LISTED)
     shown = found[:limit]
     return Page(shown, public_id(JOB.name, shown[-1]["id"]) if len(found) > limit else None)
+
+
+async def _searched(
+    store: Store, wanted: JobFilter, after: int | None, limit: int, newest_first: bool, text: str
+) -> Page:
+    async def read(place: int | None, most: int) -> list[Row]:
+        return await store.jobs(wanted, after=place, limit=most, newest_first=newest_first, columns=LISTED)
+
+    done = await search(read, itemgetter("id"), itemgetter(*_SEARCHED), text, after=after, limit=limit)
+    return Page(done.found, None if done.next is None else public_id(JOB.name, done.next))
 
 
 async def find(store: Store, tenant_id: int, id: str) -> Row:

@@ -73,6 +73,22 @@ async def find(store: Store, tenant_id: int, id: str) -> ApiKeyRow:
     return found
 
 
+class Page(NamedTuple):
+    """Some keys, and the id to go on after if there are more."""
+
+    keys: list[ApiKeyRow]
+    next: str | None
+
+
+async def page(
+    store: Store, tenant_id: int, *, ended: bool = False, after: str | None = None, limit: int = 100
+) -> Page:
+    """One page of a tenant's keys, the newest first."""
+    start = None if after is None else (ids.key_of(after) or ("", 0))[1]
+    found = await listed(store, tenant_id, ended=ended, after=start, limit=limit + 1)
+    return Page(found[:limit], found[limit - 1].public_id if len(found) > limit else None)
+
+
 async def listed(
     store: Store, tenant_id: int, *, ended: bool = False, after: int | None = None, limit: int = 100
 ) -> list[ApiKeyRow]:

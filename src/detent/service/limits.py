@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from detent.bounds import check_name
+from detent.errors import BadInput
 from detent.moments import rfc3339
 from detent.store import NewJob, Store
 from detent.store.records import HELD_BY_LIMIT, LimitKey, LimitRule, LimitUse
 from detent.throttle import ALL, Throttle
+
+LONGEST_PLACE = 10
 
 
 class Limit(NamedTuple):
@@ -67,6 +70,22 @@ async def listing(store: Store, tenant_id: int) -> list[Limit]:
         if what == "queue" or rules[what, name].per == ALL:
             uses.setdefault(LimitKey(0, key), LimitUse(0, key, 0, 0, None))
     return [_limit(key, uses[key], rules) for key in sorted(uses)]
+
+
+class Page(NamedTuple):
+    """Some limits, and the place to go on from if there are more."""
+
+    limits: list[Limit]
+    next: str | None
+
+
+async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """Some of them in their order. There are few, and their keys may be long: a place is how many came before."""
+    if after is not None and not (after.isdecimal() and len(after) < LONGEST_PLACE):
+        raise BadInput(what=f"{after!r} is no place in a list of limits; take one from an earlier answer")
+    found, start = await listing(store, tenant_id), int(after or 0)
+    end = start + limit
+    return Page(found[start:end], str(end) if len(found) > end else None)
 
 
 def _limit(key: LimitKey, use: LimitUse, rules: dict[tuple[str, str], LimitRule]) -> Limit:

@@ -10,6 +10,7 @@ from detent.lifecycle.machine import OVERRIDE
 from detent.service.definitions import KINDS
 from detent.service.doctor import rounds
 from detent.service.doctor.finding import Finding
+from detent.service.doctor.finding import as_json as finding_json
 from detent.service.entities import public_id, resolve, unknown
 from detent.service.flow_scene import Moved
 from detent.service.flows import FlowRef, kind_of
@@ -46,17 +47,30 @@ async def overridden(
     if dry_run or row["state"] == state:
         return Overridden(lifecycle, row, state, False, [])
 
-    async def work(tx: Transaction) -> Row:
+    async def work(tx: Transaction) -> tuple[Row, list[Finding]]:
         tree = await _tree(tx, lifecycle, row)
         if tree is not None:
             await tx.lock_trees([tree])
         (seen,) = await tx.rows(lifecycle, [row["id"]])
         if await tx.apply([override(lifecycle, seen, state, reason=because, actor=actor)]):
             raise Moved
-        return seen
+        return seen, await _left(tx, lifecycle, seen)
 
-    before = await again_if_moved(store, work)
-    return Overridden(lifecycle, before, state, True, await _left(store, lifecycle, before))
+    before, left = await again_if_moved(store, work)
+    return Overridden(lifecycle, before, state, True, left)
+
+
+def as_json(done: Overridden) -> dict[str, Any]:
+    """As commands print it."""
+    return {
+        "id": done.public_id,
+        "entity": done.lifecycle.name,
+        "from": done.before["state"],
+        "state": done.state if done.written else done.before["state"],
+        "to": done.state,
+        "written": done.written,
+        "findings": [finding_json(one) for one in done.findings],
+    }
 
 
 async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row]:
@@ -98,7 +112,7 @@ async def _tree(store: Reader, lifecycle: Lifecycle, row: Row) -> int | None:
     return None
 
 
-async def _left(store: Store, lifecycle: Lifecycle, row: Row) -> list[Finding]:
+async def _left(store: Reader, lifecycle: Lifecycle, row: Row) -> list[Finding]:
     """What is not in order with the flow of the entity now."""
     ref = await _flow(store, lifecycle, row)
     return [] if ref is None else await rounds.examine_flow(store, ref)

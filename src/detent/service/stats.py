@@ -9,14 +9,14 @@ from detent.histogram import Histogram
 from detent.lifecycle import JOB, WORKER
 from detent.metrics import ENGINE
 from detent.moments import rfc3339
-from detent.service import breakers, queues
+from detent.service import breakers, queues, tenants
 from detent.service.readout import Readout
 from detent.service.roll_up import roll_up
 from detent.store import QueueSummary, Store
 from detent.store.breakers import BreakerView
 from detent.store.tally import flush
 
-__all__ = ["KindFigures", "Stats", "as_json", "kinds", "read", "roll_up"]
+__all__ = ["KindFigures", "Stats", "as_json", "current", "kinds", "read", "roll_up"]
 
 LATELY_US = 60_000_000
 
@@ -59,6 +59,13 @@ async def read(store: Store, tenant: str) -> Stats:
             await moment.worker_states(tenant_id),
             await moment.breakers(tenant_id),
         )
+
+
+async def current(store: Store, tenant_id: int, whole: Store | None = None) -> Stats:
+    """A tenant's figures to this moment, by its key. The log is that of all tenants: where the store is narrowed to one
+    of them, the whole one counts."""
+    await roll_up(whole or store)
+    return await read(store, await tenants.name_of(store, tenant_id))
 
 
 class KindFigures(NamedTuple):

@@ -19,6 +19,11 @@ async def listing(store: Store) -> list[Tenant]:
     return await store.tenants()
 
 
+async def name_of(store: Store, id: int) -> str:
+    """What a tenant is called."""
+    return next(tenant.name for tenant in await store.tenants() if tenant.id == id)
+
+
 async def add(store: Store, name: str) -> Tenant:
     """A new tenant; a name that is taken is refused."""
     check_name("tenant", name)

@@ -31,7 +31,7 @@ def find(config: Config, name: str) -> Tool:
     """A profile by its name."""
     found = config.tools.get(name)
     if found is None:
-        raise NotFound(what=f"tool in {config.path} called", id=name, listing="detent tools list")
+        raise NotFound(what="tool", id=f"called {name} in {config.path}", listing="detent tools list")
     return found
 
 

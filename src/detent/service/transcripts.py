@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from detent.agent.conversation import Answer, Request
 from detent.agent.redaction import Redactor, current
 from detent.agent.transcript import added, line
-from detent.errors import LeaseLost
+from detent.errors import BadInput, LeaseLost
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
 from detent.service.blobs import content_of
@@ -41,6 +41,28 @@ async def transcript(store: Reader, tenant_id: int, job: int) -> list[Said]:
     lines = await store.transcript(tenant_id, job)
     contents = {one: json.loads(await content_of(store, tenant_id, one)) for one in {each.hash for each in lines}}
     return [Said(each, contents[each.hash]) for each in lines]
+
+
+class Page(NamedTuple):
+    """Some of what was said, and where to go on if there is more."""
+
+    said: list[Said]
+    next: str | None
+
+
+async def page(store: Reader, tenant_id: int, job: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """Some of what was said in a job, from the beginning or after a place in it."""
+    lines = await store.transcript(tenant_id, job)
+    rest = [each for each in lines if after is None or (each.round, each.position) > _place(after)]
+    shown = [Said(each, json.loads(await content_of(store, tenant_id, each.hash))) for each in rest[:limit]]
+    return Page(shown, f"{rest[limit - 1].round}:{rest[limit - 1].position}" if len(rest) > limit else None)
+
+
+def _place(after: str) -> tuple[int, int]:
+    round, _, position = after.partition(":")
+    if not (round.isdecimal() and position.isdecimal()):
+        raise BadInput(what=f"{after!r} is no place in a transcript; take one from an earlier answer")
+    return int(round), int(position)
 
 
 def as_json(said: Said) -> dict[str, Any]:

@@ -12,8 +12,12 @@ from detent.store.flow_verbs import FlowReads, FlowVerbs
 class BudgetReads(FlowReads):
     """The reads."""
 
-    async def budgets(self, tenant_id: int, *, scope: str | None = None, limit: int = 100) -> list[BudgetView]:
-        return [_view(row) for row in await self._ask("budgets", tenant_id=tenant_id, scope=scope, limit=limit)]
+    async def budgets(
+        self, tenant_id: int, *, scope: str | None = None, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> list[BudgetView]:
+        last = {"after_scope": after and after[0], "after_owner": after and after[1]}
+        found = await self._ask("budgets", tenant_id=tenant_id, scope=scope, **last, limit=limit)
+        return [_view(row) for row in found]
 
     async def budget(self, tenant_id: int, owner: int) -> BudgetView | None:
         found = await self._ask("budget", tenant_id=tenant_id, owner=owner)

@@ -19,6 +19,8 @@ _CONDITIONS = {
     "correlation_id": "correlation_id = {}",
     "reason": "reason = {}",
     "owner": "owner = {}",
+    "made_since": "created_at >= {}",
+    "made_before": "created_at < {}",
     "ended_since": "completed_at >= {}",
     "ended_before": "completed_at < {}",
 }

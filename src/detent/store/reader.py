@@ -357,9 +357,12 @@ class Reader(Protocol):
         tenant."""
         ...
 
-    async def budgets(self, tenant_id: int, *, scope: str | None = None, limit: int = 100) -> list[BudgetView]:
+    async def budgets(
+        self, tenant_id: int, *, scope: str | None = None, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> list[BudgetView]:
         """A tenant's budgets, each with how many jobs in the queue it holds back: that of the tenant first, then those
-        of days and then the others, the newest first; of one scope or of any, at most so many."""
+        of days and then the others, the newest first; of one scope or of any, after the one of that scope and owner, at
+        most so many."""
         ...
 
     async def next_hold(self, after: tuple[int, str] = ...) -> tuple[int, str] | None:

@@ -287,7 +287,8 @@ class EventFilter:
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs to read; what is none does not narrow. `reason` is that of the last move; `redriven` asks whether a
-    later job runs it again, `redriven_from` which jobs run these again. Times are microseconds of when a job ended."""
+    later job runs it again, `redriven_from` which jobs run these again. Times are microseconds of when a job was made,
+    or ended; `before` is not included."""
 
     tenant_id: int | None = None
     states: tuple[str, ...] | None = None
@@ -300,6 +301,8 @@ class JobFilter:
     redriven_from: tuple[int, ...] | None = None
     redriven: bool | None = None
     owner: int | None = None
+    made_since: int | None = None
+    made_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from detent.agent.conversation import Provider
@@ -14,8 +12,6 @@ from detent.agent.skill import Skill, skills
 
 if TYPE_CHECKING:
     from detent.config import Config
-
-SKILLS = "DETENT_SKILLS"
 
 
 class Lineup(NamedTuple):
@@ -41,8 +37,7 @@ class Lineups:
         if self._chosen is None:
             self._chosen = self._choice(config)
         provider, models = self._chosen
-        folder = os.environ.get(SKILLS) or config.beside(config.agents.skills)
-        return Lineup(provider, models, skills(Path(folder)), config)
+        return Lineup(provider, models, skills(config.skills), config)
 
     def _choice(self, config: Config) -> tuple[Provider, Mapping[Tier, str]]:
         """No secret passes it, to the provider or from it."""

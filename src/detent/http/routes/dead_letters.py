@@ -14,7 +14,7 @@ from detent.bounds import LONGEST_NAME
 from detent.http.auth import Adds, AddsMany, Reads
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, Most, Name, Text, answer, fails
+from detent.http.pages import After, Db, Most, Name, Search, Text, answer, fails
 from detent.http.routes.events import Moment
 from detent.http.routes.jobs import Again, Retry
 from detent.lifecycle import JOB
@@ -94,12 +94,14 @@ async def listing(
     kind: Name = None,
     reason_code: Name = None,
     since: Moment = None,
+    until: Moment = None,
+    text: Search = None,
     after: After = None,
     limit: Most = 50,
 ) -> Response:
     """The jobs that were given up, the newest first."""
-    wanted = await _among(store, caller.tenant_id, queue, kind, reason_code, since)
-    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit)
+    wanted = await _among(store, caller.tenant_id, queue, kind, reason_code, since, until)
+    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit, text=text)
     later = await service.later_jobs(store, caller.tenant_id, page.jobs)
     shown = [service.as_json(row, later[row["id"]]) for row in page.jobs]
     return answer({"dead_letters": shown, "next": sealed(LIST, page.next)})
@@ -153,7 +155,14 @@ def _pair(done: service.Redriven) -> dict[str, str]:
 
 
 async def _among(
-    store: Store, tenant_id: int, queue: str | None, kind: str | None, reason_code: str | None, since: str | None
+    store: Store,
+    tenant_id: int,
+    queue: str | None,
+    kind: str | None,
+    reason_code: str | None,
+    since: str | None,
+    until: str | None = None,
 ) -> JobFilter:
-    start = moment_us(since, await store.now()) if since else None
-    return service.among(tenant_id, queue=queue, kind=kind, reason_code=reason_code, since=start)
+    now = await store.now() if since or until else 0
+    start, end = (moment_us(said, now) if said else None for said in (since, until))
+    return service.among(tenant_id, queue=queue, kind=kind, reason_code=reason_code, since=start, until=end)

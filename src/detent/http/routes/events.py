@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from detent import errors
 from detent.http.auth import Reads, lasting, still_good
 from detent.http.cursors import LONGEST, opened, sealed
-from detent.http.pages import After, Db, Most, Name, answer, fails, only
+from detent.http.pages import After, Db, Most, Name, Search, answer, fails, only
 from detent.moments import moment_us
 from detent.service import events as service
 from detent.service.entities import lifecycle_named, resolve
@@ -75,6 +75,7 @@ async def listing(
     correlation_id: Name = None,
     since: Moment = None,
     until: Moment = None,
+    text: Search = None,
     after: After = None,
     limit: Most = 100,
     newest_first: bool = False,
@@ -82,7 +83,7 @@ async def listing(
     """The events of the tenant, oldest first: read on from `next`, none is missed and none comes twice."""
     wanted = await _wanted(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
     place = opened(LIST, after)
-    page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first)
+    page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
     return answer({"events": [shown(one) for one in page.events], "next": sealed(LIST, page.next)})
 
 

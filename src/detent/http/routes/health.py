@@ -12,7 +12,7 @@ from starlette.responses import Response
 from detent import errors
 from detent.http.auth import Reads
 from detent.http.pages import Db, WholeDb, answer, fails, refusals
-from detent.service import prometheus, stats, tenants
+from detent.service import prometheus, stats
 
 router = APIRouter(tags=["health"])
 
@@ -48,6 +48,5 @@ async def readyz(request: Request, store: WholeDb) -> Response:
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **fails()}, response_class=Response)
 async def metrics(caller: Reads, whole: WholeDb, store: Db) -> Response:
     """The figures of the caller's tenant and of the engine, as Prometheus reads them."""
-    await stats.roll_up(whole)
-    name = next(one.name for one in await tenants.listing(store) if one.id == caller.tenant_id)
-    return Response(prometheus.text(await stats.read(store, name)).encode(), media_type=prometheus.CONTENT_TYPE)
+    figures = await stats.current(store, caller.tenant_id, whole)
+    return Response(prometheus.text(figures).encode(), media_type=prometheus.CONTENT_TYPE)

@@ -14,7 +14,7 @@ from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from detent.http.auth import Adds, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
+from detent.http.pages import After, Db, Most, Name, Search, Text, answer, fails, only
 from detent.http.routes.events import Moment, Moved, shown
 from detent.http.trace import Trace
 from detent.lifecycle import JOB
@@ -177,24 +177,22 @@ async def listing(
     queue: Name = None,
     kind: Name = None,
     correlation_id: Name = None,
+    text: Search = None,
+    since: Moment = None,
+    until: Moment = None,
     ended_since: Moment = None,
     ended_before: Moment = None,
     after: After = None,
     limit: Most = 50,
     oldest_first: bool = False,
 ) -> Response:
-    """The jobs of the tenant, the newest first, without payloads and results."""
-    now = await store.now() if ended_since or ended_before else 0
-    wanted = JobFilter(
-        caller.tenant_id,
-        service.states_named(state or []),
-        queue,
-        kind,
-        correlation_id,
-        ended_since=moment_us(ended_since, now) if ended_since else None,
-        ended_before=moment_us(ended_before, now) if ended_before else None,
-    )
-    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit, newest_first=not oldest_first)
+    """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one."""
+    times = {"made_since": since, "made_before": until, "ended_since": ended_since, "ended_before": ended_before}
+    states, now = service.states_named(state or []), await store.now() if any(times.values()) else 0
+    moments: dict[str, Any] = {name: moment_us(said, now) for name, said in times.items() if said}
+    wanted = JobFilter(caller.tenant_id, states, queue, kind, correlation_id, **moments)
+    order, place = not oldest_first, opened(LIST, after)
+    page = await service.page(store, wanted, after=place, limit=limit, newest_first=order, text=text)
     return answer({"jobs": [job(row) for row in page.jobs], "next": sealed(LIST, page.next)})
 
 

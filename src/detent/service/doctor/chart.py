@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from detent.errors import BadInput
 from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
-from detent.lifecycle import JOB, Verb
+from detent.lifecycle import JOB, LIFECYCLES, Verb
+from detent.moments import span_us
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row
@@ -28,6 +30,28 @@ class Limits(NamedTuple):
 
     def of(self, state: str) -> int:
         return self.by_state.get(state, self.otherwise)
+
+    @classmethod
+    def said(cls, said: Sequence[str]) -> Limits:
+        """As people say them: a span for any state, or STATE=SPAN for one."""
+        by_state: dict[str, int] = {}
+        otherwise = cls({}).otherwise
+        for one in said:
+            state, sign, span = one.rpartition("=")
+            if sign:
+                by_state |= dict.fromkeys(_states(state), span_us(span))
+            else:
+                otherwise = span_us(span)
+        return cls(by_state, otherwise)
+
+
+def _states(said: str) -> list[str]:
+    """The states of that name, in whatever lifecycle."""
+    wanted = said.strip().replace("-", "_").casefold()
+    known = {state.name for one in LIFECYCLES.values() for state in one.states}
+    if names := [name for name in known if name.casefold() == wanted]:
+        return names
+    raise BadInput(what=f"no lifecycle has a state {said!r}; see: detent lifecycles list")
 
 
 USUAL = Limits({})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detent.errors import DetentError, NotFound, StoreError
 from detent.flow.phase import Phase, phases
@@ -13,6 +13,7 @@ from detent.service.definitions import KINDS, Kind
 from detent.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS
 from detent.service.doctor.chart import USUAL, Chart, Limits, success
 from detent.service.doctor.finding import DOCTOR, Finding, FlowCheck, StoreCheck
+from detent.service.doctor.finding import as_json as finding_json
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.flows import FlowRef
 from detent.store import Store
@@ -44,6 +45,15 @@ class Outcome(NamedTuple):
     left: list[Finding]
 
 
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """As commands print it."""
+    return {
+        "found": [finding_json(one) for one in outcome.found],
+        "repairs": [{**finding_json(one.finding), "error": one.error} for one in outcome.repairs],
+        "left": [finding_json(one) for one in outcome.left],
+    }
+
+
 class _Seen(NamedTuple):
     """What is wrong with one flow."""
 
@@ -57,10 +67,9 @@ async def examine(store: Store, limits: Limits = USUAL, tenant_id: int | None = 
     return found + [finding for _, finding in await _others(store, limits, tenant_id)]
 
 
-async def examine_flow(store: Store, ref: FlowRef, limits: Limits = USUAL) -> list[Finding]:
-    """What is wrong with one flow."""
-    async with store.snapshot() as reader:
-        return (await _examined(reader, ref.kind, ref.id, limits)).findings
+async def examine_flow(reader: Reader, ref: FlowRef, limits: Limits = USUAL) -> list[Finding]:
+    """What is wrong with one flow, as one moment or one transaction sees it."""
+    return (await _examined(reader, ref.kind, ref.id, limits)).findings
 
 
 async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> Outcome:

@@ -42,6 +42,8 @@ SELECT {budget_columns}, {held_by_budget} FROM budgets AS b WHERE tenant_id = :t
 -- Budgets with how many jobs each holds back: that of the tenant, those of days and then all others, the newest first.
 SELECT {budget_columns}, {held_by_budget}
 FROM budgets AS b WHERE tenant_id = :tenant_id AND (CAST(:scope AS text) IS NULL OR scope = :scope)
+    AND (CAST(:after_owner AS {key}) IS NULL OR (CASE scope WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, -owner)
+        > (CASE CAST(:after_scope AS text) WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, -CAST(:after_owner AS {key})))
 ORDER BY CASE scope WHEN 'tenant' THEN 0 WHEN 'day' THEN 1 ELSE 2 END, owner DESC LIMIT :limit;
 
 -- name: next_hold

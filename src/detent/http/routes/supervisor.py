@@ -1,0 +1,290 @@
+"""Supervision: workers made, seen and commanded, and the figures of it all. What a worker itself says is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from detent import errors
+from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
+from detent.http.auth import Principal, Reads, Supervises
+from detent.http.cursors import opened, sealed
+from detent.http.idempotency import Asked, Does, Once, example
+from detent.http.pages import After, Db, Most, Name, Text, WholeDb, answer, fails, only
+from detent.http.routes.events import Moved, shown
+from detent.http.routes.jobs import States
+from detent.lifecycle import JOB, WORKER
+from detent.service import stats, supervision
+from detent.service import workers as service
+from detent.service.entities import public_id, states_named
+from detent.store import Store
+from detent.store.records import WorkerFilter
+from detent.store.worker_list import ALIVE
+
+router = APIRouter(prefix="/api/supervisor", tags=["supervisor"])
+
+LIST = "supervisor workers"
+
+Served = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
+class Ending(BaseModel):
+    """How a worker was asked to come to an end, by whom and why."""
+
+    how: str
+    jobs: str
+    by: str | None
+    reason: str | None
+
+
+class Worker(BaseModel):
+    """A worker, as lists show it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: Ending | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+
+
+class Listed(Worker):
+    """A worker, and how many jobs it holds."""
+
+    jobs_held: int
+
+
+class Workers(BaseModel):
+    """Some workers, and where to go on if there are more."""
+
+    workers: list[Listed]
+    next: str | None
+
+
+class HeldJob(BaseModel):
+    """A job that a worker holds."""
+
+    id: str
+    kind: str
+
+
+class WholeWorker(Worker):
+    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
+
+    doing: Any
+    jobs: list[HeldJob]
+    events: list[Moved]
+
+
+class Commanded(Worker):
+    """A worker after a command, and the states it was in before and is in now."""
+
+    command: str
+    from_state: str
+    to_state: str
+
+
+class NewWorker(Asked):
+    """A worker that some process will be; until that says its first word, it has no heartbeat to miss."""
+
+    model_config = example(workspace_id="ws_test", name="gpu-1", queues=["render"], metadata={"rack": 4})
+
+    workspace_id: Text = Field(default=service.USUAL_WORKSPACE, min_length=1, max_length=LONGEST_KEY)
+    name: Text | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
+    queues: list[Served] = Field(default=[], max_length=service.MOST_SERVED)
+    kinds: list[Served] = Field(default=[], max_length=service.MOST_SERVED)
+    concurrency: int | None = Field(default=None, ge=1, le=LARGEST_INT)
+    version: Text = Field(default="", max_length=LONGEST_NAME)
+    metadata: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it; 16 KiB.")
+
+
+class Command(Asked):
+    """Why a worker is commanded so."""
+
+    model_config = example(reason="Test pause", request_id="req_abc123")
+
+    reason: Text | None = Field(default=None, max_length=LONGEST_KEY, description="It goes into the event log.")
+
+
+class Terminate(Command):
+    """How a worker is to end."""
+
+    model_config = example(reason="the machine is given back", hard=False)
+
+    hard: bool = Field(default=False, description="Stop its jobs at once, without its grace.")
+    cancel_jobs: bool = Field(default=False, description="Cancel the jobs cut short; else they go back to the queue.")
+
+
+class Transition(BaseModel):
+    """How often something went from one state to another; from none when it was made."""
+
+    entity: str
+    source: str = Field(alias="from")
+    to: str
+    trigger: str
+    count: int
+
+
+class Stay(BaseModel):
+    """How long things stayed in a state, in seconds."""
+
+    entity: str
+    state: str
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+
+
+class Refused(BaseModel):
+    """How often a move was asked for that is not allowed in that state."""
+
+    entity: str
+    source: str = Field(alias="from")
+    trigger: str
+    count: int
+
+
+class Repeated(BaseModel):
+    """How many requests came under a key that was used before, and how many did not."""
+
+    hit: int
+    miss: int
+    hit_rate: float | None
+
+
+class Metrics(BaseModel):
+    """How often workers and crews went from one state to another, how long they stayed in each, which moves were
+    refused them, and how many requests had been sent before."""
+
+    at: str
+    workers: dict[str, int]
+    transitions: list[Transition]
+    time_in_state: list[Stay]
+    failed_transitions: list[Refused]
+    idempotency: Repeated
+
+
+COMMANDED = fails(errors.NotFound, errors.InvalidTransition, errors.LeaseLost, errors.KeyReused, errors.RequestInFlight)
+
+
+@router.post(
+    "/workers", status_code=201, response_model=Worker, responses=fails(errors.KeyReused, errors.RequestInFlight)
+)
+async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
+    """Makes a worker, IDLE, for a process to be."""
+    new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
+
+    async def work(store: Store) -> dict[str, Any]:
+        return _worker(await service.create(store, caller.tenant_id, new, service.Wish(caller.actor)))
+
+    return await does(asked, work, status=201)
+
+
+@router.get("/workers", response_model=Workers, responses=fails(errors.BadCursor))
+async def listing(
+    caller: Reads,
+    store: Db,
+    state: States = None,
+    host: Name = None,
+    ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
+    after: After = None,
+    limit: Most = 50,
+) -> Response:
+    """The workers that have not ended, the newest first: what they serve and when they were last heard of."""
+    states = states_named(WORKER, state or []) or (None if ended else ALIVE)
+    wanted = WorkerFilter(caller.tenant_id, states, host)
+    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit)
+    found = [{**_worker(row), "jobs_held": page.jobs[row["id"]]} for row in page.workers]
+    return answer({"workers": found, "next": sealed(LIST, page.next)})
+
+
+@router.get("/metrics", response_model=Metrics, responses=fails())
+async def metrics(caller: Reads, store: Db, whole: WholeDb) -> Response:
+    """The figures of the state machines of workers and crews."""
+    return answer(only(Metrics, supervision.figures(await stats.current(store, caller.tenant_id, whole))))
+
+
+@router.get("/workers/{id}", response_model=WholeWorker, responses=fails(errors.NotFound))
+async def show(id: str, caller: Reads, store: Db) -> Response:
+    """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
+    story = await service.show(store, caller.tenant_id, id)
+    own = [job for job in story.jobs if job["tenant_id"] == caller.tenant_id]
+    held = [{"id": public_id(JOB.name, job["id"]), "kind": job["kind"]} for job in own]
+    events = [shown(event) for event in story.events]
+    return answer({**_worker(story.worker), "doing": story.doing, "jobs": held, "events": events})
+
+
+@router.post("/workers/{id}/start", response_model=Commanded, responses=COMMANDED)
+async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
+    """Lets a worker begin: from IDLE to RUNNING, as its first claim does."""
+    return await _commanded(service.start, id, caller, does, asked or Command())
+
+
+@router.post("/workers/{id}/pause", response_model=Commanded, responses=COMMANDED)
+async def pause(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
+    """Lets a worker claim nothing from now on, not even in a claim under way; what it runs goes on."""
+    return await _commanded(service.pause, id, caller, does, asked or Command())
+
+
+@router.post("/workers/{id}/resume", response_model=Commanded, responses=COMMANDED)
+async def resume(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
+    """Lets a paused worker claim again."""
+    return await _commanded(service.resume, id, caller, does, asked or Command())
+
+
+@router.post("/workers/{id}/drain", response_model=Commanded, responses=COMMANDED)
+async def drain(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
+    """Asks a worker to finish what it has begun, however long that takes, and to end."""
+    return await _commanded(service.drain, id, caller, does, asked or Command())
+
+
+@router.post("/workers/{id}/terminate", response_model=Commanded, responses=COMMANDED)
+async def terminate(
+    id: str, caller: Supervises, does: Does, asked: Annotated[Terminate | None, Body()] = None
+) -> Response:
+    """Ends a worker, on whatever machine. It claims nothing from now on; what it runs may end within its grace, or is
+    stopped at once if it is to be `hard`."""
+    how = asked or Terminate()
+    return await _commanded(service.terminate, id, caller, does, how, hard=how.hard, cancel_jobs=how.cancel_jobs)
+
+
+async def _commanded(
+    command: Callable[..., Awaitable[service.Answer]],
+    id: str,
+    caller: Principal,
+    does: Once,
+    asked: Command,
+    **how: bool,
+) -> Response:
+    wish = service.Wish(caller.actor, asked.reason)
+
+    async def work(store: Store) -> dict[str, Any]:
+        done = await command(store, caller.tenant_id, id, wish, **how)
+        states = {name: done[name] for name in ("command", "from_state", "to_state")}
+        return {**only(Worker, done["worker"]), **states}
+
+    return await does(asked, work)
+
+
+def _worker(row: service.Row) -> dict[str, Any]:
+    return only(Worker, service.as_json(row))
