@@ -40,6 +40,7 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
     from detent.api_key import Scope
     from detent.http.app import create_app
     from detent.http.auth import Caller, one_token
+    from detent.http.limits import Limits
     from detent.store import open_store
     from detent.store.records import DEFAULT_TENANT
 
@@ -53,7 +54,8 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             await ending.enter_async_context(app)
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
-        await run(create_app(store, one_token(token, caller)), host, port, as_json, token, working)
+        served = create_app(store, one_token(token, caller), Limits(programs=True))
+        await run(served, host, port, as_json, token, working)
 
 
 async def _finished(app: Detent, working: asyncio.Task[int]) -> None:

@@ -23,18 +23,27 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to
 LOOPBACK = "127.0.0.1"
 
 
-def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
+Programs = Annotated[
+    bool,
+    typer.Option("--programs", help="Take flows that say what programs run, from keys with the scope admin."),
+]
+
+
+def serve(
+    host: Host = LOOPBACK, port: Port = 8321, programs: Programs = False, db: Db = None, as_json: screen.Json = False
+) -> None:
     """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
     from_extra()
-    asyncio.run(_served(host, port, db, as_json))
+    asyncio.run(_served(host, port, programs, db, as_json))
 
 
-async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
+async def _served(host: str, port: int, programs: bool, db: str | None, as_json: bool) -> None:
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
+    from detent.http.limits import Limits
 
     async with opened(db) as store:
-        await run(create_app(store, kept_keys(store)), host, port, as_json)
+        await run(create_app(store, kept_keys(store), Limits(programs=programs)), host, port, as_json)
 
 
 def from_extra() -> None:

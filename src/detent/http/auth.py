@@ -83,13 +83,23 @@ async def still_good(request: Request, token: str) -> Principal:
     return found
 
 
+def may(caller: Principal, scope: str) -> bool:
+    """Whether a key has a scope; `admin` has all of them."""
+    return scope in caller.scopes or "admin" in caller.scopes
+
+
+def insist(caller: Principal, scope: str) -> None:
+    """A key without the scope is `MissingScope`."""
+    if not may(caller, scope):
+        raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
+
+
 def requires(scope: str) -> Callable[..., Awaitable[Principal]]:
-    """The dependency of a route that needs this scope; `admin` has all of them."""
+    """The dependency of a route that needs this scope."""
 
     # Async like every dependency here: the framework would send others to a thread.
     async def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
-        if scope not in caller.scopes and "admin" not in caller.scopes:
-            raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
+        insist(caller, scope)
         return caller
 
     SCOPE_OF[check] = scope

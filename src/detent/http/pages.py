@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
@@ -35,6 +36,25 @@ def _kept(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_kept)]
 """Any text that both databases can keep."""
+
+
+def _plain(value: Any) -> Any:
+    """JSON as both databases and every reader can have it: no NUL, no half of a character, no number without end."""
+    if isinstance(value, str):
+        _kept(value)
+        value.encode()  # half of a character is a ValueError, like all that is refused here
+    elif isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number of JSON")
+    elif isinstance(value, dict):
+        _plain([*value, *value.values()])
+    elif isinstance(value, list):
+        for part in value:
+            _plain(part)
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_plain)]
+"""An object of whatever JSON."""
 
 After = Annotated[
     str | None, Query(max_length=LONGEST, description="`next` of an earlier answer; without it from the beginning.")

@@ -68,6 +68,7 @@ async def start(
     webhook: Mapping[str, Any] | None = None,
     queue: str | None = None,
     library: Library | None = None,
+    trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
@@ -79,7 +80,8 @@ async def start(
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook, queue=queue)
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace_id}
+        return await _launch(tx, template, inputs, actor, **how)
 
     return await again_if_moved(store, work, 2 + len(flow.steps))
 
@@ -92,6 +94,8 @@ async def start_template(
     key: str | None = None,
     hold: bool = False,
     webhook: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
     """The same with a definition that is kept already."""
@@ -99,7 +103,8 @@ async def start_template(
     hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook)
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace_id}
+        return await _launch(tx, template, inputs, actor, **how)
 
     return await again_if_moved(store, work)
 
@@ -203,8 +208,7 @@ async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Looks at the whole flow once more: what could run and does not begins, and what is over ends."""
 
     async def work(scene: Scene) -> None:
-        if scene.over:
-            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and nothing of it can go on")
+        _insist_unfinished(scene, "resume")
         await advance.restart(scene)
 
     await change(store, ref, actor, work)
@@ -214,8 +218,7 @@ async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Nothing more of it begins; what runs goes on."""
 
     async def work(scene: Scene) -> None:
-        if scene.over:
-            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and cannot be held")
+        _insist_unfinished(scene, "hold")
         await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=await scene.tx.now())
         await advance.withdraw(scene, "its flow is held")
 
@@ -226,6 +229,7 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
     """A held flow goes on."""
 
     async def work(scene: Scene) -> None:
+        _insist_unfinished(scene, "release")
         await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
         scene.flow["held_at"] = None
         await advance.restart(scene)
@@ -263,6 +267,18 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
             await advance.restart(scene)
 
     await change(store, FlowRef(kind, step["flow_id"]), actor, work)
+
+
+def _insist_unfinished(scene: Scene, wish: str) -> None:
+    """What is no move, but can be asked only of what has not ended."""
+    if scene.over:
+        raise InvalidTransition(
+            lifecycle=scene.kind.name,
+            id=scene.public_id,
+            from_state=scene.flow["state"],
+            trigger=wish,
+            allowed=scene.kind.flow.allowed_from(scene.flow["state"]),
+        )
 
 
 def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from detent.http.routes import (
+    approvals,
     artifacts,
+    breakers,
     bulk,
+    crews,
     dead_letters,
     docs,
     events,
@@ -14,8 +17,14 @@ from detent.http.routes import (
     jobs,
     lifecycles,
     queues,
+    runs,
+    schedules,
     signals,
+    steps,
+    templates,
+    webhooks,
     why,
+    workstreams,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -28,6 +37,16 @@ ROUTERS: tuple[APIRouter, ...] = (
     signals.router,
     dead_letters.router,
     queues.router,
+    runs.router,
+    runs.short_router,
+    workstreams.router,
+    steps.router,
+    approvals.router,
+    templates.router,
+    crews.router,
+    breakers.router,
+    schedules.router,
+    webhooks.router,
     events.router,
     why.router,
 )
