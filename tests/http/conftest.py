@@ -55,6 +55,7 @@ class Running:
     thread: threading.Thread
     app: FastAPI
     loop: asyncio.AbstractEventLoop
+    url: str
 
     @property
     def port(self) -> int:
@@ -105,7 +106,7 @@ def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Runn
     while not made.started:
         assert thread.is_alive(), "the server has ended before it began"
         thread.join(0.01)
-    running = Running(f"http://127.0.0.1:{listening.getsockname()[1]}", keys, made, thread, app, loop)
+    running = Running(f"http://127.0.0.1:{listening.getsockname()[1]}", keys, made, thread, app, loop, url)
     try:
         yield running
     finally:

@@ -28,9 +28,13 @@ Db = Annotated[Store, Depends(_store)]
 
 
 def _kept(text: str) -> str:
-    """PostgreSQL keeps no text with a NUL, and asks in vain for one."""
+    """PostgreSQL keeps no text with a NUL, and asks in vain for one; neither keeps half of a character."""
     if "\0" in text:
         raise ValueError("it must not hold a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"it holds half of a character at {error.start}") from None
     return text
 
 
@@ -42,7 +46,6 @@ def _plain(value: Any) -> Any:
     """JSON as both databases and every reader can have it: no NUL, no half of a character, no number without end."""
     if isinstance(value, str):
         _kept(value)
-        value.encode()  # half of a character is a ValueError, like all that is refused here
     elif isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is no number of JSON")
     elif isinstance(value, dict):

@@ -24,7 +24,7 @@ from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
-from detent.lifecycle import Verb, decide
+from detent.lifecycle import Lifecycle, Verb, decide
 from detent.service import advance, gates, launch, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
@@ -281,7 +281,7 @@ def _insist_unfinished(scene: Scene, wish: str) -> None:
         )
 
 
-def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
+def _insist(scene: Scene, lifecycle: Lifecycle, row: Row, *verbs: Verb) -> None:
     """One of these must be possible; else it is said what would be."""
     refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
     refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
@@ -291,10 +291,15 @@ def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
             lifecycle=first.lifecycle,
             id=ids.public(lifecycle.prefix, row["id"]),
             from_state=first.from_state,
-            trigger=first.trigger,
+            trigger=_own_name(lifecycle, verbs[0]),
             allowed=first.allowed,
             because=first.because,
         )
+
+
+def _own_name(lifecycle: Lifecycle, verb: Verb) -> str:
+    """What a lifecycle calls the moves of a verb."""
+    return next((move.trigger for move in lifecycle.moves if move.verb is verb), verb)
 
 
 # --- approvals

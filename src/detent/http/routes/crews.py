@@ -153,7 +153,10 @@ async def listing(
 
 
 @router.post(
-    "", status_code=201, response_model=SubmittedCrew, responses=fails(errors.KeyReused, errors.RequestInFlight)
+    "",
+    status_code=201,
+    response_model=SubmittedCrew,
+    responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def submit(asked: NewCrew, caller: Writes, does: Does, trace: Trace) -> Response:
     """Gives a task to a crew. What makes it impossible, such as a parent that is not there, is on record as its end."""
