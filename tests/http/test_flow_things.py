@@ -8,9 +8,19 @@ import httpx
 import pytest
 
 from detent import Detent
+from detent.errors import FlowBusy
 from detent.lifecycle import CREW
+from detent.service import flows
 from tests.http.conftest import OURS, Running
-from tests.http.flow_stage import GRAPH, SIGNED, run, worker_beside, workstream
+from tests.http.flow_stage import (
+    GRAPH,
+    SIGNED,
+    failed_workstream,
+    run,
+    step_named,
+    worker_beside,
+    workstream,
+)
 
 
 def twice(client: httpx.Client, method: str, path: str, **body: Any) -> Any:
@@ -20,6 +30,55 @@ def twice(client: httpx.Client, method: str, path: str, **body: Any) -> Any:
     assert (first.status_code, first.content) == (second.status_code, second.content), first.text
     assert second.headers.get("Idempotency-Replayed") == "true"
     return first.json()
+
+
+DEEDS = [
+    ("run", "hold"), ("run", "cancel"), ("run", "approve"), ("run", "reject"), ("held run", "release"),
+    ("workstream", "hold"), ("workstream", "abandon"), ("workstream", "resume"), ("held workstream", "release"),
+    ("failed workstream", "retry"), ("failed step", "skip"), ("failed step", "reset"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("thing", "deed"), DEEDS)
+def test_whatever_is_done_to_a_flow_is_done_once_under_one_key(client: httpx.Client, thing: str, deed: str) -> None:
+    held: dict[str, Any] = {"hold": True} if thing.startswith("held") else {}
+    if thing.endswith("run"):
+        path, flow = "/runs", run(client, **held)["id"]
+    else:
+        failed = thing.startswith("failed")
+        path, flow = "/api/workstreams", failed_workstream(client) if failed else workstream(client, **held)["id"]
+    at = f"/api/steps/{step_named(client, flow, 'sign')['id']}" if thing == "failed step" else f"{path}/{flow}"
+    before = len(client.get(f"{path}/{flow}/events").json()["events"])
+    key = {"Idempotency-Key": deed}
+    first = client.post(f"{at}/{deed}", headers=key)
+    once = len(client.get(f"{path}/{flow}/events").json()["events"])
+    second = client.post(f"{at}/{deed}", headers=key)
+    assert (first.status_code, first.content) == (200, second.content), first.text
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert len(client.get(f"{path}/{flow}/events").json()["events"]) == once
+    assert once > before or deed in ("hold", "resume")  # which move nothing here
+    other = client.post(f"{at}/{deed}", headers=key, json={"reason": "another"})
+    assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:key-reused")
+
+
+def test_a_flow_that_a_worker_moved_meanwhile_is_looked_at_again_with_its_key(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, hold = [3], flows.hold
+
+    async def moved(*what: Any) -> None:
+        left[0] -= 1
+        if left[0]:
+            raise FlowBusy(tries=1)
+        await hold(*what)
+
+    monkeypatch.setattr(flows, "hold", moved)
+    id = workstream(client)["id"]
+    answer = client.post(f"/api/workstreams/{id}/hold", headers={"Idempotency-Key": "busy"})
+    assert (answer.status_code, left) == (200, [0])
+    left[0] = 1_000
+    busy = client.post(f"/api/workstreams/{id}/hold", headers={"Idempotency-Key": "too busy"})
+    assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
 
 
 # --- approvals

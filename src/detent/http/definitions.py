@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -23,9 +24,13 @@ class Definitions:
         self._taken = taken
         self._admin = admin
 
-    def flow(self, data: Mapping[str, Any], kind: str | None = None) -> Flow:
+    async def flow(self, data: Mapping[str, Any], kind: str | None = None) -> Flow:
         """The flow that is defined, of that kind. One that says what is to be run is `ProgramsRefused`, unless the
-        server takes such flows and the key may administer."""
+        server takes such flows and the key may administer. One of thousands of steps takes a second to look at, in
+        which others are served."""
+        return await asyncio.to_thread(self._read, data, kind)
+
+    def _read(self, data: Mapping[str, Any], kind: str | None) -> Flow:
         said = data if kind is None else {"kind": kind, **data}
         flow = submissions.read(said, WHERE)
         if kind is not None and flow.kind != kind:

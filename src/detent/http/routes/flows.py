@@ -50,7 +50,7 @@ async def started(
     kind: Kind, model: type[Flow], asked: NewFlow, caller: Principal, defines: Definitions, does: Does, **how: Any
 ) -> Response:
     """Starts a flow of a kind, and answers what it is then, and whether it was made now."""
-    own = _defined(kind, asked, defines)  # before anything is locked
+    own = await _defined(kind, asked, defines)  # before anything is locked
     how |= how_started(asked, caller)
 
     async def work(store: Store) -> dict[str, Any]:
@@ -77,11 +77,11 @@ async def as_started(store: Store, ref: FlowRef, model: type[Flow], before: int)
     return only(model, {**stories.flow_json(ref.kind, row), "created": row["created_at"] >= before})
 
 
-def _defined(kind: Kind, asked: NewFlow, defines: Definitions) -> definition.Flow | None:
+async def _defined(kind: Kind, asked: NewFlow, defines: Definitions) -> definition.Flow | None:
     """What it is to be, if that is said here; none if it is of a template."""
     if (asked.template is None) == (asked.definition is None):
         raise BadInput(what=f"a {kind.name} is of one of both: give a template, or a definition")
-    return None if asked.definition is None else defines.flow(asked.definition, kind.name)
+    return None if asked.definition is None else await defines.flow(asked.definition, kind.name)
 
 
 async def done_to(

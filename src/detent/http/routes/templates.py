@@ -89,7 +89,7 @@ async def listing(
 )
 async def put(asked: NewTemplate, caller: Writes, defines: Defines, does: Does) -> Response:
     """Keeps a definition as the next version of its name; the same as the newest one is that."""
-    flow = defines.flow(asked.definition)
+    flow = await defines.flow(asked.definition)
 
     async def work(store: Store) -> dict[str, Any]:
         return service.as_json(await service.put(store, caller.tenant_id, flow))
