@@ -13,7 +13,7 @@ from urllib.parse import quote
 from detent import __version__, ids, spans, trace_context
 from detent.agent.conversation import Provider
 from detent.agent_handle import AgentHandle, Ask, start_agent
-from detent.bounds import check_name, check_priority
+from detent.bounds import OWN_KINDS, check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput
@@ -25,7 +25,6 @@ from detent.service import approvals, artifacts, crews, limits, results, signals
 from detent.service.endings import Endings
 from detent.service.new_jobs import new_job, new_jobs, put
 from detent.service.retention import Retention
-from detent.service.step_jobs import PREFIX
 from detent.sizes import Size, size_bytes
 from detent.store import Artifact, NewJob, Store, Transaction, open_store
 from detent.store.approvals import Approval
@@ -232,8 +231,10 @@ class Detent:
         return declare
 
     def _register(self, kind: JobType) -> None:
-        if kind.name.startswith(PREFIX):
-            raise BadInput(what=f"job {kind.name}: names that begin with {PREFIX} are the steps of flows; give another")
+        if kind.name.startswith(OWN_KINDS):
+            raise BadInput(
+                what=f"job {kind.name}: names that begin with {OWN_KINDS} are the steps of flows; give another"
+            )
         newest = self.kinds.get(kind.name)
         if newest is None:
             self.kinds[kind.name] = kind

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from detent.errors import BadInput
 
+OWN_KINDS = "detent."
+"""What the kinds of jobs that carry out steps begin with."""
+
 LARGEST_INT = (1 << 31) - 1
 LARGEST_PAYLOAD = 1 << 20
 LONGEST_NAME = 200

@@ -111,14 +111,18 @@ class BadFlow(DetentError):
     status = 422
     exit_code = 2
 
-    def __init__(self, *, source: str, problems: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, *, source: str, problems: Sequence[tuple[int | str, str]]) -> None:
         self.source = source
         self.problems = list(problems)
-        super().__init__(problems="\n".join(f"{source}:{line}: {what}" for line, what in problems))
+        super().__init__(problems="\n".join(f"{self.where(place)}: {what}" for place, what in problems))
+
+    def where(self, place: int | str) -> str:
+        """A line of a file, or the way to a part of what came as data."""
+        return f"{self.source}:{place}" if isinstance(place, int) else f"{self.source}.{place}".rstrip(".")
 
     @classmethod
-    def of(cls, source: str, problems: Sequence[tuple[int, str]]) -> BadFlow:
-        """What is wrong with a flow file, each problem with its line."""
+    def of(cls, source: str, problems: Sequence[tuple[int | str, str]]) -> BadFlow:
+        """What is wrong with a flow, each problem with its place."""
         return cls(source=source, problems=problems)
 
 
@@ -138,6 +142,12 @@ class BadConfig(DetentError):
     def of(cls, source: object, problems: Sequence[str]) -> BadConfig:
         """What is wrong with a configuration file, each problem with its key."""
         return cls(problems="\n".join(f"{source}: {what}" for what in problems))
+
+
+class ScheduleThere(BadInput):
+    """there is a schedule {name!r} already; see: detent schedules show {name}"""
+
+    status = 409
 
 
 class NotRunAgain(DetentError):
@@ -246,10 +256,16 @@ class FlowBusy(DetentError):
     status = 503
 
 
-class NothingAsked(DetentError):
-    """{id} is {state}: its step {step} is {step_state}, and asks nothing"""
+class NothingAsked(InvalidTransition):
+    """{id} is {state}: its step {step} is {from_state}, and asks nothing"""
 
-    status = 409
+    def __init__(
+        self, *, id: str, state: str, step: str, from_state: str, trigger: str, allowed: tuple[str, ...]
+    ) -> None:
+        self.from_state = from_state
+        self.trigger = trigger
+        self.allowed = allowed
+        DetentError.__init__(self, id=id, state=state, step=step, from_state=from_state)
 
 
 class AlreadyDecided(DetentError):
@@ -286,6 +302,13 @@ class Unauthenticated(DetentError):
 
 class MissingScope(DetentError):
     """This needs a key with the scope {scope!r}; this one has: {scopes}"""
+
+    status = 403
+
+
+class ProgramsRefused(DetentError):
+    """{steps} what is to be run, which this server takes from {whom}; keep the flow with: detent templates put FILE, \
+and start that template, or let its steps name tools of detent.toml"""
 
     status = 403
 

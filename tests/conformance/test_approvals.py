@@ -82,6 +82,7 @@ async def test_who_no_longer_holds_the_job_asks_nothing(timed: Store, clock: Set
     Reader.approvals,
     "A tenant's questions, the newest first",
     "of one job or of all, those that are open or those of any kind",
+    "after that key, at most so many",
 )
 async def test_questions_are_found_by_key_and_listed(store: Store, other_tenant: int) -> None:
     jobs = [await running(store) for _ in range(3)]
@@ -93,6 +94,9 @@ async def test_questions_are_found_by_key_and_listed(store: Store, other_tenant:
     assert [one.id for one in await store.approvals(OURS)] == [c.id, a.id]
     assert [one.id for one in await store.approvals(OURS, open_only=False)] == [c.id, b.id, a.id]
     assert [one.id for one in await store.approvals(OURS, open_only=False, limit=1)] == [c.id]
+    assert [one.id for one in await store.approvals(OURS, open_only=False, after=c.id, limit=1)] == [b.id]
+    assert [one.id for one in await store.approvals(OURS, after=c.id)] == [a.id]
+    assert await store.approvals(OURS, after=a.id) == []
     assert [one.id for one in await store.approvals(OURS, job=jobs[0].id)] == [a.id]
     assert await store.approvals(OURS, job=jobs[1].id) == []
     assert await store.decide_approval(OURS, theirs.id, "approved", "ann") is None

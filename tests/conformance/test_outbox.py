@@ -68,6 +68,7 @@ async def test_what_is_told_is_undone_with_the_move_it_tells_of(store: Store) ->
     Reader.deliveries,
     "What a tenant's flows tell to the outside, the newest first",
     "of one or of all, in one state or in any",
+    "after that key, at most so many",
 )
 async def test_messages_are_listed(store: Store, other_tenant: int) -> None:
     for new in (message(1), message(2), message(1, 5), message(9, tenant_id=other_tenant)):
@@ -79,6 +80,8 @@ async def test_messages_are_listed(store: Store, other_tenant: int) -> None:
     assert [(one.entity_id, one.seq) for one in await store.deliveries(OURS, flow=1)] == [(1, 5), (1, 2)]
     assert [one.id for one in await store.deliveries(OURS, state="delivered")] == [first.id]
     assert [one.entity_id for one in await store.deliveries(OURS, state="pending", limit=1)] == [1]
+    assert await store.deliveries(OURS, after=first.id) == []
+    assert [one.seq for one in await store.deliveries(OURS, flow=1, after=first.id + 1)] == [2]
     assert [one.entity_id for one in await store.deliveries(other_tenant)] == [9]
 
 

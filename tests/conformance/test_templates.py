@@ -49,6 +49,7 @@ async def test_versions_kept_at_the_same_time_are_numbered_one_after_the_other(s
     Reader.templates,
     "A tenant's definitions by name, newest version first",
     "of one name or of all, the newest only or every one",
+    "after that name and version, at most so many",
 )
 async def test_definitions_are_found_by_key_and_listed(store: Store, other_tenant: int) -> None:
     b1, b2 = [await store.put_template(RELEASE._replace(name="b", definition=f"[{number}]")) for number in (1, 2)]
@@ -60,6 +61,9 @@ async def test_definitions_are_found_by_key_and_listed(store: Store, other_tenan
     assert await store.templates(OURS) == [a1, b2]
     assert await store.templates(OURS, newest_only=False) == [a1, b2, b1]
     assert await store.templates(OURS, name="b", newest_only=False, limit=1) == [b2]
+    assert await store.templates(OURS, newest_only=False, after=("a", 1), limit=1) == [b2]
+    assert await store.templates(OURS, newest_only=False, after=("b", 2)) == [b1]
+    assert await store.templates(OURS, after=("b", 1)) == []
     assert await store.templates(OURS, name="c") == []
     assert await store.templates(other_tenant) == [theirs]
 

@@ -8,6 +8,7 @@ import pytest
 from detent import ids
 from detent.http import problems
 from tests.http.conftest import NOBODY, READER, THEIRS, Running
+from tests.http.flow_stage import SIGNED, open_breaker, run, workstream
 from tests.http.test_jobs import enqueued
 
 BY_ID = [
@@ -31,7 +32,57 @@ BY_ID = [
     ("GET", "/api/keys/{}"),
     ("POST", "/api/keys/{}/revoke"),
     ("POST", "/api/keys/{}/rotate"),
+    *[
+        ("GET", f"{flows}/{{}}{part}")
+        for flows in ("/runs", "/api/runs", "/api/workstreams")
+        for part in ("", "/steps", "/progress", "/cost", "/events", "/webhooks")
+    ],
+    *[
+        ("POST", f"{runs}/{{}}/{deed}")
+        for runs in ("/runs", "/api/runs")
+        for deed in ("approve", "reject", "cancel", "hold", "release")
+    ],
+    *[("POST", f"/api/workstreams/{{}}/{deed}") for deed in ("retry", "resume", "abandon", "fork", "hold", "release")],
+    ("GET", "/api/steps/{}"),
+    ("GET", "/api/steps/{}/output"),
+    ("POST", "/api/steps/{}/skip"),
+    ("POST", "/api/steps/{}/reset"),
+    ("GET", "/api/approvals/{}"),
+    ("POST", "/api/approvals/{}/approve"),
+    ("POST", "/api/approvals/{}/reject"),
+    ("GET", "/api/crews/{}"),
+    ("POST", "/api/crews/{}/cancel"),
+    ("GET", "/api/webhooks/{}"),
+    ("POST", "/api/webhooks/{}/retry"),
 ]
+
+BODIES = {"/api/workstreams/{}/fork": {"from_step": "sign"}}
+"""What has to be said where nothing does not do."""
+
+
+def made(client: httpx.Client, path: str) -> str:
+    """The id of something of ours that there is at such an address."""
+    if path.startswith("/api/workstreams"):
+        return str(workstream(client)["id"])
+    if path.startswith("/api/crews"):
+        return str(client.post("/api/crews", json={"kind": "fetch", "task_description": "t"}).json()["id"])
+    if path.startswith("/api/webhooks"):
+        ended = run(client, webhook={"url": "https://hooks.example.com/"})["id"]
+        client.post(f"/runs/{ended}/cancel")
+        return str(client.get("/api/webhooks").json()["webhooks"][0]["id"])
+    if path.startswith(("/runs", "/api/runs", "/api/steps", "/api/approvals")):
+        whole = client.get(f"/runs/{run(client)['id']}").json()
+        named = {"/api/steps": whole["steps"], "/api/approvals": whole["questions"]}
+        found = [things[0]["id"] for start, things in named.items() if path.startswith(start)]
+        return str(found[0] if found else whole["id"])
+    return str(enqueued(client)["id"])
+
+
+def unknown_like(id: str) -> str:
+    """An id of the same kind that nothing has."""
+    thing, sign, seq = id.partition(":")
+    prefix, key = ids.key_of(thing) or ("", 0)
+    return f"{ids.public(prefix, key + 77)}{sign}{seq}"
 
 
 def told(answer: httpx.Response) -> tuple[object, ...]:
@@ -46,14 +97,16 @@ def told(answer: httpx.Response) -> tuple[object, ...]:
 def test_a_foreign_id_is_answered_byte_for_byte_like_an_unknown_one(
     client: httpx.Client, running: Running, method: str, path: str
 ) -> None:
-    theirs = str(enqueued(client)["id"])
-    unknown = ids.public("job", (ids.key_of(theirs) or ("", 0))[1] + 77)
+    theirs = made(client, path)
+    tried = (theirs, unknown_like(theirs), "job_nonsense")
     with running.client(THEIRS) as other:
         foreign, missing, nonsense = (
-            told(other.request(method, path.replace("{}", id))) for id in (theirs, unknown, "job_nonsense")
+            told(other.request(method, path.replace("{}", id), json=BODIES.get(path))) for id in tried
         )
     assert foreign == missing == nonsense
     assert foreign[0] == 404
+    if method == "GET" and "dead" not in path and "{name}" not in path:
+        assert client.get(path.replace("{}", theirs)).status_code == 200  # it was there
 
 
 def test_an_answer_that_tells_the_two_apart_is_noticed(
@@ -91,12 +144,56 @@ def test_lists_events_and_queues_show_only_ones_own(client: httpx.Client, runnin
     assert client.get(f"/api/jobs/{id}").json()["state"] == "queued"
 
 
+BY_NAME = [
+    ("GET", "/api/templates/signed"),
+    ("POST", "/api/templates/signed/start"),
+    ("GET", "/api/schedules/nightly"),
+    ("POST", "/api/schedules/nightly/pause"),
+    ("POST", "/api/schedules/nightly/resume"),
+    ("POST", "/api/schedules/nightly/run-now"),
+    ("DELETE", "/api/schedules/nightly"),
+    ("GET", "/api/breakers/tool:aider"),
+    ("POST", "/api/breakers/tool:aider/reset"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), BY_NAME)
+def test_a_name_of_another_tenant_is_answered_like_one_that_nobody_has(
+    client: httpx.Client, running: Running, method: str, path: str
+) -> None:
+    assert client.post("/api/templates", json={"definition": SIGNED}).status_code == 201
+    added = client.post("/api/schedules", json={"name": "nightly", "kind": "fetch", "every": "1h"})
+    assert added.status_code == 201
+    open_breaker(running)
+    body = {"reason": "back"} if path.endswith("/reset") else None
+    nobodys = path
+    for name in ("signed", "nightly", "tool:aider"):
+        nobodys = nobodys.replace(name, "nobodys")
+    with running.client(THEIRS) as other:
+        foreign, missing = (told(other.request(method, one, json=body)) for one in (path, nobodys))
+    assert foreign == missing
+    assert foreign[0] == 404
+    assert client.request(method, path, json=body).status_code in (200, 201)
+
+
+def test_lists_of_flows_and_what_belongs_to_them_show_only_ones_own(client: httpx.Client, running: Running) -> None:
+    id = run(client)["id"]
+    open_breaker(running)
+    lists = ("runs", "workstreams", "approvals", "templates", "crews", "breakers", "schedules", "webhooks")
+    with running.client(THEIRS) as other:
+        for name in lists:
+            assert other.get(f"/api/{name}").json() == {name: [], "next": None}
+        assert other.get("/api/steps", params={"flow": id}).status_code == 404
+        assert other.post("/runs", json={"template": "signed"}).status_code == 404
+        assert other.post("/api/schedules", json={"name": "s", "template": "signed", "every": "1h"}).status_code == 404
+
+
 def test_every_route_but_health_needs_a_key_and_a_scope(running: Running) -> None:
     open_routes = {"/healthz", "/readyz"}
     with running.client(None) as nobody, running.client("dk_wrong") as wrong, running.client(NOBODY) as bare:
         for path, methods in running.app.openapi()["paths"].items():
             for method in methods:
-                url = path.replace("{id}", "x").replace("{name}", "job")
+                url = path.replace("{id}", "x").replace("{name}", "job").replace("{tool}", "x")
                 if path in open_routes:
                     assert nobody.request(method, url).status_code == 200
                     continue

@@ -63,7 +63,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
         return found, await quotas_of(store, tenant_id), await store.now()
 
     tree, used, now = asyncio.run(with_tenant(db, tenant, read))
-    shown = {**service.tree_as_json(tree), "quotas": _quotas_json(used)}
+    shown = {**service.tree_as_json(tree), "quotas": service.quotas_as_json(used)}
     screen.emit(shown, lambda: _story(tree, used, now), as_json)
 
 
@@ -134,7 +134,7 @@ def quotas(
         return await quotas_of(store, tenant_id)
 
     found = asyncio.run(with_tenant(db, tenant, change))
-    screen.emit({"quotas": _quotas_json(found)}, lambda: _quotas_table(found), as_json)
+    screen.emit({"quotas": service.quotas_as_json(found)}, lambda: _quotas_table(found), as_json)
 
 
 def _setting(text: str) -> tuple[int, int]:
@@ -142,10 +142,6 @@ def _setting(text: str) -> tuple[int, int]:
     if not (depth.strip().isdecimal() and most.strip().isdecimal()):
         raise BadInput(what=f"{text!r} sets no quota; say a depth and how many workers, such as 1=8")
     return int(depth), int(most)
-
-
-def _quotas_json(found: Quotas) -> list[dict[str, int]]:
-    return [{"depth": depth, "quota": most, "in_use": used} for depth, most, used in found]
 
 
 def _quotas_table(found: Quotas) -> RenderableType:

@@ -48,6 +48,7 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
     from detent.config import read
     from detent.http.app import create_app
     from detent.http.auth import Caller, one_token
+    from detent.http.limits import Limits
     from detent.store import open_store
     from detent.store.records import DEFAULT_TENANT
 
@@ -61,7 +62,7 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             await ending.enter_async_context(app)
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
-        made = create_app(store, one_token(token, caller), config=read())
+        made = create_app(store, one_token(token, caller), Limits(programs=True), read())
         await run(made, host, port, as_json, token, working)
 
 

@@ -73,6 +73,7 @@ def _checked(file: str) -> tuple[Flow | None, Exception | None]:
 
 
 def _as_json(file: str, flow: Flow | None, error: Exception | None) -> dict[str, Any]:
+    problems: list[dict[str, Any]]
     problems = [{"line": line, "what": what} for line, what in error.problems] if isinstance(error, BadFlow) else []
     if error is not None and not problems:
         problems = [{"line": None, "what": str(error)}]

@@ -14,7 +14,6 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_
 from detent.cli.flow_commands import Inputs
 from detent.cli.jobs import WIDE_ENOUGH, lines, state_name
 from detent.errors import BadInput
-from detent.flow.inputs import bound
 from detent.flow_files import read
 from detent.lifecycle import JOB
 from detent.schedule import Rule
@@ -150,14 +149,9 @@ async def _start(store: Store, tenant_id: int, flow: str, pairs: list[str], queu
     """The job that starts a flow; what is wrong with its inputs is said now, not at each tick."""
     if flow.endswith(FILES):
         given_file = read(flow)
-        template = await templates.put(store, tenant_id, given_file.flow, given_file.library)
-        named = template.public_id
-    else:
-        template, named = await templates.find(store, tenant_id, flow), flow
-    definition = templates.flow_of(template)
-    given = templates.given(definition, pairs)
-    bound(definition, given)
-    return service.start_of(tenant_id, named, given, queue)
+        flow = (await templates.put(store, tenant_id, given_file.flow, given_file.library)).public_id
+    definition = templates.flow_of(await templates.find(store, tenant_id, flow))
+    return await service.start_of_template(store, tenant_id, flow, templates.given(definition, pairs), queue)
 
 
 async def _change(change: Any, name: str, tenant: str, db: str | None) -> Schedule:

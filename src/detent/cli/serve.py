@@ -30,6 +30,12 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to
 LOOPBACK = "127.0.0.1"
 
 
+Programs = Annotated[
+    bool,
+    typer.Option("--programs", help="Take flows that say what programs run, from keys with the scope admin."),
+]
+
+
 def serve(
     host: Host = LOOPBACK,
     port: Port = 8321,
@@ -38,6 +44,7 @@ def serve(
     max_in_flight: MaxInFlight = None,
     max_streams: MaxStreams = None,
     max_queued: MaxQueued = None,
+    programs: Programs = False,
     config: File = None,
     db: Db = None,
     log: watch.Log = None,
@@ -56,12 +63,12 @@ def serve(
         "max_queued": max_queued,
     }
     settings = configuration.read(config)
-    limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None})
+    limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None}, programs)
     with watch.observed("detent-server", log):
         asyncio.run(_served(host, port, limits, settings, db, as_json))
 
 
-def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
+def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Limits:
     """What the file says, and on top of it what the command line says."""
     from detent.http.limits import Limits
 
@@ -69,6 +76,7 @@ def _limits(server: ServerSettings, said: dict[str, int]) -> Limits:
         allowance=replace(server.allowance, **said),
         failed_keys_per_minute=server.failed_keys_per_minute,
         row_security=server.row_security,
+        programs=programs,
     )
 
 

@@ -126,7 +126,7 @@ def misfit(wanted: Input, value: object) -> str | None:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
-    dependencies = flow.dependencies
+    earlier, known = graph.Before(flow.dependencies), {step.id for step in flow.steps}
     for place, step in enumerate(flow.steps):
         line = document.line(("steps", place))
         try:
@@ -134,13 +134,12 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
         except Wrong as error:
             yield Problem(line, f"{step.id}: {error}")
             continue
-        earlier = graph.before(dependencies, step.id) if found else set()
         for reference in dict.fromkeys(found):
-            if wrong := _dangling(flow, step, reference, earlier):
+            if wrong := _dangling(flow, step, reference, known, earlier):
                 yield Problem(line, f"{step.id} uses {reference}, {wrong}")
 
 
-def _dangling(flow: Flow, step: Step, reference: Reference, earlier: set[str]) -> str | None:
+def _dangling(flow: Flow, step: Step, reference: Reference, known: set[str], earlier: graph.Before) -> str | None:
     if reference.root == INPUTS:
         name = reference.path[0] if reference.path else None
         return None if name in flow.inputs else "and the flow has no such input"
@@ -148,9 +147,9 @@ def _dangling(flow: Flow, step: Step, reference: Reference, earlier: set[str]) -
         return None if step.for_each else "which there is only in a step with for_each"
     if reference.root == "flow":
         return None if reference.path[:1] in (("id",), ("name",)) else "of which there are only id and name"
-    if reference.root not in {one.id for one in flow.steps}:
+    if reference.root not in known:
         return "and there is no such step"
-    if reference.root not in earlier:
+    if not earlier.comes(reference.root, step.id):
         return f"but does not come after it; add depends_on: [{reference.root}]"
     return (
         None if reference.path else f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"

@@ -19,22 +19,28 @@ MOST_PARTS = 50_000
 DEEPEST = 50
 
 
+Place = int | str
+"""Where something stands: a line of a text, or of what came as data the way there, as in `steps.1.timeout`."""
+
+
 class Problem(NamedTuple):
     """Something wrong, where, and what was expected."""
 
-    line: int
+    line: Place
     what: str
 
 
 class Document(NamedTuple):
-    """Data, and the lines its parts stand on, from 1."""
+    """Data, and the lines its parts stand on, from 1; none where it never was a text."""
 
     source: str
     data: Any
-    lines: dict[Path, int]
+    lines: dict[Path, int] | None
 
-    def line(self, path: Sequence[str | int]) -> int:
+    def line(self, path: Sequence[str | int]) -> Place:
         """The line of what stands there, or else of the nearest part around it."""
+        if self.lines is None:
+            return ".".join(map(str, path))
         place = tuple(path)
         while place and place not in self.lines:
             place = place[:-1]

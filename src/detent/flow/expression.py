@@ -53,7 +53,8 @@ def reference(text: str) -> Reference:
 def references(value: Any) -> Iterator[Reference]:
     """Every reference in a value, however deep."""
     if isinstance(value, str):
-        yield from (reference(match[1]) for match in _REFERENCE.finditer(value) if match[1] is not None)
+        closed = value[: _closed(value)]
+        yield from (reference(match[1]) for match in _REFERENCE.finditer(closed) if match[1] is not None)
     elif isinstance(value, dict):
         for part in value.values():
             yield from references(part)
@@ -83,7 +84,14 @@ def _filled_text(text: str, look: Look) -> Any:
     def written(match: re.Match[str]) -> str:
         return "${" if match[1] is None else as_text(_looked_up(reference(match[1]), look))
 
-    return _REFERENCE.sub(written, text)
+    end = _closed(text)
+    return _REFERENCE.sub(written, text[:end]) + text[end:].replace("$${", "${")
+
+
+def _closed(text: str) -> int:
+    """How far a text may hold references: behind its last brace none is closed, and to look for the end of each that is
+    begun there would take the square of their number."""
+    return text.rfind("}") + 1
 
 
 def as_text(value: Any) -> str:

@@ -87,14 +87,24 @@ async def lasting(request: Request, _: Annotated[Principal, Depends(authenticate
     request.scope["state"]["visit"].stay()
 
 
+def may(caller: Principal, scope: str) -> bool:
+    """Whether a key has a scope; `admin` has all of them."""
+    return scope in caller.scopes or "admin" in caller.scopes
+
+
+def insist(caller: Principal, scope: str) -> None:
+    """A key without the scope is `MissingScope`."""
+    if not may(caller, scope):
+        raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
+
+
 def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
     """The dependency of a route that needs this scope; `admin` has all of them. A route that makes jobs, about so many,
     is refused where too many wait."""
 
     # Async like every dependency here: the framework would send others to a thread.
     async def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
-        if scope not in caller.scopes and "admin" not in caller.scopes:
-            raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
+        insist(caller, scope)
         return caller
 
     async def check_room(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Principal:

@@ -26,7 +26,7 @@ def routes() -> Iterator[Told]:
         for route in router.routes:
             if isinstance(route, APIRoute) and route.include_in_schema:
                 about = (route.endpoint.__doc__ or "").strip()
-                yield Told(min(route.methods or {"GET"}), route.path, _scope(route), about)
+                yield Told(min(route.methods or {"GET"}), route.path_format, _scope(route), about)
 
 
 def _scope(route: APIRoute) -> str | None:

@@ -13,19 +13,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, cast
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from detent.bounds import check_name
-from detent.errors import BadInput
+from detent.errors import BadInput, FlowBusy
 from detent.http.auth import Principal, authenticated
 from detent.http.second_lock import of_tenant
 from detent.store import Store, Transaction
 
+TRIES = 50
+API = "/api"
 REPLAYED = {"Idempotency-Replayed": "true"}
+
+T = TypeVar("T")
 
 Work = Callable[[Store], Awaitable[Any]]
 """What is done, by a store or inside a transaction; it awaits nothing but calls of what it is given."""
@@ -67,13 +72,13 @@ class Once:
         self._store = of_tenant(request.app.state, tenant_id)
         self._tenant_id = tenant_id
         self._given = given
-        self._endpoint = f"{request.method} {request.scope['route'].path}"
+        self._endpoint = f"{request.method} {_address(request.scope['route'].path)}"
         self._parameters = request.path_params
 
     async def __call__(self, asked: Asked, work: Work, status: int = 200, secret: str | None = None) -> Response:
         """The answer: what the work returned as JSON, or what it returned the first time. The field that is secret is
         told this once, and remembered as null."""
-        key = self._key(asked)
+        key = self.key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
         shown: list[str] = []
@@ -90,7 +95,7 @@ class Once:
     async def at_length(self, asked: Asked, work: Work, status: int = 200) -> Response:
         """The same for work of many transactions, which must be harmless to do twice: it is remembered when it has
         ended, and of several who do it at the same time all are told what the first one was."""
-        key = self._key(asked)
+        key = self.key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
         request_hash = fingerprint(self._parameters, asked)
@@ -117,11 +122,19 @@ class Once:
             await transaction.answer(self._tenant_id, self._endpoint, key, response)
             return response, False
 
-        response, replayed = await self._store.atomically(work)
+        response, replayed = await self._surely(work)
         status, text = json.loads(response)
         return status, text, replayed
 
-    def _key(self, asked: Asked) -> str | None:
+    async def _surely(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """A flow that workers moved meanwhile is looked at again, together with the row."""
+        for _ in range(TRIES):
+            with suppress(FlowBusy):
+                return await self._store.atomically(work)
+        raise FlowBusy(tries=TRIES)
+
+    def key(self, asked: Asked) -> str | None:
+        """The key of the request, if it has one."""
         if self._given is not None and asked.request_id not in (None, self._given):
             raise BadInput(what="Idempotency-Key and request_id differ; send one of them")
         key = self._given or asked.request_id
@@ -136,6 +149,9 @@ class _NotYet(Exception):
 
 async def _not_yet(_: Transaction) -> str:
     raise _NotYet
+def _address(path: str) -> str:
+    """Where a route is mounted twice, a request to either is the same."""
+    return path if path.startswith(API) else f"{API}{path}"
 
 
 async def _once(

@@ -1,4 +1,4 @@
-"""What a request may be: how large, how deep, how slow; and how many there may be."""
+"""What a request may be: how large, how deep, how slow, what it may ask for; and how many there may be."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Limits:
     shutdown_seconds: int = 30
     beat_seconds: float = 15.0
     """How often a stream says something, so that those in between see that it lives."""
+    programs: bool = False
+    """Whether flows that say themselves what is run are taken, from those who administer."""
     recheck_seconds: float = 2.0
     """How often a stream looks whether its key is still good. What is known of keys may be as old, and a revoked one
     dies within 5 s."""

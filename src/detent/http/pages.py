@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
@@ -37,14 +38,36 @@ WholeDb = Annotated[Store, Depends(_whole)]
 
 
 def _kept(text: str) -> str:
-    """PostgreSQL keeps no text with a NUL, and asks in vain for one."""
+    """PostgreSQL keeps no text with a NUL, and asks in vain for one; neither keeps half of a character."""
     if "\0" in text:
         raise ValueError("it must not hold a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"it holds half of a character at {error.start}") from None
     return text
 
 
 Text = Annotated[str, AfterValidator(_kept)]
 """Any text that both databases can keep."""
+
+
+def _plain(value: Any) -> Any:
+    """JSON as both databases and every reader can have it: no NUL, no half of a character, no number without end."""
+    if isinstance(value, str):
+        _kept(value)
+    elif isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number of JSON")
+    elif isinstance(value, dict):
+        _plain([*value, *value.values()])
+    elif isinstance(value, list):
+        for part in value:
+            _plain(part)
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_plain)]
+"""An object of whatever JSON."""
 
 After = Annotated[
     str | None, Query(max_length=LONGEST, description="`next` of an earlier answer; without it from the beginning.")

@@ -37,7 +37,7 @@ def document(error: DetentError) -> dict[str, Any]:
     if isinstance(error, errors.InvalidRequest):
         told["errors"] = error.problems
     if isinstance(error, errors.BadFlow):
-        told["errors"] = [{"where": f"{error.source}:{line}", "what": what} for line, what in error.problems]
+        told["errors"] = [{"where": error.where(place), "what": what} for place, what in error.problems[:MOST_TOLD]]
     return told
 
 
@@ -52,6 +52,8 @@ def _detail(error: DetentError) -> str:
         return f"There is no such {error.facts['what']}"
     if isinstance(error, errors.StoreError):
         return "The database does not answer as it should; the server's log says more"
+    if isinstance(error, errors.BadFlow):
+        return f"The flow cannot be, for {len(error.problems)} reason{'s' if len(error.problems) > 1 else ''}"
     return str(error)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent import ids
 from detent.bounds import check_name
@@ -12,6 +12,7 @@ from detent.moments import rfc3339
 from detent.service import flows
 from detent.service.entities import public_id
 from detent.service.jobs import document
+from detent.service.jobs import key_of as job_key
 from detent.store import Store
 from detent.store.approvals import PREFIX, Approval
 
@@ -44,6 +45,29 @@ async def listed(
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} approvals, not {limit}")
     return await store.approvals(tenant_id, job=job, open_only=open_only, limit=limit)
+
+
+class Page(NamedTuple):
+    """Some questions, and the id to go on after if there are more."""
+
+    approvals: list[Approval]
+    next: str | None
+
+
+async def page(
+    store: Store,
+    tenant_id: int,
+    *,
+    job: str | None = None,
+    open_only: bool = True,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """One page of the questions of a tenant, or of one of its jobs, the newest first."""
+    of = None if job is None else job_key(job)
+    start = None if after is None else key_of(after)
+    found = await store.approvals(tenant_id, job=of, open_only=open_only, after=start, limit=limit + 1)
+    return Page(found[:limit], found[limit - 1].public_id if len(found) > limit else None)
 
 
 async def decide(

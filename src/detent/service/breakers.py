@@ -269,6 +269,20 @@ async def find(store: Store, tenant_id: int, name: str) -> BreakerView:
     return found[0]
 
 
+class Page(NamedTuple):
+    """Some breakers, and the name to go on after if there are more."""
+
+    breakers: list[BreakerView]
+    next: str | None
+
+
+async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """One page of the breakers of a tenant, by name."""
+    every = sorted(await store.breakers(tenant_id), key=lambda one: str(one.row["name"]))
+    found = [one for one in every if after is None or one.row["name"] > after]
+    return Page(found[:limit], found[limit - 1].row["name"] if len(found) > limit else None)
+
+
 async def show(store: Store, tenant_id: int, name: str) -> tuple[BreakerView, list[Event]]:
     """A breaker, and the last that happened to it, the oldest first."""
     standing = await find(store, tenant_id, name)

@@ -23,7 +23,7 @@ from detent.service.decisions import decided
 from detent.service.endings import Endings
 from detent.service.entities import actor_name, public_id
 from detent.service.new_jobs import new_job
-from detent.store import Store, Transaction
+from detent.store import NewJob, Store, Transaction
 
 LONGEST_TASK = 10_000
 OWN = ("share", "shares", "task")
@@ -78,20 +78,27 @@ def new_crew(
     actor: str | None = None,
 ) -> NewCrew:
     """A crew whose shares are jobs of this kind; what is not as it must be is `BadInput`, and nothing is kept of it."""
-    _check(task, workers, key, arguments)
-    shares = [
-        new_job(kind, {**arguments, "share": number, "shares": workers, "task": task}, tenant_id)
-        for number in range(workers)
-    ]
+    check(task, workers, key, arguments)
+    shares = [new_job(kind, given, tenant_id) for given in shares_given(arguments, task, workers)]
+    length = None if timeout is None else span_us(timeout)
+    return NewCrew(tenant_id, task, workers, kind.name, work_of(shares, arguments), key, length, actor)
+
+
+def shares_given(arguments: Mapping[str, Any], task: str, workers: int) -> list[dict[str, Any]]:
+    """What each share is called with."""
+    return [{**arguments, "share": number, "shares": workers, "task": task} for number in range(workers)]
+
+
+def work_of(shares: Sequence[NewJob], arguments: Mapping[str, Any]) -> str:
+    """What the shares do, as the row of the crew keeps it."""
     first = shares[0]
     rules = {name: getattr(first, name) for name in ("kind", "queue", "priority", "max_attempts", "on_exhausted")}
     limit_keys = None if first.limit_key is None else [share.limit_key for share in shares]
-    work = json.dumps({**rules, "arguments": dict(arguments), "limit_keys": limit_keys}, allow_nan=False)
-    length = None if timeout is None else span_us(timeout)
-    return NewCrew(tenant_id, task, workers, kind.name, work, key, length, actor)
+    return json.dumps({**rules, "arguments": dict(arguments), "limit_keys": limit_keys}, allow_nan=False)
 
 
-def _check(task: object, workers: object, key: object, arguments: Mapping[str, Any]) -> None:
+def check(task: object, workers: object, key: object, arguments: Mapping[str, Any]) -> None:
+    """What is asked of a crew must be something that one can do."""
     if not isinstance(task, str) or not task.strip() or "\0" in task:
         raise BadInput(what=f"{task!r} is no task; say in words what the crew is to do")
     if len(task) > LONGEST_TASK:
@@ -201,6 +208,28 @@ async def listed(
     return await store.crews(tenant_id, states=states, inside=inside, limit=limit)
 
 
+class Page(NamedTuple):
+    """Some crews, and the id to go on after if there are more."""
+
+    crews: list[Row]
+    next: str | None
+
+
+async def page(
+    store: Store,
+    tenant_id: int,
+    *,
+    states: Sequence[str] | None = None,
+    inside: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """One page of a tenant's crews, the newest first."""
+    start = None if after is None else key_of(after)
+    found = await store.crews(tenant_id, states=states, inside=inside, after=start, limit=limit + 1)
+    return Page(found[:limit], public_id(CREW.name, found[limit - 1]["id"]) if len(found) > limit else None)
+
+
 async def tree(store: Store, tenant_id: int, id: str) -> Tree:
     """A crew with its shares and everything inside it."""
     return await _tree_of(store, await whole(store, await find(store, tenant_id, id)))
@@ -295,6 +324,19 @@ async def set_quotas(store: Store, tenant_id: int, most: Mapping[int, int]) -> N
         await allocate(tx, tenant_id)
 
     await store.atomically(change)
+
+
+def quotas_named(most: Mapping[str, int]) -> dict[int, int]:
+    """Quotas by depths as people write them."""
+    for depth in most:
+        if not (depth.isascii() and depth.isdecimal() and len(depth) < 10):
+            raise BadInput(what=f"{depth!r} is no depth; crews go from 0 to {MAX_DEPTH}")
+    return {int(depth): workers for depth, workers in most.items()}
+
+
+def quotas_as_json(found: Sequence[tuple[int, int, int]]) -> list[dict[str, int]]:
+    """The quota of each depth, and how much of it is in use."""
+    return [{"depth": depth, "quota": most, "in_use": used} for depth, most, used in found]
 
 
 # --- showing

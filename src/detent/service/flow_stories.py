@@ -12,6 +12,7 @@ from detent.lifecycle import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
 from detent.moments import rfc3339
 from detent.service import flows
 from detent.service.approvals import as_json as approval_json
+from detent.service.costs import usd
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.events import as_json as event_json
@@ -32,6 +33,14 @@ class Page(NamedTuple):
     """Some flows, and the id to go on after if there are more."""
 
     flows: list[Row]
+    next: str | None
+
+
+class StepPage(NamedTuple):
+    """Some steps of a flow, what they cost, and the id to go on after if there are more."""
+
+    steps: list[Row]
+    costs: dict[int, int]
     next: str | None
 
 
@@ -88,6 +97,21 @@ async def find(store: Reader, kind: Kind, tenant_id: int, id: str) -> FlowRef:
     return FlowRef(kind, key)
 
 
+async def row_of(store: Reader, ref: FlowRef) -> Row:
+    """A flow as it is now."""
+    (row,) = await store.rows(ref.kind.flow, [ref.id])
+    return row
+
+
+async def history(store: Reader, ref: FlowRef, *, own: bool = False) -> EventFilter:
+    """The events of a flow: its own, or those of everything that works for it, too. One inside another belongs to the
+    outermost."""
+    row = await row_of(store, ref)
+    if own:
+        return EventFilter(row["tenant_id"], ref.kind.flow.name, ref.id)
+    return EventFilter(row["tenant_id"], correlation_id=row["correlation_id"] or ref.public_id)
+
+
 async def find_step(store: Reader, tenant_id: int, named: str) -> Row:
     """A step by its public id, or by its flow and its name, as in `ws_…/lint`."""
     flow, sign, name = named.strip().partition("/")
@@ -98,6 +122,17 @@ async def find_step(store: Reader, tenant_id: int, named: str) -> Row:
     if not rows:
         raise NotFound(what="step", id=repr(named), listing=f"detent steps list {flow}")
     return rows[0]
+
+
+async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
+    """One page of the steps of a flow, in the order of its definition."""
+    rows = in_order(await store.steps(ref.id))
+    keys = [row["id"] for row in rows]
+    last = None if after is None else (ids.key_of(after) or ("", 0))[1]
+    start = keys.index(last) + 1 if last in keys else 0
+    page = rows[start : start + limit]
+    more = public_id(ref.kind.step.name, page[-1]["id"]) if start + limit < len(rows) else None
+    return StepPage(page, await costs(store, ref.kind, page), more)
 
 
 def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | None:
@@ -222,6 +257,22 @@ def step_json(step: Row, cost: int | None = None) -> dict[str, Any]:
         "completed_at": _moment(step["completed_at"]),
         "updated_at": _moment(step["updated_at"]),
     }
+
+
+async def cost_json(store: Reader, ref: FlowRef) -> dict[str, Any]:
+    """What a flow cost, in all and by step."""
+    steps = in_order(await store.steps(ref.id))
+    spent = await costs(store, ref.kind, steps)
+    told = [
+        {"id": public_id(ref.kind.step.name, row["id"]), "name": row["name"], **_money(spent[row["id"]])}
+        for row in steps
+        if row["id"] in spent
+    ]
+    return {"id": ref.public_id, **_money(sum(spent.values())), "steps": told}
+
+
+def _money(micros: int) -> dict[str, Any]:
+    return {"cost_micros": micros, "cost_usd": usd(micros)}
 
 
 def story_json(story: Story) -> dict[str, Any]:

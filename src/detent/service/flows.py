@@ -24,7 +24,7 @@ from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
-from detent.lifecycle import Verb, decide
+from detent.lifecycle import Lifecycle, Verb, decide
 from detent.service import advance, gates, launch, secrecy, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
@@ -96,6 +96,7 @@ async def start_template(
     key: str | None = None,
     hold: bool = False,
     webhook: Mapping[str, Any] | None = None,
+    queue: str | None = None,
     trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
@@ -104,7 +105,8 @@ async def start_template(
     hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
-        return await _launch(tx, template, inputs, actor, key=key, hold=hold, webhook=hook, trace_id=trace)
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
+        return await _launch(tx, template, inputs, actor, **how)
 
     with spans.producing("start", template.name, trace_id):
         trace = spans.carried(trace_id)
@@ -218,8 +220,7 @@ async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Looks at the whole flow once more: what could run and does not begins, and what is over ends."""
 
     async def work(scene: Scene) -> None:
-        if scene.over:
-            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and nothing of it can go on")
+        _insist_unfinished(scene, "resume")
         await advance.restart(scene)
 
     await change(store, ref, actor, work)
@@ -229,8 +230,7 @@ async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
     """Nothing more of it begins; what runs goes on."""
 
     async def work(scene: Scene) -> None:
-        if scene.over:
-            raise BadInput(what=f"{ref.public_id} is {scene.flow['state']}, and cannot be held")
+        _insist_unfinished(scene, "hold")
         await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=await scene.tx.now())
         await advance.withdraw(scene, "its flow is held")
 
@@ -241,6 +241,7 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
     """A held flow goes on."""
 
     async def work(scene: Scene) -> None:
+        _insist_unfinished(scene, "release")
         await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
         scene.flow["held_at"] = None
         await advance.restart(scene)
@@ -280,7 +281,19 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
     await change(store, FlowRef(kind, step["flow_id"]), actor, work)
 
 
-def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
+def _insist_unfinished(scene: Scene, wish: str) -> None:
+    """What is no move, but can be asked only of what has not ended."""
+    if scene.over:
+        raise InvalidTransition(
+            lifecycle=scene.kind.name,
+            id=scene.public_id,
+            from_state=scene.flow["state"],
+            trigger=wish,
+            allowed=scene.kind.flow.allowed_from(scene.flow["state"]),
+        )
+
+
+def _insist(scene: Scene, lifecycle: Lifecycle, row: Row, *verbs: Verb) -> None:
     """One of these must be possible; else it is said what would be."""
     refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
     refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
@@ -290,10 +303,15 @@ def _insist(scene: Scene, lifecycle: Any, row: Row, *verbs: Verb) -> None:
             lifecycle=first.lifecycle,
             id=ids.public(lifecycle.prefix, row["id"]),
             from_state=first.from_state,
-            trigger=first.trigger,
+            trigger=_own_name(lifecycle, verbs[0]),
             allowed=first.allowed,
             because=first.because,
         )
+
+
+def _own_name(lifecycle: Lifecycle, verb: Verb) -> str:
+    """What a lifecycle calls the moves of a verb."""
+    return next((move.trigger for move in lifecycle.moves if move.verb is verb), verb)
 
 
 # --- approvals

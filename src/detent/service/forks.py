@@ -12,12 +12,12 @@ from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import Verb
 from detent.service import advance, launch, secrecy
-from detent.service.definitions import KINDS, shape_of
+from detent.service.definitions import KINDS, shape, shape_of
 from detent.service.flow_scene import Actor, Row, Scene, inputs_of
 from detent.service.flows import FlowRef
 from detent.service.settle import again_if_moved
 from detent.store import Store
-from detent.store.protocol import Transaction
+from detent.store.protocol import Reader, Transaction
 from detent.store.steps import Output
 
 
@@ -37,15 +37,23 @@ async def fork(
         template = await tx.template(old["tenant_id"], old["template_id"])
         if template is None:
             raise BadInput(what=f"the definition of {ref.public_id} is gone, so it cannot be forked")
-        shape = shape_of(template)
-        if from_step not in shape.steps:
-            raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(shape.steps)}")
-        inputs = bound(shape.flow, {**inputs_of(old), **(given or {})})
+        whole = shape_of(template)
+        if from_step not in whole.steps:
+            raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
+        inputs = bound(whole.flow, {**inputs_of(old), **(given or {})})
         key = await launch.launched(tx, template, inputs, actor=actor, hold=True, forked_from=ref.id)
-        await _carry_on(tx, ref, key, shape, from_step, actor)
+        await _carry_on(tx, ref, key, whole, from_step, actor)
         return FlowRef(KINDS["workstream"], key)
 
     return await again_if_moved(store, work)
+
+
+async def kept_answers(store: Reader, ref: FlowRef, from_step: str) -> list[str]:
+    """The approvals that a fork from there would keep as they were given: whoever forks it gives them once more."""
+    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
+    whole = await shape(store, flow["tenant_id"], flow["template_id"])
+    kept = set(whole.steps) - after(whole, from_step) if from_step in whole.steps else set()
+    return [name for name, step in whole.steps.items() if name in kept and step.kind == "approval"]
 
 
 def after(shape: Shape, name: str) -> set[str]:

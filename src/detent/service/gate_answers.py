@@ -7,8 +7,10 @@ from detent.service import flows
 from detent.service.definitions import shape
 from detent.service.flow_scene import Row
 from detent.service.flows import FlowRef
+from detent.service.gates import APPROVED
 from detent.store import Store
 from detent.store.approvals import Approval
+from detent.store.protocol import Reader
 
 
 async def answer(
@@ -18,9 +20,27 @@ async def answer(
     nothing is asked, this is `NothingAsked`."""
     step = await _gate(store, ref, gate)
     if await store.gate(step["tenant_id"], step["id"]) is None:
-        (flow,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
-        raise NothingAsked(id=ref.public_id, state=flow["state"], step=step["name"], step_state=step["state"])
+        raise await _nothing_asked(store, ref, step, decision)
     return await flows.decide_gate(store, step, decision, by, comment)
+
+
+async def asks(store: Reader, step: Row) -> bool:
+    """Whether somebody has to agree at a step: whoever skips it answers in their place."""
+    (flow,) = await store.rows(flows.kind_of(step).flow, [step["flow_id"]], ("tenant_id", "template_id"))
+    named = (await shape(store, flow["tenant_id"], flow["template_id"])).steps.get(step["name"])
+    return named is not None and named.kind == "approval"
+
+
+async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -> NothingAsked:
+    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
+    return NothingAsked(
+        id=ref.public_id,
+        state=flow["state"],
+        step=step["name"],
+        from_state=step["state"],
+        trigger="approve" if decision == APPROVED else "reject",
+        allowed=ref.kind.step.allowed_from(step["state"]),
+    )
 
 
 async def _gate(store: Store, ref: FlowRef, named: str | None) -> Row:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from detent import ids, trace_context
-from detent.bounds import LARGEST_PAYLOAD, check_attempts, check_name, check_priority
+from detent.bounds import LARGEST_PAYLOAD, OWN_KINDS, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
 from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
@@ -91,10 +91,18 @@ async def enqueue(
     for what, text in (("key", key), ("correlation", correlation_id)):
         if text is not None:
             check_name(what, text)
+    check_kind(kind)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
     job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
     job = job._replace(correlation_id=correlation_id, trace_id=trace_context.said(trace_id))
     return (await put(store, [await limits.under_limit(store, job)]))[0]
+
+
+def check_kind(kind: str) -> None:
+    """A kind that anybody may name. Those of our own carry out steps of flows: put in by hand, one would run a step
+    whose turn has not come, or that nobody has approved."""
+    if kind.startswith(OWN_KINDS):
+        raise BadInput(what=f"jobs {kind} carry out the steps of flows, and are made by them alone; start a flow")
 
 
 def new_job(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detent.errors import BelongsToStep, RunAgainBefore
+from detent.bounds import OWN_KINDS
+from detent.errors import BadInput, BelongsToStep, RunAgainBefore
 from detent.lifecycle import JOB, RUN_STEP
 from detent.service.entities import public_id
 from detent.store import JobFilter, NewJob, Store
@@ -29,6 +30,8 @@ async def run_again(
         wanted = JobFilter(row["tenant_id"], redriven_from=(row["id"],))
         for later in await store.jobs(wanted, limit=1, columns=("id",)):
             raise RunAgainBefore(id=public_id(JOB.name, row["id"]), later=public_id(JOB.name, later["id"]))
+    if payload is not None and row["kind"].startswith(OWN_KINDS):
+        raise BadInput(what=f"{public_id(JOB.name, row['id'])} is a {row['kind']}: it is run again as it was, or not")
     edited = row if payload is None else {**row, "payload": payload}
     return (await run_all_again(store, [edited], again=again, actor=actor))[0]
 

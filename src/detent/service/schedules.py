@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent.bounds import check_name
-from detent.errors import BadInput, NotFound
+from detent.errors import BadInput, NotFound, ScheduleThere
+from detent.flow.inputs import bound
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
 from detent.schedule import (
@@ -26,8 +27,8 @@ from detent.schedule import (
     tick_of,
     zone,
 )
-from detent.service import limits, secrecy
-from detent.service.jobs import new_job
+from detent.service import limits, secrecy, templates
+from detent.service.jobs import check_kind, new_job
 from detent.store import EventFilter, NewJob, Store, Transaction
 from detent.store.schedules import Plan, Schedule
 
@@ -67,16 +68,30 @@ async def put(store: Store, declared: Declaration, job: NewJob, by: str) -> None
 
 async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Schedule:
     """As `put`, for an operator: a name that is taken is refused."""
-    job = await limits.under_limit(store, job)
-    async with store.transaction() as transaction:
-        if any(one.name == declared.name for one in await transaction.schedules(job.tenant_id)):
-            raise BadInput(
-                what=f"there is a schedule {declared.name!r} already; see: detent schedules show {declared.name}"
-            )
-        next_at = next_tick(declared.rule, await transaction.now())
-        new = Schedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at)
-        await transaction.put_schedule(new)
-        return await find(transaction, job.tenant_id, declared.name)
+    held = await limits.under_limit(store, job)
+
+    async def put_new(tx: Transaction) -> Schedule:
+        if any(one.name == declared.name for one in await tx.schedules(job.tenant_id)):
+            raise ScheduleThere(name=declared.name)
+        next_at = next_tick(declared.rule, await tx.now())
+        await tx.put_schedule(Schedule.of(declared.name, held, declared.rule, declared.catch_up, by, next_at))
+        return await find(tx, job.tenant_id, declared.name)
+
+    return await store.atomically(put_new)
+
+
+class Page(NamedTuple):
+    """Some schedules, and the name to go on after if there are more."""
+
+    schedules: list[Schedule]
+    next: str | None
+
+
+async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """One page of the schedules of a tenant, by name."""
+    every = sorted(await store.schedules(tenant_id), key=lambda one: one.name)
+    found = [one for one in every if after is None or one.name > after]
+    return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
 
 async def find(store: Store | Transaction, tenant_id: int, name: str) -> Schedule:
@@ -150,6 +165,34 @@ def plan(schedule: Schedule, now: int) -> Plan | None:
 def _complain(name: str, error: str) -> None:
     """Once in a process: the schedule stays due, and is looked at again and again."""
     logger.warning("schedule %s cannot be fired here: %s", name, error)
+
+
+async def wanted(
+    store: Store,
+    tenant_id: int,
+    kind: str | None,
+    payload: Mapping[str, Any],
+    template: str | None,
+    inputs: Mapping[str, Any],
+    queue: str = "default",
+) -> NewJob:
+    """The job of a schedule: one of a kind, or one that starts a flow of a template."""
+    if (kind is None) == (template is None):
+        raise BadInput(what="a schedule starts one of both: say a kind of job, or the template of a flow")
+    if template is not None:
+        return await start_of_template(store, tenant_id, template, inputs, queue)
+    check_kind(kind or "")
+    return new_job(tenant_id, kind or "", json.dumps(dict(payload)), queue=queue)
+
+
+async def start_of_template(
+    store: Store, tenant_id: int, named: str, inputs: Mapping[str, Any], queue: str = "default"
+) -> NewJob:
+    """The job of a schedule that starts a flow of a template; what is wrong with its inputs is said now, not at each
+    tick."""
+    template = await templates.find(store, tenant_id, named)
+    bound(templates.flow_of(template), inputs)
+    return start_of(tenant_id, named, inputs, queue)
 
 
 def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:

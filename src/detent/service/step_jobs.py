@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from detent.bounds import OWN_KINDS
 from detent.breaker import hold_of
 from detent.flow.definition import Step
 from detent.service.agent_moves import CRASHES
 from detent.service.flow_scene import Row, Scene
 from detent.store import NewJob
-
-PREFIX = "detent."
-"""What the kinds of jobs that carry out steps begin with."""
 
 RUN_RETRIES, AGENT_RETRIES = 2, 3
 SPARE_ATTEMPTS = 100
@@ -55,7 +53,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
     if row["job_id"] is not None:
         said["again"] = True
     return NewJob(
-        f"{PREFIX}{step.kind}",
+        f"{OWN_KINDS}{step.kind}",
         json.dumps(said, separators=(",", ":")),
         step.queue or scene.flow["queue"] or "default",
         scene.tenant_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent import ids
 from detent.errors import BadInput, NotFound
@@ -35,6 +35,14 @@ async def find(store: Reader, tenant_id: int, named: str) -> Template:
     return found or newest[0]
 
 
+async def find_of_kind(store: Reader, tenant_id: int, named: str, kind: str) -> Template:
+    """The same; one of another kind of flow is refused."""
+    found = await find(store, tenant_id, named)
+    if found.kind != kind:
+        raise BadInput(what=f"{found.name} is the template of a {found.kind}; start it among {found.kind}s")
+    return found
+
+
 async def listed(
     store: Reader, tenant_id: int, *, name: str | None = None, every: bool = False, limit: int = 100
 ) -> list[Template]:
@@ -42,6 +50,32 @@ async def listed(
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} templates, not {limit}")
     return await store.templates(tenant_id, name=name, newest_only=not every, limit=limit)
+
+
+class Page(NamedTuple):
+    """Some definitions, and the place to go on after if there are more."""
+
+    templates: list[Template]
+    next: str | None
+
+
+async def page(
+    store: Reader,
+    tenant_id: int,
+    *,
+    name: str | None = None,
+    every: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """One page of the definitions of a tenant, by name."""
+    place = None
+    if after is not None:
+        before, _, version = after.rpartition("@")
+        place = before, int(version)
+    found = await store.templates(tenant_id, name=name, newest_only=not every, after=place, limit=limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    return Page(found[:limit], None if last is None else f"{last.name}@{last.version}")
 
 
 def flow_of(template: Template) -> Flow:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from detent import ids
 from detent.address import Allowed, endpoint, shown
@@ -85,12 +85,40 @@ async def listed(
     store: Store, tenant_id: int, *, flow: str | None = None, state: str | None = None, limit: int = 50
 ) -> list[Delivery]:
     """A tenant's messages, the newest first."""
-    if state is not None and state not in STATES:
-        raise BadInput(what=f"{state!r} is no state of a message; there are: {', '.join(STATES)}")
+    _check_state(state)
     if not 1 <= limit <= 10_000:
         raise BadInput(what=f"a limit of {limit} is out of bounds; give 1 to 10000")
     key = None if flow is None else _flow(flow)[1]
     return await store.deliveries(tenant_id, flow=key, state=state, limit=limit)
+
+
+class Page(NamedTuple):
+    """Some messages, and the place to go on after if there are more."""
+
+    deliveries: list[Delivery]
+    next: str | None
+
+
+async def page(
+    store: Store,
+    tenant_id: int,
+    *,
+    flow: str | None = None,
+    state: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """One page of a tenant's messages, the newest first."""
+    _check_state(state)
+    key = None if flow is None else _flow(flow)[1]
+    start = None if after is None else int(after)
+    found = await store.deliveries(tenant_id, flow=key, state=state, after=start, limit=limit + 1)
+    return Page(found[:limit], str(found[limit - 1].id) if len(found) > limit else None)
+
+
+def _check_state(state: str | None) -> None:
+    if state is not None and state not in STATES:
+        raise BadInput(what=f"{state!r} is no state of a message; there are: {', '.join(STATES)}")
 
 
 async def find(store: Store, tenant_id: int, name: str) -> Delivery:

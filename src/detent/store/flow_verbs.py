@@ -47,9 +47,16 @@ class FlowReads(ABC):
         return Template(*found[0]) if found else None
 
     async def templates(
-        self, tenant_id: int, *, name: str | None = None, newest_only: bool = True, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        name: str | None = None,
+        newest_only: bool = True,
+        after: tuple[str, int] | None = None,
+        limit: int = 100,
     ) -> list[Template]:
-        wanted = {"name": name, "newest": int(newest_only), "limit": limit}
+        place = dict(zip(("after_name", "after_version"), after or (None, None), strict=True))
+        wanted = {"name": name, "newest": int(newest_only), **place, "limit": limit}
         return [Template(*row) for row in await self._ask("templates", tenant_id=tenant_id, **wanted)]
 
     async def steps(

@@ -14,9 +14,15 @@ class OutboxReads(FlowReads):
         return Delivery(*found[0]) if found else None
 
     async def deliveries(
-        self, tenant_id: int, *, flow: int | None = None, state: str | None = None, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        flow: int | None = None,
+        state: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[Delivery]:
-        which = {"flow": flow, "state": state, "limit": limit}
+        which = {"flow": flow, "state": state, "after": after, "limit": limit}
         return [Delivery(*row) for row in await self._ask("deliveries", tenant_id=tenant_id, **which)]
 
     async def next_delivery(self) -> int | None:

@@ -208,10 +208,17 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
         return Approval(*rows[0]) if rows else None
 
     async def approvals(
-        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        job: int | None = None,
+        open_only: bool = True,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[Approval]:
         which = "open_approvals" if open_only else "approvals"
-        return [Approval(*row) for row in await self._fetch(which, tenant_id=tenant_id, job_id=job, limit=limit)]
+        found = await self._fetch(which, tenant_id=tenant_id, job_id=job, after=after, limit=limit)
+        return [Approval(*row) for row in found]
 
     async def log_end(self) -> str:
         return str((await self._fetch("log_end"))[0][0])

@@ -200,9 +200,16 @@ class Reader(Protocol):
         ...
 
     async def approvals(
-        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        job: int | None = None,
+        open_only: bool = True,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[Approval]:
-        """A tenant's questions, the newest first: of one job or of all, those that are open or those of any kind."""
+        """A tenant's questions, the newest first: of one job or of all, those that are open or those of any kind; after
+        that key, at most so many."""
         ...
 
     async def template(self, tenant_id: int, id: int) -> Template | None:
@@ -210,9 +217,16 @@ class Reader(Protocol):
         ...
 
     async def templates(
-        self, tenant_id: int, *, name: str | None = None, newest_only: bool = True, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        name: str | None = None,
+        newest_only: bool = True,
+        after: tuple[str, int] | None = None,
+        limit: int = 100,
     ) -> list[Template]:
-        """A tenant's definitions by name, newest version first: of one name or of all, the newest only or every one."""
+        """A tenant's definitions by name, newest version first: of one name or of all, the newest only or every one;
+        after that name and version, at most so many."""
         ...
 
     async def steps(
@@ -320,9 +334,16 @@ class Reader(Protocol):
         ...
 
     async def deliveries(
-        self, tenant_id: int, *, flow: int | None = None, state: str | None = None, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        flow: int | None = None,
+        state: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[Delivery]:
-        """What a tenant's flows tell to the outside, the newest first: of one or of all, in one state or in any."""
+        """What a tenant's flows tell to the outside, the newest first: of one or of all, in one state or in any; after
+        that key, at most so many."""
         ...
 
     async def next_delivery(self) -> int | None:

@@ -151,9 +151,12 @@ class SessionReads:
         rows = self._run("approval", tenant_id=tenant_id, id=id)
         return Approval(*rows[0]) if rows else None
 
-    def approvals(self, tenant_id: int, job: int | None, open_only: bool, limit: int) -> list[Approval]:
+    def approvals(
+        self, tenant_id: int, job: int | None, open_only: bool, after: int | None, limit: int
+    ) -> list[Approval]:
         which = "open_approvals" if open_only else "approvals"
-        return [Approval(*row) for row in self._run(which, tenant_id=tenant_id, job_id=job, limit=limit)]
+        found = self._run(which, tenant_id=tenant_id, job_id=job, after=after, limit=limit)
+        return [Approval(*row) for row in found]
 
     def stale_approvals(self) -> bool:
         return bool(self._run("stale_approvals"))

@@ -179,9 +179,15 @@ class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetRea
         return await self._read(lambda session: session.approval(tenant_id, id))
 
     async def approvals(
-        self, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        job: int | None = None,
+        open_only: bool = True,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[Approval]:
-        return await self._read(lambda session: session.approvals(tenant_id, job, open_only, limit))
+        return await self._read(lambda session: session.approvals(tenant_id, job, open_only, after, limit))
 
     async def log_end(self) -> str:
         return await self._read(lambda session: session.log_end())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from detent import ids, spans
+from detent.bounds import OWN_KINDS
 from detent.errors import BadInput, ChildFailed, LeaseLost
 from detent.job_type import JobType
 from detent.lifecycle import JOB
@@ -19,7 +20,6 @@ from detent.lifecycle.job import SUCCEEDED
 from detent.outcomes import PermanentError
 from detent.service.blobs import whole
 from detent.service.new_jobs import new_job
-from detent.service.step_jobs import PREFIX
 from detent.store import Job, NewJob, Store
 from detent.store.spawned import keys_of
 from detent.store.wakes import ALL_CHILDREN, ANY_CHILD
@@ -149,8 +149,8 @@ def kind_named(kinds: Mapping[str, JobType], job: Spawnable | str) -> JobType:
     """The kind of job a handler names, as a declared job or by its name."""
     if not isinstance(job, str):
         return job.kind
-    if job not in kinds or job.startswith(PREFIX):
-        known = ", ".join(sorted(name for name in kinds if not name.startswith(PREFIX)))
+    if job not in kinds or job.startswith(OWN_KINDS):
+        known = ", ".join(sorted(name for name in kinds if not name.startswith(OWN_KINDS)))
         raise PermanentError(f"there is no job called {job!r} to spawn; this application has: {known}")
     return kinds[job]
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from detent.bounds import OWN_KINDS
 from detent.job_type import JobType
 from detent.outcomes import ValidationError
-from detent.service.step_jobs import PREFIX
 from detent.store import Job
 from detent.worker.breaker_gate import Gate
 from detent.worker.context import Context
@@ -60,7 +60,7 @@ class Executor:
         """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
         if len(self.unknown) < MOST_UNKNOWN:
             self.unknown.add(job.kind)
-        known = ", ".join(sorted(name for name in self._handlers.names if not name.startswith(PREFIX))) or "none"
+        known = ", ".join(sorted(name for name in self._handlers.names if not name.startswith(OWN_KINDS))) or "none"
         return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
 
     async def _of_version(self, newest: JobType, job: Job, context: Context) -> JobType | Release | Raised:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detent import ids
 from detent.agent.conversation import Provider
+from detent.bounds import OWN_KINDS
 from detent.breaker import Breaker
 from detent.budget import micros
 from detent.errors import DetentError
@@ -26,7 +27,7 @@ from detent.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETR
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
-from detent.service.step_jobs import EXECUTED, PREFIX, SPARE_ATTEMPTS, may_be_reviewed, retries_of
+from detent.service.step_jobs import EXECUTED, SPARE_ATTEMPTS, may_be_reviewed, retries_of
 from detent.store import Store
 from detent.target import Target, load, unwrapped
 from detent.worker.agent_turn import Heard
@@ -75,7 +76,7 @@ class StepKinds:
 
     def job_types(self) -> dict[str, JobType]:
         """By name, as the worker looks them up."""
-        names = [f"{PREFIX}{kind}" for kind in EXECUTED]
+        names = [f"{OWN_KINDS}{kind}" for kind in EXECUTED]
         kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
         own: dict[str, Callable[..., Any]] = {AGENT_KIND: self._agent, SHARE: self._share}
         return {**kinds, **{name: JobType.of(work, name=name, on_exhausted="fail") for name, work in own.items()}}

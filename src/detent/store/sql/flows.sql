@@ -19,6 +19,7 @@ SELECT {template_columns} FROM templates WHERE id = :id AND tenant_id = :tenant_
 SELECT {template_columns} FROM templates AS t
 WHERE tenant_id = :tenant_id AND (CAST(:name AS text) IS NULL OR name = :name) AND (CAST(:newest AS {int}) = 0 OR
     version = (SELECT max(version) FROM templates AS n WHERE n.tenant_id = t.tenant_id AND n.name = t.name))
+    AND (CAST(:after_name AS text) IS NULL OR name > :after_name OR (name = :after_name AND version < :after_version))
 ORDER BY name, version DESC LIMIT :limit;
 
 -- name: steps_of_flow

@@ -17,6 +17,7 @@ WHERE entity_id = :entity_id AND seq = :seq AND entity = :entity AND tenant_id =
 -- Messages, the newest first.
 SELECT {outbox_columns} FROM outbox WHERE tenant_id = :tenant_id
     AND (CAST(:flow AS {key}) IS NULL OR entity_id = :flow) AND (CAST(:state AS text) IS NULL OR state = :state)
+    AND (CAST(:after AS {key}) IS NULL OR id < :after)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: next_delivery

@@ -406,13 +406,14 @@ SELECT {approval_columns} FROM approvals WHERE id = :id AND tenant_id = :tenant_
 -- name: approvals
 -- Questions, the newest first: of one job or of all, open or of any kind.
 SELECT {approval_columns} FROM approvals
-WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id) ORDER BY id DESC LIMIT :limit;
+WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
+    AND (CAST(:after AS {key}) IS NULL OR id < :after) ORDER BY id DESC LIMIT :limit;
 
 -- name: open_approvals
 -- The same, of those without a decision.
 SELECT {approval_columns} FROM approvals
 WHERE tenant_id = :tenant_id AND decision IS NULL AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
-ORDER BY id DESC LIMIT :limit;
+    AND (CAST(:after AS {key}) IS NULL OR id < :after) ORDER BY id DESC LIMIT :limit;
 
 -- name: still_held
 -- Whether a claim of a job still holds it; PostgreSQL lets nobody take it away before this is committed.
