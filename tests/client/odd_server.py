@@ -82,11 +82,20 @@ class LosingProxy(socketserver.ThreadingTCPServer):
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.to_lose = self.lost = 0
+        self.refusing = False
+        self.passed_on = b""
+        self.open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), _Connection)
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def cut(self) -> None:
+        """Ends all connections there are."""
+        for one in list(self.open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
     def loses(self) -> bool:
         lost = self.to_lose > 0
@@ -100,14 +109,19 @@ class _Connection(socketserver.BaseRequestHandler):
     request: socket.socket
 
     def handle(self) -> None:
+        if self.server.refusing:
+            return
+        self.server.open.add(self.request)
         with socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream:
             threading.Thread(target=self._pass_on, args=(upstream,), daemon=True).start()
             with contextlib.suppress(OSError):
                 while (said := upstream.recv(1 << 16)) and not self.server.loses():
                     self.request.sendall(said)
+                    self.server.passed_on += said
             for end in (self.request, upstream):
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
+        self.server.open.discard(self.request)
 
     def _pass_on(self, upstream: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ from uuid import uuid4
 from detent.client.credentials import server_address, server_key
 from detent.client.patience import Patience, asked_seconds, passes
 from detent.client.problems import MEDIA_TYPE, error_of
+from detent.client.stream import followed
 from detent.errors import BadInput, DetentError, MissingExtra, NoAnswer, StrangeAnswer
 from detent.provider.key import Key
 
@@ -37,7 +38,7 @@ Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 """What is none is not asked for; several values are several times the same name."""
 
 MOST_BYTES = 64 << 20
-JSON = "application/json"
+JSON, EVENT_STREAM = "application/json", "text/event-stream"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
@@ -100,7 +101,7 @@ class Wire:
         self.patience = patience or Patience()
         self._key = server_key(key, key_file)
         self._most_bytes = most_bytes
-        self._dice = dice
+        self.dice = dice
         self._opened: httpx2.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -155,19 +156,36 @@ class Wire:
         )
         return self._document(asked, await self._answered(asked), answer)
 
+    async def pages(self, item: type[T], field: str, path: str, query: Query | None = None) -> AsyncGenerator[T, None]:
+        """The items of a list, page after page."""
+        asked = dict(query or {})
+        while True:
+            page = await self.get(dict[str, Any], path, asked)
+            for one in page[field]:
+                yield one
+            if page["next"] is None:
+                return
+            asked["after"] = page["next"]
+
+    def follow(
+        self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
+    ) -> AsyncGenerator[T, None]:
+        """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
+        return followed(self, path, query, after)
+
     @asynccontextmanager
     async def listening(
         self, path: str, query: Query | None = None, headers: Mapping[str, str] | None = None, *, silence: float
     ) -> AsyncIterator[httpx2.Response]:
         """An answer that goes on, for as long as the block lasts; one that says nothing for `silence` seconds is over.
-        It is asked for once: whoever listens knows best where to go on."""
-        asked = Asked(
-            "GET", path, _given(query), {"Accept": "text/event-stream", **(headers or {})}, None, silence, True
-        )
+        It is asked for once: whoever listens knows where to go on."""
+        asked = Asked("GET", path, _given(query), {"Accept": EVENT_STREAM, **(headers or {})}, None, silence, True)
         try:
             async with self._sent(asked) as response:
                 if response.status_code != 200:
                     self._raise(asked, await self._whole(asked, response))
+                if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
+                    raise self._strange(asked, "what is no stream of events")
                 yield response
         except httpx2.TransportError as error:
             raise self._no_answer(asked, error) from error
@@ -221,10 +239,10 @@ class Wire:
         if not asked.repeatable:
             return None
         if isinstance(outcome, NoAnswer):
-            return self.patience.pause(tried, self._dice)
+            return self.patience.pause(tried, self.dice)
         if not passes(outcome.status, (outcome.problem() or {}).get("type")):
             return None
-        return self.patience.pause(tried, self._dice, asked_seconds(outcome.headers))
+        return self.patience.pause(tried, self.dice, asked_seconds(outcome.headers))
 
     def _http(self) -> httpx2.AsyncClient:
         """Redirects are not followed, as they would carry the key elsewhere. What is packed may be of any size."""
