@@ -125,7 +125,7 @@ async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIte
     """Until the client leaves, the server ends or the key is no longer good."""
     state, clock = request.app.state, asyncio.get_running_loop().time
     # Who is cut off before the first event comes back to where it was, too.
-    yield f"id: {sealed(LIST, after)}\nretry: {RECONNECT_MS}\n\n"
+    yield f"retry: {RECONNECT_MS}\nid: {sealed(LIST, after)}\n\n"
     following = state.broadcast.follow(wanted, after)
     stopping = asyncio.ensure_future(state.stopping.wait())
     coming: asyncio.Future[Event] = asyncio.ensure_future(anext(following))
