@@ -203,7 +203,7 @@ async def enqueue(asked: NewJob, caller: Writes, does: Does, trace: Trace) -> Re
     """Puts a job into a queue."""
 
     async def work(store: Store) -> dict[str, Any]:
-        before = await store.now()
+        before = 0 if asked.key is None else await store.now()  # without one it is a new job
         key = await service.enqueue(
             store,
             caller.tenant_id,
