@@ -53,7 +53,7 @@ docs: $(STAMP)/dev ## write the generated pages
 lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)
 	@$(COMPILE) requirements/lock.in -o requirements/lock.txt
 	@$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
-	@$(COMPILE) pyproject.toml --extra postgres --extra anthropic --extra openai --extra server --extra otel requirements/build.in requirements/dev.in \
+	@$(COMPILE) pyproject.toml --extra postgres --extra anthropic --extra openai --extra server --extra client --extra otel requirements/build.in requirements/dev.in \
 		-c requirements/run.txt -o requirements/dev.txt
 	@$(MAKE) lock-is-portable
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import history, lifecycle, limits, memory, pruning, run
 from bench.flows.comparison import OF_FLOWS
+from bench.http import comparison as http
 from bench.peers.comparison import OF_JOBS, Comparison, compare
 from bench.peers.measurement import Effort
 from bench.workflows.comparison import OF_WORKFLOWS
@@ -43,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[argparse.Namespace], bool]] = {
     "pruning": plain(pruning.measure),
     "limits": plain(limits.measure),
     "run": plain(run.measure),
+    "http": plain(http.measure),
 }
 
 

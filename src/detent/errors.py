@@ -425,6 +425,21 @@ class InternalError(DetentError):
     """Something went wrong that should not have; the server's log has it under this request's id"""
 
 
+# --- asking a server ----------------------------------------------------------------------------------------
+
+
+class NoAnswer(DetentError):
+    """No answer from {server} to {asked}: {detail}{unsure}"""
+
+    status = 503
+
+
+class StrangeAnswer(DetentError):
+    """{server} answered {asked} with {found}, as no Detent server does; check its address, and what stands before it"""
+
+    status = 502
+
+
 # --- asking models -------------------------------------------------------------------------------------------
 
 

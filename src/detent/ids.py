@@ -14,6 +14,7 @@ EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z
 COUNTER_BITS = 22
 _COUNTER_MASK = (1 << COUNTER_BITS) - 1
 _WORD = (1 << 64) - 1
+_NODE = (1 << 48) - 1
 
 
 def first_key_of(ms: int) -> int:
@@ -31,7 +32,9 @@ def public(prefix: str, key: int) -> str:
     counter = key & _COUNTER_MASK
     high = (ms << 16) | 0x7000 | (counter >> 10)
     low = (0b10 << 62) | ((counter & 0x3FF) << 52) | _checksum(key)
-    return f"{prefix}_{UUID(int=(high << 64) | low)}"
+    if not 0 <= high <= _WORD:
+        raise ValueError(f"{key} is no key")
+    return f"{prefix}_{high >> 32:08x}-{high >> 16 & 0xFFFF:04x}-{high & 0xFFFF:04x}-{low >> 48:04x}-{low & _NODE:012x}"
 
 
 def key_of(text: str) -> tuple[str, int] | None:

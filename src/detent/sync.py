@@ -12,14 +12,13 @@ import atexit
 import concurrent.futures.thread  # noqa: F401 - before `_end` is registered: what comes later ends earlier
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detent.errors import BadInput
+from detent.lane import PATIENCE_SECONDS, Lane
 
 if TYPE_CHECKING:
     from detent.app import DeclaredJob, Detent, Handle
@@ -33,54 +32,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 5.0
 
-
-class Lane:
-    """An event loop on a thread of its own, and an application whose store is opened on it."""
+class AppLane(Lane):
+    """A lane, and an application whose store is opened on it."""
 
     def __init__(self, app: Detent) -> None:
         self.app = app
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="detent-sync", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What came of it; what it raised is raised here."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()  # whoever was interrupted while waiting; else it is done already
-
-    def close(self) -> None:
-        """A server that does not answer any more is not waited for."""
-        self.run(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._wait_for_the_end_of_the_thread()
-
-    def _wait_for_the_end_of_the_thread(self) -> None:
-        """Python's join returns a moment before the thread is gone: a fork in that moment would copy the locks that it
-        still holds, OpenSSL's among them, into a child where nobody will ever release them."""
-        task, deadline = Path(f"/proc/self/task/{self._thread.native_id}"), time.monotonic() + PATIENCE_SECONDS
-        while task.exists() and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        super().__init__("detent-sync")
 
     async def _end(self) -> None:
+        """A server that does not answer any more is not waited for."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.app.close()
         except TimeoutError:
             pass
-        await self._loop.shutdown_default_executor()
+        await super()._end()
 
 
 class SyncTransaction:
     """A transaction for your rows and your jobs; it begins and ends with its block."""
 
-    def __init__(self, lane: Lane, lent: Transaction) -> None:
+    def __init__(self, lane: AppLane, lent: Transaction) -> None:
         self._lane = lane
         self._lent = lent
         self.over = False
@@ -136,7 +109,7 @@ class Sync:
 
     def __init__(self, app: Detent) -> None:
         self._app = app
-        self._lane: Lane | None = None
+        self._lane: AppLane | None = None
         self._calls = self._closing = 0
         self._torn = False
         self._gate = threading.Condition()
@@ -237,7 +210,7 @@ class Sync:
         return given.lent
 
     @contextmanager
-    def _entered(self, *, inside: bool = False) -> Iterator[Lane]:
+    def _entered(self, *, inside: bool = False) -> Iterator[AppLane]:
         """Whoever wants to close it goes first; except before what a transaction still needs to come to its end."""
         with self._gate:
             self._gate.wait_for(lambda: inside or not self._closing)
@@ -250,13 +223,13 @@ class Sync:
                 self._calls -= 1
                 self._gate.notify_all()
 
-    def _opened(self) -> Lane:
+    def _opened(self) -> AppLane:
         if self._torn:
             raise BadInput(what="this process was forked in the middle of app.sync.transaction(); fork outside of it")
         twin = self._app.twin()
         _DOORS.add(self)
         _watch()
-        return Lane(twin)
+        return AppLane(twin)
 
     def _close(self, patience: float | None) -> None:
         with self._gate:

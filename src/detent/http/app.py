@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from detent import __version__
 from detent.config import Config
@@ -58,16 +59,7 @@ def create_app(
         finally:
             await app.state.broadcast.close()
 
-    # /docs is a page of our own: the framework's would fetch scripts from elsewhere.
-    app = FastAPI(
-        title="Detent",
-        version=__version__,
-        description=ABOUT,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        telemetry=NO_TELEMETRY,
-    )
+    app = _routed(lifespan=lifespan)
     app.state.store = store
     app.state.authenticate = authenticate
     app.state.config = config or Config()
@@ -76,11 +68,41 @@ def create_app(
     app.state.guesses = Guesses(limits.failed_keys_per_minute)
     app.state.room = Room(store.waiting_jobs)
     problems.install(app)
-    for router in ROUTERS:
-        app.include_router(router)
     app.add_middleware(Door, limits=limits)
     app.openapi = lambda: document(app)  # type: ignore[method-assign] # the framework's documented way
     return app
+
+
+def _routed(**more: Any) -> FastAPI:
+    """Every route. /docs is a page of our own: the framework's would fetch scripts from elsewhere."""
+    app = FastAPI(
+        title="Detent",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=operation_id,
+        telemetry=NO_TELEMETRY,
+        **more,
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    return app
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of an operation, by which the client has it: its tag and its function."""
+    tag = str((route.tags or ["server"])[0]).replace(" ", "_").replace("-", "_")
+    return f"{tag}_{NAMES.get(route.name, route.name)}"
+
+
+NAMES = {"listing": "list"}
+"""Functions that could not be called what they do."""
+
+
+def described() -> dict[str, Any]:
+    """The OpenAPI document, without a server."""
+    return document(_routed())
 
 
 def document(app: FastAPI) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from math import isfinite
 from typing import Annotated, Any
 
@@ -95,7 +96,12 @@ JSON = "application/json"
 
 def only(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """What a model shows of something, and nothing else of it."""
-    return {name: values[name] for name in model.model_fields}
+    return {name: values[name] for name in _names(model)}
+
+
+@cache
+def _names(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(model.model_fields)
 
 
 class Problem(BaseModel):

@@ -42,7 +42,7 @@ def hidden(text: str) -> str:
 def from_environment(provider: str, environ: Mapping[str, str]) -> Key | None:
     """The key of a provider, if there is one."""
     value = environ.get(VARIABLES[provider], "").strip()
-    return _checked(provider, value, VARIABLES[provider]) if value else None
+    return checked(provider, value, VARIABLES[provider]) if value else None
 
 
 def from_file(provider: str, path: Path) -> Key:
@@ -55,10 +55,10 @@ def from_file(provider: str, path: Path) -> Key:
         raise NoKey(provider=provider, what=f"{path} cannot be read: {error.strerror or error}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise NoKey(provider=provider, what=f"{path} is open to others, and so is not used; run: chmod 600 {path}")
-    return _checked(provider, text.decode("ascii", "replace").strip(), str(path))
+    return checked(provider, text.decode("ascii", "replace").strip(), str(path))
 
 
-def _checked(provider: str, value: str, where: str) -> Key:
+def checked(provider: str, value: str, where: str) -> Key:
     """What goes into a header is one line of plain signs."""
     if not re.fullmatch(r"[!-~]{1,4096}", value):
         raise NoKey(provider=provider, what=f"{where} does not hold one: a key is one line without blanks")

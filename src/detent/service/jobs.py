@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -265,26 +266,12 @@ def arguments(text: str) -> str:
 
 def as_json(row: Row) -> Row:
     """A job with the names it has inside, its values as they are read outside."""
-    shown = {name: _outside(name, value) for name, value in row.items()}
-    return {**shown, "status": row["state"]}
-
-
-def _outside(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name in ("id", "redriven_from", "parent_id"):
-        return public_id(JOB.name, value)
-    if name == "crew_id":
-        return public_id("crew", value)
-    if name == "owner":
-        return public_id("worker", value)
-    if name == "actor":
-        return actor_name(value)
-    if name == "trace_id":
-        return trace_context.trace_id(value)
-    if name in _TIMES:
-        return rfc3339(value)
-    return document(value) if name in _DOCUMENTS else value
+    shown = dict(row)
+    for name, outside in _OUTSIDE:
+        if (value := row.get(name)) is not None:
+            shown[name] = outside(value)
+    shown["status"] = row["state"]
+    return shown
 
 
 def waits_for(row: Row) -> str | None:
@@ -298,6 +285,22 @@ def document(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _public(entity: str) -> Callable[[int], str]:
+    return lambda key: public_id(entity, key)
+
+
+_OUTSIDE: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    *((name, _public(JOB.name)) for name in ("id", "redriven_from", "parent_id")),
+    ("crew_id", _public("crew")),
+    ("owner", _public("worker")),
+    ("actor", actor_name),
+    ("trace_id", trace_context.trace_id),
+    *((name, rfc3339) for name in _TIMES),
+    *((name, document) for name in _DOCUMENTS),
+)
+"""What is read otherwise outside than inside, and how."""
 
 
 def _unknown(id: str) -> NotFound:

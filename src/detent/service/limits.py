@@ -47,17 +47,18 @@ async def limit_queue(store: Store, name: str, throttle: Throttle | None) -> Non
     await declare(store, [rule("queue", name, throttle)])
 
 
-async def key_of(store: Store, kind: str, arguments: dict[str, Any]) -> str | None:
-    """What a job of this kind is counted by, going by what its workers have declared; none if it has no limit."""
+async def key_of(store: Store, kind: str, arguments: str) -> str | None:
+    """What a job of this kind is counted by, going by what its workers have declared; none if it has no limit. Its
+    arguments, as JSON, are looked at only then."""
     for one in await store.limit_rules():
         if (one.what, one.name) == ("job", kind):
-            return Throttle(one.most, one.rate, one.window_us, one.per).key(kind, arguments)
+            return Throttle(one.most, one.rate, one.window_us, one.per).key(kind, json.loads(arguments))
     return None
 
 
 async def under_limit(store: Store, job: NewJob) -> NewJob:
     """A job whose kind is known by name only, held back by the limit that its workers have declared, if they have."""
-    key = await key_of(store, job.kind, json.loads(job.payload))
+    key = await key_of(store, job.kind, job.payload)
     return job if key is None else job._replace(limit_key=key, held_by=HELD_BY_LIMIT)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +22,7 @@ from detent.store.schedules import Planner
 from detent.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from detent.store.sqlite_file import MEMORY, connect, explained
 from detent.store.sqlite_migrate import applied, migrate_file
+from detent.store.sqlite_readers import Readers
 from detent.store.sqlite_session import Session
 from detent.store.sqlite_verbs import SqliteReads, SqliteVerbs
 from detent.store.sqlite_writer import Unit, Writer, tell
@@ -33,8 +32,6 @@ from detent.store.url import DatabaseUrl
 
 T = TypeVar("T")
 
-READERS = 4
-READER_CACHE_KB = 2048  # a reader looks rows up or passes over all of them; neither gains from more
 IDLE_TRANSACTION_SECONDS = 60.0
 WHY_NOT_STDLIB = "closing a file through a second SQLite library drops the locks of the first"
 
@@ -49,9 +46,7 @@ class SqliteStore(SqliteVerbs):
         self._catalogue = Catalogue(SQLITE)
         self.tally = tally
         self._writer = Writer(db, url.path, self._catalogue, clock, tally)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="detent-sqlite-reader")
-        self._of_thread = threading.local()
-        self._connections: list[apsw.Connection] = []
+        self._readers = Readers(url.path, self._session_on)
         self._closed = False
         self._turn = Turn()
         self._bell = MemoryBell() if url.path == MEMORY else SocketBell(url.path)
@@ -78,9 +73,7 @@ class SqliteStore(SqliteVerbs):
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._readers.shutdown()
-        for connection in self._connections:
-            connection.close()
+        self._readers.close()
         self._writer.close()
 
     def transaction(self, tenant_id: int | None = None) -> SqliteTransaction:
@@ -121,7 +114,7 @@ class SqliteStore(SqliteVerbs):
             async with self.transaction() as transaction:
                 yield transaction
             return
-        connection = await asyncio.to_thread(self._new_reader)
+        connection = await asyncio.to_thread(self._readers.connection)
         try:
             with explained(self._path):
                 connection.execute("BEGIN")
@@ -173,21 +166,7 @@ class SqliteStore(SqliteVerbs):
     async def _read(self, work: Callable[[Session], T]) -> T:
         if self._path == MEMORY:
             return await self._write(work)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._read_on_thread, work)
-
-    def _read_on_thread(self, work: Callable[[Session], T]) -> T:
-        if not hasattr(self._of_thread, "connection"):
-            self._of_thread.connection = self._new_reader()
-            self._connections.append(self._of_thread.connection)
-        with explained(self._path):
-            return work(self._session_on(self._of_thread.connection))
-
-    def _new_reader(self) -> apsw.Connection:
-        connection = connect(self._path, create=False)
-        connection.pragma("query_only", True)
-        connection.pragma("cache_size", -READER_CACHE_KB)
-        return connection
+        return await self._readers.run(work)
 
     def _session_on(self, connection: apsw.Connection) -> Session:
         session = Session(connection, self._catalogue, self.tally)

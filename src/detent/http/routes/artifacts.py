@@ -24,8 +24,8 @@ ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME
     response_class=Response,
     responses={200: {"content": {BYTES: {}}}, **fails(errors.NotFound)},
 )
-async def content(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
+async def artifact(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
     """The content of one artifact, as it was kept; to be saved, not to be shown by a browser."""
-    artifact, kept = await service.content(store, caller.tenant_id, id, name)
+    found, kept = await service.content(store, caller.tenant_id, id, name)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
-    return Response(kept, 200, {**headers, "Content-Type": artifact.media_type, "ETag": f'"{artifact.hash}"'})
+    return Response(kept, 200, {**headers, "Content-Type": found.media_type, "ETag": f'"{found.hash}"'})

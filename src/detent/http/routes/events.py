@@ -27,6 +27,7 @@ router = APIRouter(prefix="/api/events", tags=["events"])
 
 LIST = "events"
 RECONNECT_MS = 1_000
+TOLD = {"$ref": "#/components/schemas/Moved"}
 
 logger = logging.getLogger("detent.http")
 
@@ -64,6 +65,10 @@ Moment = Annotated[
     str | None, Query(max_length=100, description="A time (2026-11-15T17:10:20Z), or how long ago (10m).")
 ]
 
+Place = Annotated[
+    str | None, Query(max_length=LONGEST, description="The `cursor` of an event; without it from now on.")
+]
+
 
 @router.get("", response_model=Events, responses=fails(errors.BadCursor, errors.NotFound))
 async def listing(
@@ -91,7 +96,10 @@ async def listing(
     "/stream",
     response_class=StreamingResponse,
     dependencies=[Depends(lasting)],
-    responses={200: {"content": {"text/event-stream": {}}}, **fails(errors.BadCursor, errors.NotFound)},
+    responses={
+        200: {"content": {"text/event-stream": {"itemSchema": TOLD}}},
+        **fails(errors.BadCursor, errors.NotFound),
+    },
 )
 async def stream(
     request: Request,
@@ -101,7 +109,7 @@ async def stream(
     id: Name = None,
     type: Name = None,
     correlation_id: Name = None,
-    after: After = None,
+    after: Place = None,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=LONGEST)] = None,
 ) -> Response:
     """Events as they are committed, as server-sent events: after `Last-Event-ID` or `after`, else from now on. Whoever
@@ -118,7 +126,8 @@ async def stream(
 async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIterator[str]:
     """Until the client leaves, the server ends or the key is no longer good."""
     state, clock = request.app.state, asyncio.get_running_loop().time
-    yield f"retry: {RECONNECT_MS}\n\n"
+    # Who is cut off before the first event comes back to where it was, too.
+    yield f"retry: {RECONNECT_MS}\nid: {sealed(LIST, after)}\n\n"
     following = state.broadcast.follow(wanted, after)
     stopping = asyncio.ensure_future(state.stopping.wait())
     coming: asyncio.Future[Event] = asyncio.ensure_future(anext(following))

@@ -201,7 +201,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
     """Puts a job into a queue."""
 
     async def work(store: Store) -> dict[str, Any]:
-        before = await store.now()
+        before = 0 if asked.key is None else await store.now()  # without one it is a new job
         key = await service.enqueue(
             store,
             caller.tenant_id,

@@ -36,7 +36,7 @@ class Why(BaseModel):
 
 
 @router.get("/{id}", response_model=Why, responses=fails(errors.NotFound))
-async def why(id: str, caller: Reads, store: Db) -> Response:
+async def explain(id: str, caller: Reads, store: Db) -> Response:
     """Why a job, crew, step, run or workstream is where it is."""
     told = await whys.explained(store, caller.tenant_id, id)
     state = told.row["state"]

@@ -1,0 +1,1 @@
+"""`detent serve` beside bare FastAPI routes that issue the same SQL without the product; and many streams."""

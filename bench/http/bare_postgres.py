@@ -1,0 +1,87 @@
+"""The bare server's PostgreSQL: a pool of connections, each statement on one of them."""
+
+import json
+import time
+from typing import Any
+
+import asyncpg
+
+from bench.floor_postgres import ENQUEUE, PAGE, SETTINGS, TAKE_PAGES
+from bench.http.bare import EVENT, LISTED, TENANT, NewJob, Row
+
+LIMIT_RULES = "SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name"
+JOB = "SELECT * FROM jobs WHERE id = ANY($1::bigint[])"
+PAGE_OF_JOBS = f"SELECT {LISTED} FROM jobs WHERE tenant_id = $1 ORDER BY id DESC LIMIT $2"
+EVENTS = (
+    f"SELECT {EVENT}, tx FROM events WHERE tenant_id = $1 AND entity = $2 AND entity_id = $3 "
+    "ORDER BY tx DESC, id DESC LIMIT $4"
+)
+LATER = "SELECT id FROM jobs WHERE tenant_id = $1 AND redriven_from IN ($2) ORDER BY id ASC LIMIT $3"
+ARTIFACTS = (
+    "SELECT name, media_type, size, hash, epoch, created_at FROM artifacts "
+    "WHERE tenant_id = $1 AND job_id = $2 ORDER BY name"
+)
+CHECKPOINTS = (
+    "SELECT name, result, hash, code, version, epoch, created_at, changed_at FROM checkpoints "
+    "WHERE tenant_id = $1 AND job_id = $2 ORDER BY created_at, name"
+)
+TELEMETRY = (
+    "SELECT kind, ts, payload FROM telemetry "
+    "WHERE entity_id = $1 AND entity = $2 AND tenant_id = $3 ORDER BY ts DESC LIMIT $4"
+)
+
+CONNECTIONS = 10
+
+
+class Postgres:
+    """A pool of as many connections as the product's."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._offsets: list[int] = []
+
+    async def open(self) -> None:
+        self._pool = await asyncpg.create_pool(
+            self._url, min_size=1, max_size=CONNECTIONS, server_settings=SETTINGS, reset=nothing
+        )
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def enqueue(self, job: NewJob) -> Row:
+        values = (job.kind, job.queue, TENANT, job.priority, None, 0, job.max_attempts, "dead_letter", job.key)
+        async with self._pool.acquire() as connection:
+            await rows(connection, LIMIT_RULES)
+            key = await self._key(connection)
+            await rows(connection, ENQUEUE, *values, *[None] * 13, [key], [json.dumps(job.payload)])
+            return (await rows(connection, JOB, [key]))[0]
+
+    async def listed(self, limit: int) -> list[Row]:
+        async with self._pool.acquire() as connection:
+            return await rows(connection, PAGE_OF_JOBS, TENANT, limit)
+
+    async def story(self, key: int) -> tuple[Row, list[Row], list[Row], list[Row], list[Row], list[Row]]:
+        async with self._pool.acquire() as connection:
+            return (
+                (await rows(connection, JOB, [key]))[0],
+                await rows(connection, EVENTS, TENANT, "job", key, 1000),
+                await rows(connection, LATER, TENANT, key, 100),
+                await rows(connection, ARTIFACTS, TENANT, key),
+                await rows(connection, CHECKPOINTS, TENANT, key),
+                await rows(connection, TELEMETRY, key, "job", TENANT, 100),
+            )
+
+    async def _key(self, connection: asyncpg.Connection) -> int:
+        """A page of keys at a time, as the product takes them."""
+        if not self._offsets:
+            page = (await rows(connection, TAKE_PAGES, 1))[0]["nextval"]
+            self._offsets += [page * PAGE + place for place in range(PAGE)]
+        return ((time.time_ns() // 1_000_000 - 1_704_067_200_000) << 22) + self._offsets.pop()
+
+
+async def rows(connection: asyncpg.Connection, sql: str, *values: Any) -> list[Row]:
+    return [dict(row) for row in await connection.fetch(sql, *values)]
+
+
+async def nothing(connection: asyncpg.Connection) -> None:
+    """Its usual reset between two uses is a trip to the server, which the product does without."""
