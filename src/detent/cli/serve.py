@@ -24,7 +24,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
-    """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
+    """Serve the HTTP API until stopped, and look after leases, schedules and flows meanwhile, so that workers need no
+    database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
     from_extra()
     asyncio.run(_served(host, port, db, as_json))
 
@@ -32,8 +33,9 @@ def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: scre
 async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
+    from detent.worker.housekeeping import keeping_house
 
-    async with opened(db) as store:
+    async with opened(db) as store, keeping_house(store):
         await run(create_app(store, kept_keys(store)), host, port, as_json)
 
 

@@ -11,6 +11,9 @@ from detent.store.records import Standing
 How = Literal["drain", "soft", "hard"]
 Jobs = Literal["release", "cancel"]
 
+DRAINED = "drained"
+"""Why a worker ended that was asked to finish what it had begun."""
+
 
 class Order(NamedTuple):
     """`drain`: finish what has begun, however long it takes. `soft`: the same within its grace, then hard. `hard`: at

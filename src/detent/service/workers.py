@@ -1,4 +1,4 @@
-"""Workers as operators and supervisors handle them: see them, pause, resume, drain and terminate them.
+"""Workers as operators and supervisors handle them: make, see, start, pause, resume, drain and terminate them.
 
 Every command is one transaction: the move with its event, what is asked of the worker's process, and, where the caller
 named a request id, the answer that a repeated request gets. The process itself hears of it by looking at its own row.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from detent import ids
-from detent.bounds import check_name
+from detent.bounds import LARGEST_INT, check_name
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.lifecycle.job import ASSIGNED, RUNNING
-from detent.lifecycle.worker import TERMINATED
+from detent.lifecycle.worker import IDLE, TERMINATED
 from detent.moments import rfc3339
 from detent.service import settle
 from detent.service.decisions import decided
 from detent.service.entities import actor_name, public_id
-from detent.service.orders import Order
+from detent.service.orders import DRAINED, Order
 from detent.store import Event, EventFilter, JobFilter, Reader, Store, Transaction
 from detent.store.records import WorkerFilter
 from detent.store.worker_list import ALIVE
@@ -30,6 +31,9 @@ from detent.store.worker_list import ALIVE
 MOST_AT_ONCE = 10_000
 TRIES = 5
 SUPERVISOR_TIMEOUT = "supervisor_timeout"
+USUAL_WORKSPACE = "default"
+LARGEST_METADATA = 16 << 10
+MOST_SERVED = 1_000
 
 _HELD = (ASSIGNED.name, RUNNING.name)
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "seen_at")
@@ -65,6 +69,58 @@ class Wish(NamedTuple):
 
 
 NOBODY = Wish()
+
+
+class NewWorker(NamedTuple):
+    """A worker that is to be, before any process is it: what it will serve, and what is worth knowing of it."""
+
+    name: str | None = None
+    workspace_id: str = USUAL_WORKSPACE
+    queues: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    concurrency: int | None = None
+    version: str = ""
+    metadata: Mapping[str, Any] | None = None
+
+
+# --- making
+
+
+async def create(store: Store, tenant_id: int, new: NewWorker, wish: Wish = NOBODY) -> Row:
+    """A new worker, IDLE. Until a process that is it has said its first word, it has no heartbeat to miss."""
+    _check(wish)
+    metadata, incarnation = _checked(new), secrets.token_hex(8)
+    serves = {"queues": list(new.queues), "kinds": sorted(new.kinds), "concurrency": new.concurrency}
+    key = await store.create(
+        WORKER,
+        tenant_id=tenant_id,
+        actor=wish.actor,
+        reason=wish.reason,
+        name=new.name or f"worker-{incarnation}",
+        incarnation=incarnation,
+        workspace_id=new.workspace_id,
+        serves=json.dumps({**serves, "version": new.version}),
+        metadata=metadata,
+    )
+    return await find(store, tenant_id, public_id(WORKER.name, key))
+
+
+def _checked(new: NewWorker) -> str | None:
+    """The metadata as they are kept; what is out of bounds is `BadInput`."""
+    for what, text in (("name", new.name), ("workspace", new.workspace_id), ("version", new.version or None)):
+        if text is not None:
+            check_name(what, text)
+    for what, names in (("queue", new.queues), ("kind", new.kinds)):
+        if len(names) > MOST_SERVED:
+            raise BadInput(what=f"a worker that serves {len(names):,} {what}s is over the limit of {MOST_SERVED:,}")
+        for name in names:
+            check_name(what, name)
+    if new.concurrency is not None and not 1 <= new.concurrency <= LARGEST_INT:
+        raise BadInput(what=f"concurrency is {new.concurrency}; it must be at least 1")
+    metadata = None if new.metadata is None else json.dumps(new.metadata)
+    if metadata is not None and len(metadata) > LARGEST_METADATA:
+        raise BadInput(what=f"metadata of {len(metadata):,} bytes are over the limit of {LARGEST_METADATA >> 10} KiB")
+    return metadata
 
 
 # --- seeing
@@ -143,6 +199,11 @@ def as_json(row: Row) -> Row:
 # --- commands
 
 
+async def start(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
+    """It is at work from now on, as from its first claim."""
+    return await _command(store, tenant_id, id, "start", wish, _moving(store, "start_task", wish))
+
+
 async def pause(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
     """From this moment on the worker claims nothing, not even in a claim under way; what it runs goes on."""
     return await _command(store, tenant_id, id, "pause", wish, _moving(store, "pause", wish))
@@ -154,12 +215,16 @@ async def resume(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> 
 
 
 async def drain(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
-    """Asks the worker to finish what it has begun, give back the rest, and end."""
+    """Asks the worker to finish what it has begun, give back the rest, and end. One that no process has ever been has
+    nobody to ask, and nothing to finish: it ends at once."""
     order = Order("drain", by=wish.actor, reason=wish.reason)
 
     async def ask(within: Transaction, row: Row) -> bool:
         if WORKER.state(row["state"]).final:
             decided(store, WORKER, row, "drain")  # refused, counted, and told what is allowed
+        if row["state"] == IDLE.name and row["seen_at"] is None:
+            why = f"{DRAINED}: {wish.reason}" if wish.reason else DRAINED
+            return await _moving(store, "terminate", wish._replace(reason=why), order)(within, row)
         return await within.ask_to_end(row["id"], tenant_id, order.text)
 
     return await _command(store, tenant_id, id, "drain", wish, ask)
@@ -210,7 +275,8 @@ async def _command(
     _check(wish)
     endpoint, request_id = f"workers {verb}", wish.request_id
     digest = hashlib.sha256(json.dumps([key_of(id), wish.reason, options], sort_keys=True).encode()).hexdigest()
-    async with store.transaction() as within:
+
+    async def work(within: Transaction) -> Answer:
         if request_id is not None:
             seen = await within.recall(tenant_id, endpoint, request_id, digest)
             if seen is not None:
@@ -220,6 +286,8 @@ async def _command(
         if request_id is not None:
             await within.answer(tenant_id, endpoint, request_id, json.dumps(answer))
         return answer
+
+    return await store.atomically(work)
 
 
 async def _done(within: Transaction, tenant_id: int, id: str, verb: str, act: _Act) -> Answer:

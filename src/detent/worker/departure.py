@@ -9,8 +9,8 @@ import time
 from detent.errors import DetentError, WorkerExhausted, WorkerTerminated
 from detent.lifecycle import WORKER
 from detent.service.entities import actor_name, public_id
-from detent.service.orders import Order
-from detent.worker.registration import DRAINED, EXHAUSTED
+from detent.service.orders import DRAINED, Order
+from detent.worker.registration import EXHAUSTED
 
 log = logging.getLogger("detent")
 

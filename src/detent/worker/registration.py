@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from detent.errors import InvalidTransition, StoreError
 from detent.lifecycle import WORKER, Verb, decide
 from detent.lifecycle.worker import PAUSED
+from detent.service.orders import DRAINED
 from detent.store import Store
 
-DRAINED = "drained"
 EXHAUSTED = "resource_exhaustion"
 UNRECOVERABLE = "error_unrecoverable"
 LONGEST_REASON = 500
