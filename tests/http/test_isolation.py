@@ -18,7 +18,49 @@ BY_ID = [
     ("POST", "/api/dead-letters/{}/redrive"),
     ("GET", "/api/why/{}"),
     ("GET", "/api/jobs/{}/artifacts/{name}"),
+    ("PUT", "/api/jobs/{}/artifacts/{name}"),
+    ("GET", "/api/jobs/{}/checkpoints/{name}"),
+    ("POST", "/api/jobs/{}/start"),
+    ("POST", "/api/jobs/{}/checkpoint"),
+    ("POST", "/api/jobs/{}/progress"),
+    ("POST", "/api/jobs/{}/succeed"),
+    ("POST", "/api/jobs/{}/fail"),
+    ("POST", "/api/jobs/{}/snooze"),
+    ("POST", "/api/jobs/{}/release"),
+    ("GET", "/api/workers/{}"),
+    ("POST", "/api/workers/{}/start"),
+    ("POST", "/api/workers/{}/claim"),
+    ("POST", "/api/workers/{}/heartbeat"),
+    ("POST", "/api/workers/{}/settle"),
+    ("POST", "/api/workers/{}/end"),
 ]
+
+BODIES: dict[str, dict[str, object]] = {
+    "PUT /api/jobs/{}/artifacts/{name}": {"content": ""},
+    "POST /api/jobs/{}/start": {},
+    "POST /api/jobs/{}/checkpoint": {"name": "a"},
+    "POST /api/jobs/{}/progress": {"fraction": 0.5},
+    "POST /api/jobs/{}/succeed": {},
+    "POST /api/jobs/{}/fail": {},
+    "POST /api/jobs/{}/snooze": {},
+    "POST /api/jobs/{}/release": {},
+}
+"""What a request needs that a worker makes of a job, beside its worker and the epoch."""
+
+
+def of_ours(client: httpx.Client, path: str) -> str:
+    """The id of something of ours that an address asks for."""
+    if "/workers/" in path:
+        return str(client.post("/api/workers", json={}).json()["id"])
+    return str(enqueued(client)["id"])
+
+
+def body_for(other: httpx.Client, method: str, path: str) -> dict[str, object] | None:
+    """What is sent with a request: where a worker is needed, one of the caller's own."""
+    if path.endswith("/settle"):
+        return {"jobs": [{"job": "job_x", "epoch": 0, "outcome": "succeed"}]}
+    more = BODIES.get(f"{method} {path}")
+    return None if more is None else {"worker": of_ours(other, "/workers/"), "epoch": 0, **more}
 
 
 def told(answer: httpx.Response) -> tuple[object, ...]:
@@ -31,11 +73,13 @@ def told(answer: httpx.Response) -> tuple[object, ...]:
 def test_a_foreign_id_is_answered_byte_for_byte_like_an_unknown_one(
     client: httpx.Client, running: Running, method: str, path: str
 ) -> None:
-    theirs = str(enqueued(client)["id"])
-    unknown = ids.public("job", (ids.key_of(theirs) or ("", 0))[1] + 77)
+    theirs = of_ours(client, path)
+    prefix, key = ids.key_of(theirs) or ("", 0)
     with running.client(THEIRS) as other:
+        body = body_for(other, method, path)
         foreign, missing, nonsense = (
-            told(other.request(method, path.replace("{}", id))) for id in (theirs, unknown, "job_nonsense")
+            told(other.request(method, path.replace("{}", id), json=body))
+            for id in (theirs, ids.public(prefix, key + 77), f"{prefix}_nonsense")
         )
     assert foreign == missing == nonsense
     assert foreign[0] == 404
@@ -53,7 +97,7 @@ def test_an_answer_that_tells_the_two_apart_is_noticed(
 
 def test_every_route_with_an_id_is_among_those(running: Running) -> None:
     taken = {
-        (method.upper(), path.replace("{id}", "{}"))
+        (method.upper(), path.replace("{id}", "{}").replace(":path}", "}"))
         for path, methods in running.app.openapi()["paths"].items()
         for method in methods
         if "{id}" in path

@@ -19,6 +19,7 @@ from detent.http.limits import Limits
 from detent.http.pages import Problem
 from detent.http.routes import ROUTERS
 from detent.store import Store
+from detent.worker.remote_claims import Claims
 
 ABOUT = (
     "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC "
@@ -33,9 +34,11 @@ def create_app(store: Store, authenticate: Authenticate, limits: Limits | None =
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
         app.state.broadcast = Broadcast(store)
+        app.state.claims = Claims(store, app.state.stopping)
         try:
             yield
         finally:
+            await app.state.claims.room.close()
             await app.state.broadcast.close()
 
     # /docs is a page of our own: the framework's would fetch scripts from elsewhere.

@@ -14,8 +14,10 @@ from detent.http.routes import (
     jobs,
     lifecycles,
     queues,
+    remote_jobs,
     signals,
     why,
+    workers,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -30,4 +32,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     queues.router,
     events.router,
     why.router,
+    workers.router,
+    remote_jobs.router,
 )
