@@ -155,6 +155,15 @@ class Wire:
         )
         return self._document(asked, await self._answered(asked), answer)
 
+    async def tell(
+        self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
+    ) -> T:
+        """What came of a change that is the same however often it is made. It is sent without an idempotency key, which
+        would leave a row behind at the server."""
+        headers = {"Accept": JSON, "Content-Type": JSON}
+        asked = Asked(method, path, {}, headers, _written(body), read_seconds, True)
+        return self._document(asked, await self._answered(asked), answer)
+
     @asynccontextmanager
     async def listening(
         self, path: str, query: Query | None = None, headers: Mapping[str, str] | None = None, *, silence: float

@@ -44,8 +44,9 @@ MOST_REMEMBERED, MOST_KINDS = 10_000, 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a worker asks for. Under a `number` that was used before, and whose answer may have been lost (`again`), it
-    is given what it was given then. Without `kinds` it takes any but those that are carried out at home."""
+    """What a worker asks for. Under a `number` whose answer was lost (`again`) it is given what it was given then, and
+    nothing else; where nobody knows whether that was so (none), that or something new. Without `kinds` it takes any but
+    those that are carried out at home."""
 
     worker: int
     tenant_id: int
@@ -55,7 +56,7 @@ class Ask:
     lease_us: int = 60_000_000
     start: bool = True
     number: int = 0
-    again: bool = False
+    again: bool | None = False
 
     @property
     def line(self) -> Line:
@@ -116,7 +117,10 @@ class Claims:
         return Answer(await self._given(jobs, ask), state, None)
 
     async def _jobs(self, ask: Ask, wait_seconds: float, left: asyncio.Event) -> list[Job]:
-        jobs = await self._before(ask) or await self._taken(ask)
+        jobs = [] if ask.again is False else await self._claimed(ask, again=True)
+        if jobs or ask.again:
+            return jobs
+        jobs = await self._taken(ask)
         if jobs or not wait_seconds or left.is_set():
             return jobs
         if len(self.room) >= MOST_WAITS:
@@ -129,9 +133,6 @@ class Claims:
         if jobs:
             self.room.call_next(ask.line)
         return jobs
-
-    async def _before(self, ask: Ask) -> list[Job]:
-        return await self._claimed(ask, again=True) if ask.again else []
 
     async def _taken(self, ask: Ask) -> list[Job]:
         """Jobs of kinds the worker does not know go back for those who do, and are left to them from then on."""

@@ -112,7 +112,7 @@ class StepKinds:
     ) -> Any:
         """A share of a crew that is a step: a function does it, or a model is asked."""
         if call is not None:
-            return _output(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
+            return output_of(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
         whole = f"{task}\n\nYou do share {share + 1} of {shares}."
         return await self._agents.carry_out(ctx, Wish(whole, tier=tier, max_retries=retries))
 
@@ -125,7 +125,7 @@ class StepKinds:
             raise PermanentError(str(error)) from None
         try:
             async with asyncio.timeout(seconds_of(task)):
-                return _output(await self._ways[task.step.kind](ctx, task))
+                return output_of(await self._ways[task.step.kind](ctx, task))
         except (PermanentError, ValidationError):
             raise
         except Exception as error:
@@ -262,7 +262,7 @@ def _filled(step: Step, look: expression.Look) -> Step:
     return step.model_copy(update=expression.filled(said, look))
 
 
-def _output(said: Any) -> Any:
+def output_of(said: Any) -> Any:
     """What came of a step always has names: what has none is called `value`."""
     return said if isinstance(said, dict) else {"value": said}
 

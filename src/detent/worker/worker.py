@@ -86,7 +86,7 @@ class Worker:
         self._settings = settings
         self._leases_store = leases_store
         self._chance = chance
-        self._outage = Outage()
+        self._outage = Outage("server" if settings.remote else "database")
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         # Others are looked after too, but not whenever the bell rings.

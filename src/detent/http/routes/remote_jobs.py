@@ -166,7 +166,7 @@ class Fault(BaseModel):
     model_config = {"extra": "forbid", "strict": True}
 
     message: Text = Field(default="", max_length=4_000)
-    type: Text = Field(default="Error", min_length=1, max_length=200, description="What kind of error it is.")
+    type: Text = Field(default="", max_length=200, description="What it is called, such as TimeoutError.")
     kind: Kind = "transient"
     stage: Literal["fetch", "input", "exec", "output", "commit"] = "exec"
     retry_in: Seconds | None = Field(default=None, description="Seconds until the next attempt, if there is one.")
@@ -347,7 +347,7 @@ def outcome_said(told: Outcome) -> Any:
 
 
 def _failure(fault: Fault) -> Failure:
-    message = f"{fault.type}: {fault.message}" if fault.message else fault.type
+    message = ": ".join(filter(None, (fault.type, fault.message))) or "it did not say why"
     return Failure(message, fault.kind, fault.stage, None if fault.retry_in is None else us(fault.retry_in))
 
 

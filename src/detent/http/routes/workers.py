@@ -24,6 +24,7 @@ from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
 from detent.http.routes.events import Moved, shown
 from detent.http.routes.remote_jobs import Epoch, GivenJob, JobId, Lease, Outcome, Settled, given, outcome_said, us
 from detent.lifecycle import JOB, WORKER
+from detent.moments import rfc3339
 from detent.service import enrolment
 from detent.service import workers as service
 from detent.service.entities import public_id, states_named
@@ -113,8 +114,10 @@ class NewWorker(Asked):
 
     workspace_id: Text = Field(default=service.USUAL_WORKSPACE, min_length=1, max_length=LONGEST_KEY)
     name: Text | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
-    queues: list[Served] = Field(default=["default"], max_length=100)
-    kinds: list[Served] = Field(default=[], max_length=100, description="Without any, it takes every kind.")
+    queues: list[Served] = Field(default=["default"], max_length=service.MOST_SERVED)
+    kinds: list[Served] = Field(
+        default=[], max_length=service.MOST_SERVED, description="Without any, it takes every kind."
+    )
     concurrency: int | None = Field(default=None, ge=1, le=LARGEST_INT)
     version: Text = Field(default="", max_length=LONGEST_NAME)
     metadata: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it; 16 KiB.")
@@ -126,23 +129,26 @@ class Claim(Asked):
     model_config = example(max=4, wait=20, lease=60)
 
     max: int = Field(default=1, ge=1, le=remote_claims.MOST_JOBS, description="At most so many jobs.")
-    queues: list[Served] | None = Field(default=None, min_length=1, max_length=100)
-    kinds: list[Served] | None = Field(default=None, max_length=100)
+    queues: list[Served] | None = Field(default=None, min_length=1, max_length=service.MOST_SERVED)
+    kinds: list[Served] | None = Field(default=None, max_length=service.MOST_SERVED)
     wait: float = Field(default=0, ge=0, le=LONGEST_WAIT, description="So many seconds, if nothing is due now.")
     lease: Lease = 60
     start: bool = Field(default=True, description="The jobs run at once; else each is started by a call of its own.")
     again: bool | None = Field(
-        default=None, description="Whether a claim under this key was sent before; if left out, that is looked up."
+        default=None,
+        description="With true, only what a claim under this key was given before; with false, something new; if left "
+        "out, one or the other.",
     )
 
 
 class Claimed(BaseModel):
-    """The jobs that were given, how the worker stands, and how it is to end if it is."""
+    """The jobs that were given, how the worker stands, how it is to end if it is, and the database's time."""
 
     jobs: list[GivenJob]
     state: str
     paused: bool
     end: Ending | None
+    now: str
 
 
 class Held(BaseModel):
@@ -177,6 +183,7 @@ class Beaten(BaseModel):
     state: str
     paused: bool
     end: Ending | None
+    now: str
     jobs: list[Stands]
 
 
@@ -292,12 +299,13 @@ async def claim(
         us(how.lease),
         how.start,
         secrets.randbits(62) if key is None else remote_claims.number_of(key),
-        key is not None and how.again is not False,
+        how.again if key is not None else False,
     )
     claims: remote_claims.Claims = request.app.state.claims
     async with _watched(request) as left:
         found = await claims.claim(ask, how.wait, left)
-    return answer({"jobs": [given(one) for one in found.jobs], **_wanted(found.state, found.order)})
+    told = _wanted(found.state, found.order, await store.now())
+    return answer({"jobs": [given(one) for one in found.jobs], **told})
 
 
 @router.post("/{id}/heartbeat", response_model=Beaten, responses=KNOWN)
@@ -310,7 +318,7 @@ async def heartbeat(id: str, caller: Writes, does: Does, asked: Annotated[Heartb
 
     async def work(store: Store) -> dict[str, Any]:
         told = await remote_reports.heartbeat(store, caller.tenant_id, id, tokens, lease_us, how.doing)
-        return {**_wanted(told.state, told.order), "jobs": [one._asdict() for one in told.jobs]}
+        return {**_wanted(told.state, told.order, await store.now()), "jobs": [one._asdict() for one in told.jobs]}
 
     return await does(how, work)
 
@@ -360,6 +368,6 @@ def _worker(row: service.Row) -> dict[str, Any]:
     return only(Worker, service.as_json(row))
 
 
-def _wanted(state: str, order: Order | None) -> dict[str, Any]:
+def _wanted(state: str, order: Order | None, now: int) -> dict[str, Any]:
     paused = not enrolment.may_claim(state) and not WORKER.state(state).final
-    return {"state": state, "paused": paused, "end": None if order is None else order._asdict()}
+    return {"state": state, "paused": paused, "end": None if order is None else order._asdict(), "now": rfc3339(now)}
