@@ -1,8 +1,9 @@
-"""`detent work --server`: what it refuses, in one line, before it begins. That it works is tested where it is killed."""
+"""`detent work --server`: what it refuses, in one line. That it works is tested where it is killed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
+def refused(folder: Path, *options: str, **environment: Any) -> tuple[int, str]:
     done = command.run("work", "shop:app", *options, cwd=folder, **environment)
     assert "Traceback" not in done.stderr
     assert not list(folder.glob("*.db")), "it has made a database"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -12,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from detent.flow_handle import flow_file
 from detent.http.limits import Limits
-from detent.lifecycle import JOB
+from detent.lifecycle import JOB, decide, insist
+from detent.service import flows
 from detent.service import jobs as job_service
 from detent.service import workers as worker_service
 from detent.store import Store
+from detent.worker import remote_reports
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.http.wire import connected, head
@@ -55,8 +59,6 @@ def end_lease(running: Running, job: Document) -> None:
     async def over(store: Store) -> None:
         row = await store.get(JOB, job_service.key_of(str(job["id"])), running.ours)
         assert row is not None
-        from detent.lifecycle import decide, insist
-
         await store.apply([insist(decide(JOB, row, "release", actor="reaper"))])
 
     running.do(over)
@@ -207,6 +209,31 @@ def test_many_that_wait_share_what_comes_and_none_is_given_twice(client: httpx.C
     assert waits(running) == 0
 
 
+def test_a_worker_that_was_paused_while_it_waits_keeps_no_job_from_the_next(
+    client: httpx.Client, running: Running
+) -> None:
+    paused, ready, found = made(client), made(client), []
+    client.post(f"/api/workers/{paused}/start")
+
+    def ask(worker: str) -> None:
+        with running.client() as own:
+            found.append((worker, claimed(own, worker, wait=15)))
+
+    threads = [threading.Thread(target=ask, args=(worker,)) for worker in (paused, ready)]
+    threads[0].start()
+    until(lambda: waits(running) == 1)
+    threads[1].start()
+    until(lambda: waits(running) == 2)
+    running.do(lambda store: worker_service.pause(store, running.ours, paused))
+    job = enqueued(client)
+    until(lambda: len(found) == 1)
+    assert (found[0][0], [one["id"] for one in found[0][1]]) == (ready, [job["id"]])
+    running.do(lambda store: worker_service.terminate(store, running.ours, paused))
+    for thread in threads:
+        thread.join(15)
+    assert found[1] == (paused, [])
+
+
 def test_a_wait_ends_empty_when_its_time_is_over(client: httpx.Client) -> None:
     assert claimed(client, made(client), wait=0.2) == []
     assert client.post(f"/api/workers/{made(client)}/claim", json={"wait": 31}).status_code == 422
@@ -234,8 +261,6 @@ def test_what_was_claimed_for_one_who_hung_up_goes_back(
     shipped = claims._taken
 
     async def late(ask: Any) -> Any:
-        import asyncio
-
         await asyncio.to_thread(gone.wait, 10)
         await asyncio.sleep(0.1)  # so that the loop hears of it, too
         return await shipped(ask)
@@ -346,7 +371,6 @@ def test_a_server_that_forgets_the_epoch_is_noticed(
     client: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A twin that takes a report of whoever sends it."""
-    from detent.worker import remote_reports
 
     async def anyone(store: Store, claim: Any, worker: int) -> Any:
         return remote_reports._job(await job_service.find(store, claim.tenant_id, claim.job))
@@ -433,6 +457,63 @@ def test_a_foreign_worker_speaks_of_no_job_and_is_answered_like_an_unknown_one(
         assert len(told) == 1
         assert json.loads(told.pop())["status"] == 404
     assert client.get(f"/api/jobs/{job['id']}").json()["state"] == "running"
+
+
+FLOW = {
+    "name": "two",
+    "kind": "workstream",
+    "inputs": {"text": {"type": "string"}},
+    "steps": [
+        {"id": "first", "call": "shop:notes", "with": {"text": "${inputs.text}"}, "timeout": "10s"},
+        {"id": "second", "call": "shop:ship", "with": {"notes": "${first.notes}"}, "depends_on": ["first"]},
+    ],
+}
+
+
+def begun(running: Running) -> str:
+    """A flow that has begun."""
+
+    async def begin(store: Store) -> str:
+        file = flow_file(FLOW)
+        given = {"text": "hi"}
+        return (await flows.start(store, file.flow, given, tenant_id=running.ours, library=file.library)).public_id
+
+    return running.do(begin)
+
+
+def test_steps_of_a_flow_are_carried_out_by_any_worker_and_a_lost_reply_moves_it_once(
+    client: httpx.Client, running: Running
+) -> None:
+    flow, worker = begun(running), made(client, kinds=["detent.call"])
+    (first,) = claimed(client, worker)
+    assert first["step"] == {
+        "flow": flow,
+        "name": "first",
+        "call": "shop:notes",
+        "arguments": {"text": "hi"},
+        "timeout": 10.0,
+        "retry_in": None,
+    }
+    for _ in range(3):
+        assert say(client, "succeed", worker, first, result={"notes": "short"}).json()["state"] == "succeeded"
+    (second,) = claimed(client, worker, wait=5)
+    assert second["step"]["arguments"] == {"notes": "short"}
+    said = {"jobs": [{"job": second["id"], "epoch": 0, "outcome": "succeed", "result": {}}]}
+    for _ in range(2):
+        assert client.post(f"/api/workers/{worker}/settle", json=said).json()["jobs"][0]["move"] == "succeed"
+    events = client.get("/api/events", params={"correlation_id": flow, "limit": 100}).json()["events"]
+    told = [(one["entity"], one["trigger"]) for one in events]
+    assert told.count(("workstream-step", "success")) == 2
+    assert told.count(("workstream", "all_steps_succeed")) == 1
+
+
+def test_a_step_whose_references_lead_nowhere_fails_before_it_is_given(client: httpx.Client, running: Running) -> None:
+    flow, worker = begun(running), made(client, kinds=["detent.call"])
+    (first,) = claimed(client, worker)
+    say(client, "succeed", worker, first, result={"other": "short"})
+    assert claimed(client, worker) == []
+    events = client.get("/api/events", params={"correlation_id": flow, "limit": 100}).json()["events"]
+    assert ("workstream-step", "failure") in [(one["entity"], one["trigger"]) for one in events]
 
 
 def waits(running: Running) -> int:
