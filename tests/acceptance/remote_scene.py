@@ -18,13 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
-
-from detent import ids
 from detent.api_key import Scope
 from detent.lifecycle import JOB
 from detent.service import audit, keys
-from detent.store import EventFilter, open_store
+from detent.store import EventFilter, NewJob, open_store
 from detent.store.records import DEFAULT_TENANT
 from tests.acceptance.chaos import unfinished
 from tests.support import command
@@ -95,13 +92,7 @@ class Scene:
         return process
 
     def feed(self, count: int) -> None:
-        headers = {"Authorization": f"Bearer {self._key}"}
-        with httpx.Client(base_url=self.address, headers=headers, timeout=60) as client:
-            first = len(self.keys)
-            for number in range(first, first + count):
-                asked = {"kind": "charge", "payload": {"number": number}, "max_attempts": 1000}
-                made = client.post("/api/jobs", json=asked).raise_for_status().json()["job"]["id"]
-                self.keys.append(_number(made))
+        self.keys += asyncio.run(_enqueued(self.url, len(self.keys), count))
 
     def start(self, kind: str) -> None:
         own = {"DETENT_SERVER": self.address, "DETENT_KEY": self._key, "SINK": self.sink.address, "LEASE": LEASE}
@@ -187,7 +178,7 @@ class Scene:
 async def _key(url: str) -> str:
     store = await open_store(url)
     try:
-        made = await keys.create(store, DEFAULT_TENANT, "workers", [Scope.WRITE], by="test")
+        made = await keys.create(store, DEFAULT_TENANT, "workers", [Scope.SUPERVISE], by="test")
         return made.secret.value
     finally:
         await store.close()
@@ -207,8 +198,14 @@ async def _faults(url: str, jobs: list[int]) -> list[str]:
         await store.close()
 
 
-def _number(public_id: str) -> int:
-    return (ids.key_of(public_id) or ("", 0))[1]
+async def _enqueued(url: str, first: int, count: int) -> list[int]:
+    store = await open_store(url)
+    try:
+        numbers = range(first, first + count)
+        jobs = [NewJob("charge", json.dumps({"number": number}), max_attempts=1000) for number in numbers]
+        return await store.enqueue(jobs)
+    finally:
+        await store.close()
 
 
 @contextmanager

@@ -45,13 +45,13 @@ def test_killed_workers_over_http_lose_nothing_and_double_nothing(database_url: 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_200_killed_workers_and_ten_killed_servers_lose_nothing_and_double_nothing(database_url: str) -> None:
+def test_150_killed_workers_and_eight_killed_servers_lose_nothing_and_double_nothing(database_url: str) -> None:
     began = time.monotonic()
     with scene(database_url, seed=2) as on:
-        on.feed(4_000)
+        on.feed(2_000)
         for kind in ("node", "node", "node", "python", "python"):
             on.start(kind)
-        on.run(kills=200, pause=0.3, patience=1600, restarts=10)
+        on.run(kills=150, pause=0.3, patience=1600, restarts=8)
         check(on, began)
         assert on.kills >= 100
 

@@ -38,7 +38,7 @@ AT_HOME = tuple(sorted({*(f"{PREFIX}{kind}" for kind in EXECUTED), AGENT_KIND, S
 """What only workers with the database carry out: it needs breakers, budgets, tools or keys to models."""
 
 MOST_JOBS = 500
-MOST_WAITS = 10_000
+MOST_WAITS, FULL_SECONDS = 10_000, 2.0
 MOST_REMEMBERED, MOST_KINDS = 10_000, 1_000
 
 
@@ -124,7 +124,8 @@ class Claims:
         if jobs or not wait_seconds or left.is_set():
             return jobs
         if len(self.room) >= MOST_WAITS:
-            return []  # it asks again at once, which is a wait as well
+            await asyncio.sleep(min(wait_seconds, FULL_SECONDS))  # and then it asks again
+            return []
         until = asyncio.get_running_loop().time() + wait_seconds
         async with self.room.place(ask.line, ask.worker) as place, _leaving(place, left):
             jobs = await self._taken(ask)  # what came before it had a place rang for others

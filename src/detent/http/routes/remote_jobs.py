@@ -18,7 +18,7 @@ from starlette.responses import Response
 from detent import errors
 from detent.bounds import LONGEST_KEY, check_name
 from detent.errors import BadInput
-from detent.http.auth import Writes
+from detent.http.auth import Supervises
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import Db, Text, answer, fails, only
 from detent.http.routes.artifacts import ArtifactName
@@ -234,7 +234,7 @@ FENCED = fails(errors.NotFound, errors.LeaseLost, errors.KeyReused, errors.Reque
 
 
 @router.post("/start", response_model=Settled, responses=FENCED)
-async def start(id: str, asked: Begin, caller: Writes, does: Does) -> Response:
+async def start(id: str, asked: Begin, caller: Supervises, does: Does) -> Response:
     """The work begins, for a job that was claimed without being started; one that has begun goes on."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -246,7 +246,7 @@ async def start(id: str, asked: Begin, caller: Writes, does: Does) -> Response:
 
 @router.get("/checkpoints/{name:path}", response_model=Saved, responses=fails(errors.NotFound))
 async def checkpoint_of(
-    id: str, name: Annotated[str, Path(max_length=LONGEST_KEY)], caller: Writes, store: Db
+    id: str, name: Annotated[str, Path(max_length=LONGEST_KEY)], caller: Supervises, store: Db
 ) -> Response:
     """What a step of a job has left, whole."""
     value = await remote_reports.kept(store, caller.tenant_id, id, name)
@@ -254,7 +254,7 @@ async def checkpoint_of(
 
 
 @router.post("/checkpoint", response_model=Saved, responses=FENCED)
-async def checkpoint(id: str, asked: Save, caller: Writes, does: Does) -> Response:
+async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Response:
     """Keeps the result of a step, for a later run of the job to find. What was kept first under a name stays."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -266,7 +266,7 @@ async def checkpoint(id: str, asked: Save, caller: Writes, does: Does) -> Respon
 
 
 @router.post("/progress", response_model=Noted, responses=FENCED)
-async def progress(id: str, asked: Progress, caller: Writes, does: Does) -> Response:
+async def progress(id: str, asked: Progress, caller: Supervises, does: Does) -> Response:
     """How far the work has come, for people to see."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -277,7 +277,7 @@ async def progress(id: str, asked: Progress, caller: Writes, does: Does) -> Resp
 
 
 @router.put("/artifacts/{name}", response_model=Artifact, responses=FENCED)
-async def keep(id: str, name: ArtifactName, asked: Keep, caller: Writes, does: Does) -> Response:
+async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, does: Does) -> Response:
     """Keeps something with the job; the same name again replaces it."""
     try:
         content = base64.b64decode(asked.content, validate=True)
@@ -293,25 +293,25 @@ async def keep(id: str, name: ArtifactName, asked: Keep, caller: Writes, does: D
 
 
 @router.post("/succeed", response_model=Settled, responses=FENCED)
-async def succeed(id: str, asked: Succeed, caller: Writes, does: Does) -> Response:
+async def succeed(id: str, asked: Succeed, caller: Supervises, does: Does) -> Response:
     """The job is done."""
     return await _settled(id, asked, caller.tenant_id, does, asked.result)
 
 
 @router.post("/fail", response_model=Settled, responses=FENCED)
-async def fail(id: str, asked: Fail, caller: Writes, does: Does) -> Response:
+async def fail(id: str, asked: Fail, caller: Supervises, does: Does) -> Response:
     """The work failed: the job is tried again, fails for good, or becomes a dead letter."""
     return await _settled(id, asked, caller.tenant_id, does, _failure(asked.error))
 
 
 @router.post("/snooze", response_model=Settled, responses=FENCED)
-async def snooze(id: str, asked: Rest, caller: Writes, does: Does) -> Response:
+async def snooze(id: str, asked: Rest, caller: Supervises, does: Does) -> Response:
     """The job goes back into the queue for a while."""
     return await _settled(id, asked, caller.tenant_id, does, _rest(asked.delay, asked.until))
 
 
 @router.post("/release", response_model=Settled, responses=FENCED)
-async def release(id: str, asked: GiveBack, caller: Writes, does: Does) -> Response:
+async def release(id: str, asked: GiveBack, caller: Supervises, does: Does) -> Response:
     """The job goes back into the queue unfinished."""
     return await _settled(id, asked, caller.tenant_id, does, Release(asked.reason, asked.back_off))
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Reads, Supervises
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
@@ -224,7 +224,7 @@ KNOWN = fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight)
 
 
 @router.post("", status_code=201, response_model=Worker, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def create(asked: NewWorker, caller: Writes, does: Does) -> Response:
+async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
     """Makes a worker, IDLE. It has no heartbeat to miss until its first call."""
     remote_claims.check_kinds(asked.kinds)
     new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
@@ -268,7 +268,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     response_model=Worker,
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
-async def start(id: str, caller: Writes, does: Does, asked: Annotated[Asked | None, Body()] = None) -> Response:
+async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked | None, Body()] = None) -> Response:
     """The worker is at work: from IDLE to RUNNING, as its first claim does; one that is RUNNING stays so."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -279,7 +279,7 @@ async def start(id: str, caller: Writes, does: Does, asked: Annotated[Asked | No
 
 @router.post("/{id}/claim", response_model=Claimed, responses=KNOWN)
 async def claim(
-    id: str, caller: Writes, store: Db, does: Does, request: Request, asked: Annotated[Claim | None, Body()] = None
+    id: str, caller: Supervises, store: Db, does: Does, request: Request, asked: Annotated[Claim | None, Body()] = None
 ) -> Response:
     """Gives the worker jobs that are due: at once, or as soon as there are some within `wait` seconds. A claim whose
     answer was lost, sent again under its key, is given the same jobs as long as it holds them; what was claimed for a
@@ -309,7 +309,9 @@ async def claim(
 
 
 @router.post("/{id}/heartbeat", response_model=Beaten, responses=KNOWN)
-async def heartbeat(id: str, caller: Writes, does: Does, asked: Annotated[Heartbeat | None, Body()] = None) -> Response:
+async def heartbeat(
+    id: str, caller: Supervises, does: Does, asked: Annotated[Heartbeat | None, Body()] = None
+) -> Response:
     """Says that the worker lives, and renews the leases of the jobs it names. It is told which of them are still its
     own, which are to end, and what is wanted of itself."""
     how = asked or Heartbeat()
@@ -324,7 +326,7 @@ async def heartbeat(id: str, caller: Writes, does: Does, asked: Annotated[Heartb
 
 
 @router.post("/{id}/settle", response_model=Settlement, responses=KNOWN)
-async def settle(id: str, caller: Writes, does: Does, asked: Settle) -> Response:
+async def settle(id: str, caller: Supervises, does: Does, asked: Settle) -> Response:
     """What came of several jobs, written together. Each is one that was given under that epoch, or changes nothing."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -336,7 +338,7 @@ async def settle(id: str, caller: Writes, does: Does, asked: Settle) -> Response
 
 
 @router.post("/{id}/end", response_model=Worker, responses=KNOWN)
-async def end(id: str, caller: Writes, does: Does, asked: Annotated[End | None, Body()] = None) -> Response:
+async def end(id: str, caller: Supervises, does: Does, asked: Annotated[End | None, Body()] = None) -> Response:
     """The worker has drained and ends, or fails. What it still holds comes back when its leases end."""
     how = asked or End()
 
