@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from detent.agent_handle import AgentHandle, Ask, start_agent
 from detent.bounds import OWN_KINDS, check_name, check_priority
 from detent.clock import Clock
 from detent.declared_schedules import DeclaredSchedules, How
-from detent.errors import BadInput
+from detent.errors import BadInput, NeedsDatabase
 from detent.flow_handle import Definition, FlowHandle, start_flow
 from detent.job_type import Handler, JobType
 from detent.lifecycle import CREW, JOB
@@ -198,6 +199,8 @@ class Detent:
         self._opening = asyncio.Lock()
         self._workers: list[Worker] = []
         self._stopped = False
+        self._server: str | None = None
+        self._hang_up: Callable[[], None] = _nothing
         self.kinds: dict[str, JobType] = {}
         self.older_kinds: dict[tuple[str, int], JobType] = {}
         self._schedules = DeclaredSchedules()
@@ -291,6 +294,8 @@ class Detent:
     async def open(self) -> Store:
         """The store, opened when it is first needed."""
         refuse_while_loading()
+        if self._server is not None:
+            raise NeedsDatabase(what=f"use one: it works for {self._server}, which can be asked by detent.client")
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)
@@ -496,6 +501,9 @@ class Detent:
         supervisor_timeout: Span = "60s",
         own_process: bool = False,
         bond: Bond | None = None,
+        server: str | None = None,
+        key: str | None = None,
+        key_file: str | None = None,
     ) -> int:
         """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
         worker that somebody terminated raises `WorkerTerminated`.
@@ -506,24 +514,18 @@ class Detent:
         and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
         terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
         the process itself, should it be terminated hard and a handler not let go; with a `bond` it ends with its
-        supervisor.
+        supervisor. With `server` it has no database: it works for that server, under the key given, in `key_file`, or
+        in DETENT_KEY.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
-        served = tuple(queues or self.queues)
-        lease_us, grace_us = None if lease is None else span_us(lease), span_us(grace)
-        self._stopped = False  # from here on: what is asked while the database is being opened counts
-        store = await self.open()
-        await self._declare_limits(store)
-        await self.keep_schedules()
         settings = Settings(
-            served,
+            tuple(queues or self.queues),
             concurrency,
             name,
-            lease_us=lease_us,
-            grace_us=grace_us,
+            lease_us=None if lease is None else span_us(lease),
+            grace_us=span_us(grace),
             retention=self._retention,
-            database=self.url,
             most_stuck=most_stuck,
             most_memory=None if max_memory is None else size_bytes(max_memory),
             silent_us=span_us(supervisor_timeout),
@@ -531,21 +533,50 @@ class Detent:
             bond=bond,
             version=__version__,
         )
+        self._stopped = False  # from here on: what is asked while the database is being opened counts
+        if server is not None:
+            return await self._work_for(server, key, key_file, settings, until_idle)
+        store = await self.open()
+        await self._declare_limits(store)
+        await self.keep_schedules()
         config = partial(_read_config, self._config)
         steps = StepKinds(self.open, config, self.provider, self.heard)
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
+        settings = replace(settings, database=self.url)
         worker = Worker(
             store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
         )
-        self._workers.append(worker)
         self._endings.workers_here.append(worker.works_on)
+        try:
+            return await self._run(worker, until_idle)
+        finally:
+            self._endings.workers_here.remove(worker.works_on)
+
+    async def _work_for(
+        self, server: str, key: str | None, key_file: str | None, settings: Settings, until_idle: bool
+    ) -> int:
+        """The same worker and the same handlers, without a database."""
+        from detent.worker.remote_worker import remote_worker
+
+        self._server = server
+        try:
+            async with remote_worker(server, key, key_file, self.kinds, self.older_kinds, settings, until_idle) as (
+                worker,
+                hang_up,
+            ):
+                self._hang_up = hang_up
+                return await self._run(worker, until_idle)
+        finally:
+            self._server, self._hang_up = None, _nothing
+
+    async def _run(self, worker: Worker, until_idle: bool) -> int:
+        self._workers.append(worker)
         if self._stopped:
-            worker.stop()
+            self.stop()
         try:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
-            self._endings.workers_here.remove(worker.works_on)
 
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""
@@ -565,6 +596,7 @@ class Detent:
         self._stopped = True
         for worker in self._workers:
             worker.stop()
+        self._hang_up()
 
     @asynccontextmanager
     async def leases_store(self) -> AsyncIterator[Store]:
@@ -578,6 +610,10 @@ class Detent:
             yield store
         finally:
             await store.close()
+
+
+def _nothing() -> None:
+    """There is nobody to be told."""
 
 
 def _read_config(path: str | None) -> Config:

@@ -463,6 +463,10 @@ class UnpricedModel(DetentError, PermanentError):
     exit_code = 2
 
 
+class NeedsDatabase(DetentError, PermanentError, AttributeError):
+    """This worker has no database, and so cannot {what}; let one do it that has: detent work without --server"""
+
+
 class NoRecording(DetentError, PermanentError):
     """There is no recording {file} of this request to {model}; make it with a key and DETENT_RECORD=1"""
 
@@ -485,6 +489,16 @@ class StoreError(DetentError):
     status = 503
     lasting: ClassVar[bool] = False
     """Whether asking again is of no use until somebody has changed something. What is not lasting, workers outwait."""
+
+
+class ServerAway(StoreError):
+    """The server {url} cannot be worked for at the moment: {detail}"""
+
+
+class ServerRefuses(StoreError):
+    """The server {url} does not let this worker work: {detail}"""
+
+    lasting = True
 
 
 class UnknownScheme(StoreError):

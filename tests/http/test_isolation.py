@@ -54,14 +54,40 @@ BY_ID = [
     ("POST", "/api/crews/{}/cancel"),
     ("GET", "/api/webhooks/{}"),
     ("POST", "/api/webhooks/{}/retry"),
+    ("PUT", "/api/jobs/{}/artifacts/{name}"),
+    ("GET", "/api/jobs/{}/checkpoints/{name}"),
+    ("POST", "/api/jobs/{}/start"),
+    ("POST", "/api/jobs/{}/checkpoint"),
+    ("POST", "/api/jobs/{}/progress"),
+    ("POST", "/api/jobs/{}/succeed"),
+    ("POST", "/api/jobs/{}/fail"),
+    ("POST", "/api/jobs/{}/snooze"),
+    ("POST", "/api/jobs/{}/release"),
+    ("GET", "/api/workers/{}"),
+    ("POST", "/api/workers/{}/start"),
+    ("POST", "/api/workers/{}/claim"),
+    ("POST", "/api/workers/{}/heartbeat"),
+    ("POST", "/api/workers/{}/settle"),
+    ("POST", "/api/workers/{}/end"),
 ]
 
-BODIES = {"/api/workstreams/{}/fork": {"from_step": "sign"}}
-"""What has to be said where nothing does not do."""
+BODIES: dict[str, dict[str, object]] = {
+    "PUT /api/jobs/{}/artifacts/{name}": {"content": ""},
+    "POST /api/jobs/{}/start": {},
+    "POST /api/jobs/{}/checkpoint": {"name": "a"},
+    "POST /api/jobs/{}/progress": {"fraction": 0.5},
+    "POST /api/jobs/{}/succeed": {},
+    "POST /api/jobs/{}/fail": {},
+    "POST /api/jobs/{}/snooze": {},
+    "POST /api/jobs/{}/release": {},
+}
+"""What a request needs that a worker makes of a job, beside its worker and the epoch."""
 
 
 def made(client: httpx.Client, path: str) -> str:
     """The id of something of ours that there is at such an address."""
+    if "/workers/" in path:
+        return str(client.post("/api/workers", json={}).json()["id"])
     if path.startswith("/api/workstreams"):
         return str(workstream(client)["id"])
     if path.startswith("/api/crews"):
@@ -85,6 +111,16 @@ def unknown_like(id: str) -> str:
     return f"{ids.public(prefix, key + 77)}{sign}{seq}"
 
 
+def body_for(other: httpx.Client, method: str, path: str) -> dict[str, object] | None:
+    """What is sent with a request: where a worker is needed, one of the caller's own."""
+    if path.endswith("/settle"):
+        return {"jobs": [{"job": "job_x", "epoch": 0, "outcome": "succeed"}]}
+    if path.endswith("/fork"):
+        return {"from_step": "sign"}
+    more = BODIES.get(f"{method} {path}")
+    return None if more is None else {"worker": made(other, "/workers/"), "epoch": 0, **more}
+
+
 def told(answer: httpx.Response) -> tuple[object, ...]:
     """All of an answer but what is different in every one."""
     headers = {
@@ -100,8 +136,9 @@ def test_a_foreign_id_is_answered_byte_for_byte_like_an_unknown_one(
     theirs = made(client, path)
     tried = (theirs, unknown_like(theirs), "job_nonsense")
     with running.client(THEIRS) as other:
+        body = body_for(other, method, path)
         foreign, missing, nonsense = (
-            told(other.request(method, path.replace("{}", id), json=BODIES.get(path))) for id in tried
+            told(other.request(method, path.replace("{}", id), json=body)) for id in tried
         )
     assert foreign == missing == nonsense
     assert foreign[0] == 404
@@ -121,7 +158,7 @@ def test_an_answer_that_tells_the_two_apart_is_noticed(
 
 def test_every_route_with_an_id_is_among_those(running: Running) -> None:
     taken = {
-        (method.upper(), path.replace("{id}", "{}"))
+        (method.upper(), path.replace("{id}", "{}").replace(":path}", "}"))
         for path, methods in running.app.openapi()["paths"].items()
         for method in methods
         if "{id}" in path

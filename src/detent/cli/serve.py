@@ -50,7 +50,8 @@ def serve(
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
+    """Serve the HTTP API until stopped, and look after leases, schedules and flows meanwhile, so that workers need no
+    database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
 
     Bounds are for each tenant, 0 is none; without options they are as `[server]` in the configuration says. A tenant
     may have others of its own: detent tenants limit."""
@@ -84,8 +85,9 @@ async def _served(host: str, port: int, limits: Limits, settings: Config, db: st
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
     from detent.http.second_lock import narrows
+    from detent.worker.housekeeping import keeping_house
 
-    async with opened(db) as store:
+    async with opened(db) as store, keeping_house(store):
         if limits.row_security == "require":
             await narrows(store, limits.row_security)
         await run(create_app(store, kept_keys(store), limits, settings), host, port, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import signal
 import sys
@@ -34,9 +35,18 @@ SupervisorTimeout = Annotated[
 ]
 
 
+Server = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Work for this server over HTTP, without a database; key in DETENT_KEY."),
+]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Where the key for --server is, else in DETENT_KEY.")]
+
+
 def work(
     target: Target,
     db: Db = None,
+    server: Server = None,
+    key_file: KeyFile = None,
     queues: Queues = "",
     concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
     lease: Lease = None,
@@ -49,6 +59,8 @@ def work(
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
     and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
+    if server is not None and db is not None:
+        raise BadInput(what="a worker has a database (--db) or works for a server (--server), not both")
     bond = bound_to_supervisor()
     app = application(target, db)
     served = tuple(name for name in queues.split(",") if name)
@@ -63,7 +75,7 @@ def work(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        async with app:
+        async with app if server is None else contextlib.nullcontext():
             if asked:
                 return 0
             shown = asyncio.create_task(watch.watch(app.doing, log))
@@ -78,6 +90,8 @@ def work(
                     supervisor_timeout=supervisor_timeout,
                     own_process=True,
                     bond=bond,
+                    server=server,
+                    key_file=key_file,
                 )
             finally:
                 shown.cancel()

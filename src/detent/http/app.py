@@ -26,6 +26,7 @@ from detent.http.routes import ROUTERS
 from detent.http.second_lock import narrows, of_tenant
 from detent.http.turnstile import Turnstile
 from detent.store import Store
+from detent.worker.remote_claims import Claims
 
 ABOUT = (
     "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC "
@@ -54,9 +55,11 @@ def create_app(
         app.state.stopping = asyncio.Event()
         app.state.broadcast = Broadcast(store, partial(of_tenant, app.state))
         app.state.narrows = await narrows(store, limits.row_security)
+        app.state.claims = Claims(store, app.state.stopping)
         try:
             yield
         finally:
+            await app.state.claims.room.close()
             await app.state.broadcast.close()
 
     app = _routed(lifespan=lifespan)

@@ -16,9 +16,11 @@ log = logging.getLogger("detent")
 
 
 class Outage:
-    """Which duties of a worker cannot reach the database. The outage is over when none is left."""
+    """Which duties of a worker cannot reach the database, or the server it works for. The outage is over when none is
+    left."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "database") -> None:
+        self._what = what
         self._waiting: set[str] = set()
         self._began = 0.0
         self._lock = threading.Lock()
@@ -34,7 +36,7 @@ class Outage:
         with self._lock:
             if not self._waiting:
                 self._began = time.monotonic()
-                log.warning("database out of reach since %s: %s", _now(), error)
+                log.warning("%s out of reach since %s: %s", self._what, _now(), error)
             self._waiting.add(duty)
 
     def over(self, duty: str) -> None:
@@ -44,7 +46,7 @@ class Outage:
         with self._lock:
             self._waiting.discard(duty)
             if not self._waiting:
-                log.warning("database is back after %.1f s", time.monotonic() - self._began)
+                log.warning("%s is back after %.1f s", self._what, time.monotonic() - self._began)
 
 
 def _now() -> str:

@@ -18,7 +18,7 @@ class Settings:
     of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
     slots) a worker ends, to be replaced; with more than `most_memory` bytes in use it pauses. Workers that say nothing
     for `silent_us` are given up. One that has a process to itself may end that process; with a `bond` it ends with its
-    supervisor."""
+    supervisor. A `remote` one has no database: a server looks after what concerns all."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32
@@ -34,3 +34,4 @@ class Settings:
     own_process: bool = False
     bond: Bond | None = None
     version: str = ""
+    remote: bool = False

@@ -113,7 +113,7 @@ class StepKinds:
     ) -> Any:
         """A share of a crew that is a step: a function does it, or a model is asked."""
         if call is not None:
-            return _output(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
+            return output_of(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
         whole = f"{task}\n\nYou do share {share + 1} of {shares}."
         return await self._agents.carry_out(ctx, Wish(whole, tier=tier, max_retries=retries))
 
@@ -125,35 +125,18 @@ class StepKinds:
         except Wrong as error:
             raise PermanentError(str(error)) from None
         try:
-            async with asyncio.timeout(_seconds(task)):
-                return _output(await self._ways[task.step.kind](ctx, task))
+            async with asyncio.timeout(seconds_of(task)):
+                return output_of(await self._ways[task.step.kind](ctx, task))
         except (PermanentError, ValidationError):
             raise
         except Exception as error:
-            if delay := _delay_us(task, ctx.attempt):
+            if delay := delay_us_of(task, ctx.attempt):
                 asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
                 error.delay_us = max(delay, asked)  # type: ignore[attr-defined]  # read when the job is settled
             raise
 
     async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any, again: bool) -> Task:
-        store = await self._opened()
-        whole = await shape(store, ctx.tenant_id, template)
-        step, kind = whole.steps[name.partition("[")[0]], whole.flow.kind
-        written = step.agent or ""
-        references = list(step.references)
-        if references:
-            values = await self._values(store, ctx.tenant_id, flow, kind, {one.root for one in references})
-            step = _filled(step, looking(values, item))
-        return Task(flow, kind, step, name, again, retries_of(kind, step) + 1, written)
-
-    async def _values(self, store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
-        """What the references of a step lead to. What came of earlier steps does not change any more."""
-        key = (ids.key_of(flow) or ("", 0))[1]
-        values: dict[str, Any] = {
-            output.name: await content(store, tenant_id, output) for output in await store.outputs(key, sorted(roots))
-        }
-        (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
-        return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}
+        return await task_of(await self._opened(), ctx.tenant_id, flow, template, name, item, again)
 
     async def _run(self, ctx: Context, task: Task) -> dict[str, Any]:
         """A program, behind the breaker of its tool. What detent.toml says of tools is read when the first one runs."""
@@ -215,6 +198,30 @@ def _read_config() -> Config:
     return read()
 
 
+async def task_of(
+    store: Store, tenant_id: int, flow: str, template: int, step: str, item: Any = None, again: bool = False
+) -> Task:
+    """What is to be done, from what the job of a step says. A reference that leads nowhere is `Wrong`."""
+    whole = await shape(store, tenant_id, template)
+    found, kind = whole.steps[step.partition("[")[0]], whole.flow.kind
+    written = found.agent or ""
+    references = list(found.references)
+    if references:
+        values = await _values(store, tenant_id, flow, kind, {one.root for one in references})
+        found = _filled(found, looking(values, item))
+    return Task(flow, kind, found, step, again, retries_of(kind, found) + 1, written)
+
+
+async def _values(store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
+    """What the references of a step lead to. What came of earlier steps does not change any more."""
+    key = (ids.key_of(flow) or ("", 0))[1]
+    values: dict[str, Any] = {
+        output.name: await content(store, tenant_id, output) for output in await store.outputs(key, sorted(roots))
+    }
+    (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
+    return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}
+
+
 async def call(ctx: Context, task: Task) -> Any:
     """A Python function with the arguments of `with`."""
     return await called(ctx, task.step.call or "", task.step.with_)
@@ -256,18 +263,18 @@ def _filled(step: Step, look: expression.Look) -> Step:
     return step.model_copy(update=expression.filled(said, look))
 
 
-def _output(said: Any) -> Any:
+def output_of(said: Any) -> Any:
     """What came of a step always has names: what has none is called `value`."""
     return said if isinstance(said, dict) else {"value": said}
 
 
-def _seconds(task: Task) -> float | None:
+def seconds_of(task: Task) -> float | None:
     """How long a call may take; tools and agents watch their own time, to end what they have started."""
     limited = task.step.timeout is not None and task.step.kind == "call"
     return span_us(task.step.timeout or 0) / 1_000_000 if limited else None
 
 
-def _delay_us(task: Task, attempt: int) -> int | None:
+def delay_us_of(task: Task, attempt: int) -> int | None:
     """How long to wait before the next attempt, where the flow says so: in a run 2^attempts times its base."""
     if task.step.backoff is None and task.kind != "run":
         return None

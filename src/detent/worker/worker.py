@@ -16,7 +16,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -34,14 +34,10 @@ from detent.store import Job, NewJob, Store
 from detent.store.tally import flush, flushing
 from detent.store.url import database_url
 from detent.worker.breaker_gate import Gate
-from detent.worker.breaker_watch import BreakerWatch
-from detent.worker.budget_watch import BudgetWatch
-from detent.worker.courier import Courier
 from detent.worker.departure import Departure, terminated
 from detent.worker.executor import Executor
-from detent.worker.flow_watch import FlowWatch
-from detent.worker.follow_up import FollowUp
 from detent.worker.heartbeat import Heartbeat, memory_bytes
+from detent.worker.housekeeping import Housekeeping, NoHousekeeping
 from detent.worker.isolation import Isolation, check
 from detent.worker.journal import Journal
 from detent.worker.last_resort import end_process
@@ -50,11 +46,8 @@ from detent.worker.outage import Outage
 from detent.worker.pace import Pace
 from detent.worker.pruner import Pruner
 from detent.worker.pulse import Pulse
-from detent.worker.pump import Pump
-from detent.worker.reaper import Reaper
 from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
-from detent.worker.scheduler import Scheduler
 from detent.worker.settings import Settings
 from detent.worker.settlement import Release, described, settle
 from detent.worker.shelf import Shelf
@@ -93,7 +86,7 @@ class Worker:
         self._settings = settings
         self._leases_store = leases_store
         self._chance = chance
-        self._outage = Outage()
+        self._outage = Outage("server" if settings.remote else "database")
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
         # Others are looked after too, but not whenever the bell rings.
@@ -134,16 +127,8 @@ class Worker:
             Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
         ]
         self._board = journal.board
-        self._pump = Pump(self._store, self._look_again, self._outage)
-        self._flows = FlowWatch(self._store, self._outage)
-        self._courier = Courier(self._store, self._outage, self._chance)
-        self._breaker_watch = BreakerWatch(self._store, self._look_again, self._outage)
-        self._budget_watch = BudgetWatch(self._store, self._look_again, self._outage)
-        watching = (self._flows.run(), self._breaker_watch.run(), self._budget_watch.run())
-        mending = (self._reap(), self._follow_up(), self._lift(), self._pump.run(), *watching)
-        seeing = (self._beat(), self._watch(), self._bear())
-        chores = (*mending, *seeing, self._prune(), self._schedule(), self._courier.run(), flushing(self._store))
-        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *chores)]
+        self._house = self._housekeeping()
+        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *self._chores())]
         stop_listening = self._store.listen(self._wake)
         failure: Exception | None = None
         try:
@@ -176,6 +161,18 @@ class Worker:
             bond.report(registration.id, database_url(given.database).text)
         return registration
 
+    def _housekeeping(self) -> Housekeeping:
+        if self._settings.remote:
+            return NoHousekeeping()
+        return Housekeeping(self._store, self._look_again, self._outage, self._chance)
+
+    def _chores(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the work, without end. What concerns all is the server's, where there is one."""
+        own = [self._beat(), self._bear()]
+        if self._settings.remote:
+            return own
+        return [*self._house.duties(), self._lift(), self._watch(), self._prune(), flushing(self._store), *own]
+
     def _check_memory(self) -> None:
         most, used = self._settings.most_memory, memory_bytes() or 0
         if most is not None and used >= most:
@@ -191,22 +188,13 @@ class Worker:
         await self._claim(until_idle)
         await self._drain()
         if until_idle:
-            await self._courier.run_once()
-
-    async def _reap(self) -> None:
-        await Reaper(self._store, self._look_again, self._outage).run()
-
-    async def _follow_up(self) -> None:
-        await FollowUp(self._store, self._outage).run()
+            await self._house.deliver()
 
     async def _prune(self) -> None:
         await Pruner(self._store, self._settings.retention, self._chance).run()
 
     async def _lift(self) -> None:
         await Lifter(self._store, self._handlers, self._look_again).run()
-
-    async def _schedule(self) -> None:
-        await Scheduler(self._store, self._outage).run()
 
     async def _beat(self) -> None:
         await Heartbeat(self._store, self._registration.id, self.doing).run()
@@ -274,7 +262,7 @@ class Worker:
         self._store.tally.add(metrics.WAKEUPS)
         self._look_again()
         if self._limited:
-            self._pump.ring()
+            self._house.new_jobs()
 
     def _look_again(self) -> None:
         """Something may be due that was not."""
@@ -332,9 +320,7 @@ class Worker:
 
     async def _nothing_let_go(self) -> bool:
         """Whether no limit, no breaker and no budget has let a job go since the last claim was sent, nor does now."""
-        await self._breaker_watch.look()
-        await self._budget_watch.look()
-        await self._pump.look()
+        await self._house.look()
         return not self._changed.is_set()
 
     async def _claim_once(self, limit: int) -> list[Job]:
@@ -346,7 +332,7 @@ class Worker:
                 jobs = await self._claim_under(number, limit, again)
                 if jobs:
                     self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
-                    self._flows.begun(jobs)
+                    self._house.begun(jobs)
                     if spans.tracer is not None:
                         spans.claimed(jobs, self._registration.id, time.monotonic() - sent)
                     await self._registration.started(self._store)
@@ -466,7 +452,7 @@ class Worker:
                     begun = await self._claim_from(self._store, number, room, again=True)
                 self._hold_next(begun, sent)
                 if done.stirred:
-                    self._breaker_watch.ring()
+                    self._house.stirred()
                 self._outage.over("write")
                 return done.late, begun
             except StoreError as error:
@@ -484,7 +470,7 @@ class Worker:
         """What began with a write is held from when that was sent."""
         if jobs:
             self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
-            self._flows.begun(jobs)
+            self._house.begun(jobs)
 
     # --- end
 

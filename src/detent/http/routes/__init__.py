@@ -24,6 +24,7 @@ from detent.http.routes import (
     limits,
     overrides,
     queues,
+    remote_jobs,
     runs,
     schedules,
     signals,
@@ -34,6 +35,7 @@ from detent.http.routes import (
     templates,
     webhooks,
     why,
+    workers,
     workstreams,
 )
 
@@ -72,4 +74,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     doctor.router,
     overrides.router,
     audit.router,
+    workers.router,
+    remote_jobs.router,
 )
