@@ -29,7 +29,7 @@ steps:
 def problems(text: str) -> list[tuple[int, str]]:
     with pytest.raises(BadFlow) as refusal:
         load(text, "flow.yaml")
-    return list(refusal.value.problems)
+    return [(int(line), what) for line, what in refusal.value.problems]
 
 
 def steps(*lines: str) -> str:
@@ -127,6 +127,6 @@ def test_whatever_a_file_holds_it_is_a_flow_or_refused(text):
     try:
         load(text, "any.yaml")
     except BadFlow as refusal:
-        found = list(refusal.problems)
+        found = [(int(line), what) for line, what in refusal.problems]
     assert found
     assert all(line >= 1 and what for line, what in found)

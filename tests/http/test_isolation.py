@@ -137,9 +137,7 @@ def test_a_foreign_id_is_answered_byte_for_byte_like_an_unknown_one(
     tried = (theirs, unknown_like(theirs), "job_nonsense")
     with running.client(THEIRS) as other:
         body = body_for(other, method, path)
-        foreign, missing, nonsense = (
-            told(other.request(method, path.replace("{}", id), json=body)) for id in tried
-        )
+        foreign, missing, nonsense = (told(other.request(method, path.replace("{}", id), json=body)) for id in tried)
     assert foreign == missing == nonsense
     assert foreign[0] == 404
     if method == "GET" and "dead" not in path and "{name}" not in path:

@@ -13,6 +13,96 @@ class Again(TypedDict):
     new: str
 
 
+class Agent(TypedDict):
+    """An agent job: what was asked, what was chosen for it and why, what it took and cost. Money is whole millionths of
+    a dollar, and dollars."""
+
+    id: str
+    state: str
+    status: str
+    job_id: str | None
+    description: str
+    skill: str | None
+    tier: str | None
+    provider: str | None
+    model: str | None
+    reasons: Any
+    retry_count: int
+    max_retries: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_micros: int
+    cost_usd: float
+    state_history: list[Any]
+    reason: str | None
+    actor: str | None
+    llm_response: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+
+
+class Agents(TypedDict):
+    """Some agent jobs, and where to go on if there are more."""
+
+    agent_jobs: list[Agent]
+    next: str | None
+
+
+class AnsweredRun(TypedDict):
+    """The run after an answer, and the question."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    approval: Approval
+
+
+class Approval(TypedDict):
+    """A question. `digest` is of exactly what is asked and would be done: a decision holds for nothing else."""
+
+    id: str
+    state: str
+    job_id: str | None
+    step_id: str | None
+    step: str
+    question: str
+    details: Any
+    digest: str
+    scope: str | None
+    created_at: str
+    expires_at: str | None
+    decision: str | None
+    decided_at: str | None
+    decided_by: str | None
+    comment: str | None
+
+
+class Approvals(TypedDict):
+    """Some questions, and where to go on if there are more."""
+
+    approvals: list[Approval]
+    next: str | None
+
+
 class Artifact(TypedDict):
     """What a job keeps beside its result."""
 
@@ -21,6 +111,91 @@ class Artifact(TypedDict):
     hash: str
     media_type: str
     created_at: str
+
+
+class Audit(TypedDict):
+    """The record of an agent job that has ended. `job_id` is the agent job; `carried_out_by` the job that did it."""
+
+    job_id: str
+    carried_out_by: str | None
+    description: str
+    status: str
+    reason: str | None
+    state_transitions: list[Any]
+    agent: Any
+    retry_count: int
+    max_retries: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_micros: int
+    cost_usd: float
+    llm_response: str | None
+    started_at: str
+    completed_at: str
+    duration_ms: int
+
+
+class Beaten(TypedDict):
+    """How the worker and its jobs stand. While it is paused it is given nothing; `end` says how it is to end."""
+
+    state: str
+    paused: bool
+    end: WorkersEnding | None
+    now: str
+    jobs: list[Stands]
+
+
+class Breakers(TypedDict):
+    """Some breakers, and where to go on if there are more."""
+
+    breakers: list[BreakersBreaker]
+    next: str | None
+
+
+class BreakersBreaker(TypedDict):
+    """A breaker: how it stands, how many jobs it holds back, and when the next one is let through to try."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    failures: int
+    failure_threshold: int
+    successes: int
+    success_threshold: int
+    cooldown_us: int
+    held: int
+    opened_at: str | None
+    probe_at: str | None
+    probe: str | None
+    error: str | None
+    updated_at: str
+
+
+class Budget(TypedDict):
+    """A budget, how many jobs it holds back, and what the last call that did not fit may have cost."""
+
+    scope: str
+    subject: str
+    cap_micros: int | None
+    spent_micros: int
+    reserved_micros: int
+    left_micros: int | None
+    warn_percent: int
+    said_by: str
+    warned_at: str | None
+    created_at: str
+    updated_at: str
+    held: int
+    wanted_micros: int | None
+
+
+class Budgets(TypedDict):
+    """Some budgets, and where to go on if there are more."""
+
+    budgets: list[Budget]
+    next: str | None
 
 
 class Bulk(TypedDict):
@@ -33,6 +208,24 @@ class Bulk(TypedDict):
     dry_run: bool
 
 
+class Call(TypedDict):
+    """A call to a model in the ledger: what it may have cost, and what it did."""
+
+    job: str
+    call: str
+    provider: str
+    model: str
+    state: str
+    ceiling_micros: int
+    cost_micros: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    created_at: str
+    ended_at: str | None
+
+
 class Cancelled(TypedDict):
     """What became of it."""
 
@@ -40,13 +233,158 @@ class Cancelled(TypedDict):
     job: Job
 
 
-class Checkpoint(TypedDict):
-    """What a step of a handler has left."""
+class CancelledAgent(TypedDict):
+    """What became of it: cancelled, or asked to stop."""
 
+    outcome: str
+    agent_job: Agent
+
+
+class CancelledCrew(TypedDict):
+    """The crew, and all that ended with it: itself and the crews inside."""
+
+    id: str
+    state: str
+    status: str
+    task_description: str
+    kind: str | None
+    worker_count: int
+    depth: int
+    parent_id: str | None
+    asker_id: str | None
+    key: str | None
+    reason: str | None
+    error: str | None
+    actor: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    deadline_at: str | None
+    cancelled: list[str]
+
+
+class Claimed(TypedDict):
+    """The jobs that were given, how the worker stands, how it is to end if it is, and the database's time."""
+
+    jobs: list[GivenJob]
+    state: str
+    paused: bool
+    end: WorkersEnding | None
+    now: str
+
+
+class Commanded(TypedDict):
+    """A worker after a command, and the states it was in before and is in now."""
+
+    id: str
     name: str
-    at: str
-    size: int
-    epoch: int
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: SupervisorEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    command: str
+    from_state: str
+    to_state: str
+
+
+class Conflict(TypedDict):
+    """How many moves came too late."""
+
+    entity: str
+    trigger: str
+    count: int
+
+
+class CostLine(TypedDict):
+    """What was spent on one thing: a model, a tenant, a flow or a day."""
+
+    calls: int
+    lost_calls: int
+    cost_micros: int
+    cost_usd: str
+    lost_micros: int
+    reserved_micros: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    name: str
+    id: str | None
+
+
+class CostOfFlow(TypedDict):
+    """What calls to models cost, in all and by step; steps that cost nothing are left out."""
+
+    id: str
+    cost_micros: int
+    cost_usd: str
+    steps: list[CostOfStep]
+
+
+class CostOfStep(TypedDict):
+    """What one step cost."""
+
+    id: str
+    name: str
+    cost_micros: int
+    cost_usd: str
+
+
+class Costs(TypedDict):
+    """What the tenant has spent since then, added up; days in their order, else the most first."""
+
+    by: str
+    since: str
+    costs: list[CostLine]
+    total: Sum
+
+
+class Crew(TypedDict):
+    """A crew, as lists show it. `parent_id` is the crew that it is inside of, `asker_id` the job that waits for it."""
+
+    id: str
+    state: str
+    status: str
+    task_description: str
+    kind: str | None
+    worker_count: int
+    depth: int
+    parent_id: str | None
+    asker_id: str | None
+    key: str | None
+    reason: str | None
+    error: str | None
+    actor: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    deadline_at: str | None
+
+
+class Crews(TypedDict):
+    """Some crews, and where to go on if there are more."""
+
+    crews: list[Crew]
+    next: str | None
 
 
 class DeadLetter(TypedDict):
@@ -75,6 +413,14 @@ class DeadLetters(TypedDict):
     next: str | None
 
 
+class Deleted(TypedDict):
+    """A schedule that is gone. One that an application declares comes back with its workers."""
+
+    name: str
+    deleted: bool
+    declared_in_code: bool
+
+
 class Enqueued(TypedDict):
     """The job, and whether it was made now; under a key that was used before it is the first one's."""
 
@@ -89,6 +435,17 @@ class Events(TypedDict):
     next: str | None
 
 
+class Fault(TypedDict):
+    """What went wrong: for now (`transient`, `timeout`), for good (`permanent`), or with the payload (`validation`,
+    which makes a dead letter)."""
+
+    message: NotRequired[str]
+    type: NotRequired[str]
+    kind: NotRequired[Literal["transient", "permanent", "validation", "timeout"]]
+    stage: NotRequired[Literal["fetch", "input", "exec", "output", "commit"]]
+    retry_in: NotRequired[float | None]
+
+
 class Filter(TypedDict):
     """Which jobs; what is none does not narrow."""
 
@@ -98,10 +455,87 @@ class Filter(TypedDict):
     correlation_id: NotRequired[str | None]
 
 
+class Finding(TypedDict):
+    """Something that is wrong: what, since when, why it matters, and what mends it; `todo` is for somebody to do."""
+
+    check: str
+    entity: str
+    id: str
+    says: str
+    since: str | None
+    matters: str
+    fix: str | None
+    todo: str | None
+
+
+class Findings(TypedDict):
+    """Everything that is wrong."""
+
+    findings: list[Finding]
+
+
+class FlowProgress(TypedDict):
+    """How many of its steps are how far; `now` are those that run, of very many the first. What is left is expected by
+    what flows of its name took before, given workers enough; none if nothing is known of them."""
+
+    total: int
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    cancelled: int
+    now: list[RunningStep]
+    elapsed_seconds: float
+    expected_left_seconds: float | None
+
+
+class GivenJob(TypedDict):
+    """A job to be done."""
+
+    id: str
+    epoch: int
+    state: str
+    kind: str
+    queue: str
+    priority: int
+    payload: Any
+    attempt: int
+    max_attempts: int
+    on_exhausted: str
+    lease_until: str | None
+    run_at: str
+    correlation_id: str | None
+    trace_id: str | None
+    checkpoints: list[RemoteJobsCheckpoint]
+    step: RemoteJobsStep | None
+
+
+class GivenUp(TypedDict):
+    """How many jobs of a kind were given up for one reason."""
+
+    kind: str
+    reason: str
+    count: int
+
+
 class Health(TypedDict):
     """That it is well."""
 
     status: Literal["ok", "ready"]
+
+
+class Held(TypedDict):
+    """A job, and the epoch it was given under."""
+
+    job: str
+    epoch: int
+
+
+class HeldJob(TypedDict):
+    """A job that a worker holds."""
+
+    id: str
+    kind: str
 
 
 class Job(TypedDict):
@@ -141,6 +575,48 @@ class Jobs(TypedDict):
     next: str | None
 
 
+class JobsCheckpoint(TypedDict):
+    """What a step of a handler has left."""
+
+    name: str
+    at: str
+    size: int
+    epoch: int
+
+
+class Key(TypedDict):
+    """A key, without its secret: what it is for, and until when."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    state: str
+    created_by: str | None
+    revoked_by: str | None
+    replaced_by: str | None
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class Keys(TypedDict):
+    """Some keys, and where to go on if there are more."""
+
+    keys: list[Key]
+    next: str | None
+
+
+class Kind(TypedDict):
+    """A kind of job: how many moves of each trigger its jobs have made, how many have ended, how long they took."""
+
+    kind: str
+    ended: int
+    success_rate: float | None
+    run_seconds: Times
+    wait_seconds: Times
+
+
 class Lifecycle(TypedDict):
     """A lifecycle as it is declared."""
 
@@ -153,6 +629,82 @@ class Lifecycles(TypedDict):
     """All of them."""
 
     lifecycles: list[Lifecycle]
+
+
+class Limit(TypedDict):
+    """What is counted by itself: how many may run and start, how many do, how many wait, when the next may go. One of
+    `all tenants` counts the whole fleet."""
+
+    key: str
+    scope: str
+    most: int | None
+    rate: int | None
+    window_us: int | None
+    running: int
+    waiting: int
+    next_at: str | None
+
+
+class Limits(TypedDict):
+    """Some limits, and where to go on if there are more."""
+
+    limits: list[Limit]
+    next: str | None
+
+
+class Line(TypedDict):
+    """A message of a conversation: in which try of the job and at which place, who said it, and what."""
+
+    round: int
+    position: int
+    hash: str
+    size: int
+    at: str
+    role: str
+    text: str
+    uses: list[Any] | None
+    answers: Any
+    failed: bool
+
+
+class MadeKey(TypedDict):
+    """A new key. Its secret is told this once; who sends the same request again is told null."""
+
+    key: Key
+    secret: str | None
+
+
+class Mended(TypedDict):
+    """A step that somebody changed, and the state of its flow then."""
+
+    id: str
+    flow: str
+    name: str
+    state: str
+    status: str
+    attempts: int
+    retry_count: int
+    max_retries: int
+    job: str | None
+    error: str | None
+    reason: str | None
+    cost_micros: int | None
+    started_at: str | None
+    completed_at: str | None
+    updated_at: str
+    flow_state: str
+
+
+class Metrics(TypedDict):
+    """How often workers and crews went from one state to another, how long they stayed in each, which moves were
+    refused them, and how many requests had been sent before."""
+
+    at: str
+    workers: dict[str, int]
+    transitions: list[Transition]
+    time_in_state: list[Stay]
+    failed_transitions: list[Refused]
+    idempotency: Repeated
 
 
 Move = TypedDict(
@@ -191,7 +743,72 @@ class Moved(TypedDict):
     cursor: str
 
 
-class Progress(TypedDict):
+class Noted(TypedDict):
+    """That it was kept."""
+
+    job: str
+    epoch: int
+
+
+class OutOfTurn(TypedDict):
+    """A schedule, and the job that was enqueued out of turn."""
+
+    name: str
+    job: str
+
+
+class Output(TypedDict):
+    """What came of a step; none if nothing did."""
+
+    id: str
+    output: Any
+
+
+Overridden = TypedDict(
+    "Overridden",
+    {
+        "id": "str",
+        "entity": "str",
+        "from": "str",
+        "state": "str",
+        "to": "str",
+        "written": "bool",
+        "findings": "list[Finding]",
+    },
+)
+"""What it was, what it is, and what is not in order with that."""
+
+
+class OwnStep(TypedDict):
+    """A step as its flow shows it, with the flows inside it."""
+
+    id: str
+    flow: str
+    name: str
+    state: str
+    status: str
+    attempts: int
+    retry_count: int
+    max_retries: int
+    job: str | None
+    error: str | None
+    reason: str | None
+    cost_micros: int | None
+    started_at: str | None
+    completed_at: str | None
+    updated_at: str
+    flows: list[str]
+
+
+class PausedOrNot(TypedDict):
+    """A schedule after it was paused or resumed."""
+
+    name: str
+    paused: bool
+    changed: bool
+
+
+class ProgressOutput(TypedDict):
     """What a handler said last of how far it has come."""
 
     fraction: float
@@ -214,13 +831,44 @@ class Queues(TypedDict):
     queues: list[Queue]
 
 
-class Reason(TypedDict):
+class Quota(TypedDict):
+    """How many workers the crews of a depth may have, and how many they have."""
+
+    depth: int
+    quota: int
+    in_use: int
+
+
+class Quotas(TypedDict):
+    """Of every depth."""
+
+    quotas: list[Quota]
+
+
+class ReasonOutput(TypedDict):
     """One obstacle; when it clears by itself, and what somebody can do about it."""
 
     cause: str
     says: str
     clears_at: str | None
     todo: str | None
+
+
+class Recapped(TypedDict):
+    """A budget with its new cap, and how many of the jobs it held were let go at once."""
+
+    scope: str
+    subject: str
+    cap_micros: int | None
+    spent_micros: int
+    reserved_micros: int
+    left_micros: int | None
+    warn_percent: int
+    said_by: str
+    warned_at: str | None
+    created_at: str
+    updated_at: str
+    let_go: int
 
 
 class Redriven(TypedDict):
@@ -231,12 +879,348 @@ class Redriven(TypedDict):
     dry_run: bool
 
 
+Refused = TypedDict(
+    "Refused",
+    {
+        "entity": "str",
+        "from": "str",
+        "trigger": "str",
+        "count": "int",
+    },
+)
+"""How often a move was asked for that is not allowed in that state."""
+
+
+class RemoteJobsCheckpoint(TypedDict):
+    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
+
+    name: str
+    value: Any
+    large: bool
+    epoch: int
+    version: int
+    code: str | None
+    changed: bool
+
+
+class RemoteJobsStep(TypedDict):
+    """The step of a flow that a job carries out: the function to be called, and with what."""
+
+    flow: str
+    name: str
+    call: str
+    arguments: dict[str, Any]
+    timeout: float | None
+    retry_in: float | None
+
+
+class Repair(TypedDict):
+    """What was mended; one that could not be has an error."""
+
+    check: str
+    entity: str
+    id: str
+    says: str
+    since: str | None
+    matters: str
+    fix: str | None
+    todo: str | None
+    error: str | None
+
+
+class Repeated(TypedDict):
+    """How many requests came under a key that was used before, and how many did not."""
+
+    hit: int
+    miss: int
+    hit_rate: float | None
+
+
+class Reported(TypedDict):
+    """What came of one job."""
+
+    outcome: Literal["succeed", "fail", "snooze", "release", "cancel"]
+    result: NotRequired[Any]
+    error: NotRequired[Fault | None]
+    delay: NotRequired[str | float | None]
+    until: NotRequired[str | None]
+    reason: NotRequired[str | None]
+    back_off: NotRequired[bool]
+    held_by: NotRequired[str | None]
+    job: str
+    epoch: int
+
+
+class ResetBreaker(TypedDict):
+    """The breaker, and how many jobs were let go with it; workers let the others go."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    failures: int
+    failure_threshold: int
+    successes: int
+    success_threshold: int
+    cooldown_us: int
+    held: int
+    opened_at: str | None
+    probe_at: str | None
+    probe: str | None
+    error: str | None
+    updated_at: str
+    let_go: int
+
+
+class Routed(TypedDict):
+    """Which skill and which tier of models a task would go to, and why."""
+
+    skill: str
+    why: str
+    scores: list[Score]
+    model: Tier
+
+
+class Run(TypedDict):
+    """A run."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+
+
+class RunningStep(TypedDict):
+    """A step that runs, since when, and what it has said last of how far it is."""
+
+    id: str
+    name: str
+    started_at: str | None
+    said: ProgressOutput | None
+
+
+class Runs(TypedDict):
+    """Some runs, and where to go on if there are more."""
+
+    runs: list[Run]
+    next: str | None
+
+
+class Saved(TypedDict):
+    """What stands under the name, and whether it is what was sent: the first that was kept stays."""
+
+    name: str
+    kept: bool
+    value: Any
+
+
+class Schedule(TypedDict):
+    """A schedule: its rule, what it enqueues, and when. A flow is started by a job of the kind detent.start."""
+
+    name: str
+    kind: str
+    queue: str
+    payload: Any
+    cron: str | None
+    every_us: int | None
+    tz: str
+    catch_up: str
+    declared_by: str
+    next_at: str
+    last_at: str | None
+    paused_at: str | None
+    created_at: str
+    updated_at: str
+
+
+class ScheduledJob(TypedDict):
+    """A job that a tick has enqueued."""
+
+    id: str
+    state: str
+
+
+class Schedules(TypedDict):
+    """Some schedules, and where to go on if there are more."""
+
+    schedules: list[Schedule]
+    next: str | None
+
+
+class Score(TypedDict):
+    """How many points a skill has for a task, and the words they are for."""
+
+    skill: str
+    points: int
+    keywords: list[str]
+
+
 class Sent(TypedDict):
     """Whether it was sent, or had been before under its key; and how many jobs go on."""
 
     name: str
     sent: bool
     woken: int
+
+
+class SentAgain(TypedDict):
+    """A message that will be sent once more, and how it stood before."""
+
+    id: str
+    was: str
+    attempts: int
+
+
+class Settled(TypedDict):
+    """What became of a job: the move it made, and the state it is in then."""
+
+    job: str
+    epoch: int
+    move: str
+    state: str
+
+
+class Settlement(TypedDict):
+    """What became of each, in the same order; null is one that is no longer this worker's: nothing changed."""
+
+    jobs: list[Settled | None]
+
+
+class Share(TypedDict):
+    """A job that does one share of a task."""
+
+    id: str
+    state: str
+    attempts: int
+    waits_for: str | None
+
+
+class ShownKey(TypedDict):
+    """One key."""
+
+    key: Key
+
+
+class Skill(TypedDict):
+    """What an agent can be asked to do, and the words that point to it."""
+
+    name: str
+    description: str
+    keywords: list[str]
+    tools: list[str]
+    output_schema: Any
+
+
+class Skills(TypedDict):
+    """The project's own skills, then the built-in ones that none of them replaces."""
+
+    skills: list[Skill]
+
+
+class SkillsBreaker(TypedDict):
+    """When a tool is left alone for a while."""
+
+    failure_threshold: int
+    cooldown_seconds: float
+    success_threshold: int
+
+
+class Stands(TypedDict):
+    """Whether a job is still this worker's, and whether it is to end: `soft`, by itself, or `hard`: it was taken."""
+
+    job: str
+    epoch: int
+    held: bool
+    cancel: str | None
+
+
+class StartedFlow(TypedDict):
+    """The flow, and whether it was made now; under a key that was used before it is the first one."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    created: bool
+
+
+class StartedRun(TypedDict):
+    """The run, and whether it was made now; under a key that was used before it is the first one."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    created: bool
+
+
+class StartedWorkstream(TypedDict):
+    """The workstream, and whether it was made now; under a key that was used before it is the first one."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    retry_count: int
+    max_retries: int
+    forked_from: str | None
+    created: bool
 
 
 class State(TypedDict):
@@ -246,12 +1230,442 @@ class State(TypedDict):
     final: bool
 
 
+class Stats(TypedDict):
+    """The figures of a tenant, and of the engine that serves all of them."""
+
+    tenant: str
+    at: str
+    queues: list[Queue]
+    workers: dict[str, int]
+    breakers: list[dict[str, Any]]
+    last_minute: dict[str, int]
+    kinds: list[Kind]
+    dead_letters: list[GivenUp]
+    transitions: list[Transition]
+    time_in_state: list[Stay]
+    refused_transitions: list[Refused]
+    idempotency: Repeated
+    claim_calls: dict[str, int]
+    claim_conflicts: list[Conflict]
+    lease_renewals: dict[str, int]
+    database_retries: int
+    wakeups: int
+
+
+class Stay(TypedDict):
+    """How long things stayed in a state, in seconds."""
+
+    entity: str
+    state: str
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+
+
+class Steps(TypedDict):
+    """Some steps of a flow, and where to go on if there are more."""
+
+    steps: list[StepsStep]
+    next: str | None
+
+
+class StepsStep(TypedDict):
+    """A step: its state, its tries, its job, and what was wrong with it."""
+
+    id: str
+    flow: str
+    name: str
+    state: str
+    status: str
+    attempts: int
+    retry_count: int
+    max_retries: int
+    job: str | None
+    error: str | None
+    reason: str | None
+    cost_micros: int | None
+    started_at: str | None
+    completed_at: str | None
+    updated_at: str
+
+
+class SubmittedCrew(TypedDict):
+    """The crew, and whether it was made now; under a key that was used before it is the first one."""
+
+    id: str
+    state: str
+    status: str
+    task_description: str
+    kind: str | None
+    worker_count: int
+    depth: int
+    parent_id: str | None
+    asker_id: str | None
+    key: str | None
+    reason: str | None
+    error: str | None
+    actor: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    deadline_at: str | None
+    created: bool
+
+
+class Sum(TypedDict):
+    """What calls did cost. What is lost counts as spent: nobody knows what came of it."""
+
+    calls: int
+    lost_calls: int
+    cost_micros: int
+    cost_usd: str
+    lost_micros: int
+    reserved_micros: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+
+
+class SupervisorEnding(TypedDict):
+    """How a worker was asked to come to an end, by whom and why."""
+
+    how: str
+    jobs: str
+    by: str | None
+    reason: str | None
+
+
+class SupervisorListed(TypedDict):
+    """A worker, and how many jobs it holds."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: SupervisorEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    jobs_held: int
+
+
+class SupervisorWholeWorker(TypedDict):
+    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: SupervisorEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    doing: Any
+    jobs: list[HeldJob]
+    events: list[Moved]
+
+
+class SupervisorWorker(TypedDict):
+    """A worker, as lists show it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: SupervisorEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+
+
+class SupervisorWorkers(TypedDict):
+    """Some workers, and where to go on if there are more."""
+
+    workers: list[SupervisorListed]
+    next: str | None
+
+
+class Template(TypedDict):
+    """A version of a definition; the same definition again is the same version."""
+
+    id: str
+    name: str
+    version: int
+    kind: str
+    hash: str
+    created_at: str
+
+
+class Templates(TypedDict):
+    """Some definitions, and where to go on if there are more."""
+
+    templates: list[Template]
+    next: str | None
+
+
+class Tier(TypedDict):
+    """Which tier of models a task is worth, and why."""
+
+    tier: str
+    points: int
+    why: str
+
+
+class Times(TypedDict):
+    """How often something took its time, and how long, in seconds."""
+
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+
+
+class Tool(TypedDict):
+    """A tool profile; where its program is and what it is given of the machine's environment is not told here."""
+
+    name: str
+    description: str
+    timeout: str
+    expected_exit_codes: list[int]
+    retry_on_failure: bool
+    idempotent: bool
+    approval: bool
+    arguments: Any
+    memory: int | None
+    cpu: str | None
+    breaker: SkillsBreaker
+
+
+class Tools(TypedDict):
+    """The tools that are declared."""
+
+    tools: list[Tool]
+
+
+class Transcript(TypedDict):
+    """Some of what was said, and where to go on if there is more."""
+
+    transcript: list[Line]
+    next: str | None
+
+
+Transition = TypedDict(
+    "Transition",
+    {
+        "entity": "str",
+        "from": "str",
+        "to": "str",
+        "trigger": "str",
+        "count": "int",
+    },
+)
+"""How often something went from one state to another; from none when it was made."""
+
+
+class Treated(TypedDict):
+    """What was found at first, what was done about it, and what is left."""
+
+    found: list[Finding]
+    repairs: list[Repair]
+    left: list[Finding]
+
+
+class Version(TypedDict):
+    """The very definition that a flow is of."""
+
+    id: str
+    version: int
+
+
 class Was(TypedDict):
     """A queue after it was paused or resumed."""
 
     name: str
     paused: bool
     changed: bool
+
+
+class WebhookInput(TypedDict):
+    """Where the end of a flow is told, and the name of the secret that signs it."""
+
+    url: str
+    secret_env: NotRequired[str | None]
+
+
+class WebhookOutput(TypedDict):
+    """A message: which move it tells of, where it goes, and what came of it. `secret` is the name of what signs it."""
+
+    id: str
+    flow: str
+    event: str
+    url: str
+    secret: str
+    state: str
+    attempts: int
+    most_attempts: int
+    created_at: str
+    next_at: str | None
+    ended_at: str | None
+    last_error: str | None
+
+
+class Webhooks(TypedDict):
+    """Some messages, and where to go on if there are more."""
+
+    webhooks: list[WebhookOutput]
+    next: str | None
+
+
+class WhoAmI(TypedDict):
+    """Whom a key stands for."""
+
+    tenant: str
+    actor: str
+    scopes: list[str]
+
+
+class WholeAgent(TypedDict):
+    """An agent job with what came of it, the record of its end once it has ended, and every move it made."""
+
+    id: str
+    state: str
+    status: str
+    job_id: str | None
+    description: str
+    skill: str | None
+    tier: str | None
+    provider: str | None
+    model: str | None
+    reasons: Any
+    retry_count: int
+    max_retries: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_micros: int
+    cost_usd: float
+    state_history: list[Any]
+    reason: str | None
+    actor: str | None
+    llm_response: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    result: Any
+    audit: Audit | None
+    events: list[Moved]
+
+
+class WholeBreaker(TypedDict):
+    """A breaker, and the last that happened to it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    failures: int
+    failure_threshold: int
+    successes: int
+    success_threshold: int
+    cooldown_us: int
+    held: int
+    opened_at: str | None
+    probe_at: str | None
+    probe: str | None
+    error: str | None
+    updated_at: str
+    events: list[Moved]
+
+
+class WholeBudget(TypedDict):
+    """A budget; that of a job and that of the tenant with the last calls that count against it."""
+
+    scope: str
+    subject: str
+    cap_micros: int | None
+    spent_micros: int
+    reserved_micros: int
+    left_micros: int | None
+    warn_percent: int
+    said_by: str
+    warned_at: str | None
+    created_at: str
+    updated_at: str
+    held: int
+    wanted_micros: int | None
+    calls: list[Call]
+
+
+class WholeCrew(TypedDict):
+    """A crew with what its shares returned, its shares, and the crews inside it."""
+
+    id: str
+    state: str
+    status: str
+    task_description: str
+    kind: str | None
+    worker_count: int
+    depth: int
+    parent_id: str | None
+    asker_id: str | None
+    key: str | None
+    reason: str | None
+    error: str | None
+    actor: str | None
+    correlation_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    deadline_at: str | None
+    result: list[Any] | None
+    shares: list[Share]
+    inside: list[WholeCrew]
 
 
 class WholeDeadLetter(TypedDict):
@@ -305,11 +1719,135 @@ class WholeJob(TypedDict):
     payload: Any
     result: Any
     waits_for: str | None
-    progress: Progress | None
-    steps: list[Checkpoint]
+    progress: ProgressOutput | None
+    steps: list[JobsCheckpoint]
     artifacts: list[Artifact]
     redriven_as: list[str]
     events: list[Moved]
+
+
+class WholeRun(TypedDict):
+    """A run with everything that is known of it."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    template: Version | None
+    cost_micros: int
+    steps: list[OwnStep]
+    questions: list[Approval]
+    inside_of: str | None
+    events: list[Moved]
+
+
+class WholeSchedule(TypedDict):
+    """A schedule, its next ticks in its own time zone, and what its last tick has enqueued."""
+
+    name: str
+    kind: str
+    queue: str
+    payload: Any
+    cron: str | None
+    every_us: int | None
+    tz: str
+    catch_up: str
+    declared_by: str
+    next_at: str
+    last_at: str | None
+    paused_at: str | None
+    created_at: str
+    updated_at: str
+    upcoming: list[str]
+    last_jobs: list[ScheduledJob]
+
+
+class WholeSkill(TypedDict):
+    """A skill, and what the model is told."""
+
+    name: str
+    description: str
+    keywords: list[str]
+    tools: list[str]
+    output_schema: Any
+    instructions: str
+
+
+class WholeTemplate(TypedDict):
+    """A version, and what it defines."""
+
+    id: str
+    name: str
+    version: int
+    kind: str
+    hash: str
+    created_at: str
+    definition: dict[str, Any]
+
+
+class WholeWebhook(TypedDict):
+    """A message, and what it says."""
+
+    id: str
+    flow: str
+    event: str
+    url: str
+    secret: str
+    state: str
+    attempts: int
+    most_attempts: int
+    created_at: str
+    next_at: str | None
+    ended_at: str | None
+    last_error: str | None
+    body: Any
+
+
+class WholeWorkstream(TypedDict):
+    """A workstream with everything that is known of it."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    retry_count: int
+    max_retries: int
+    forked_from: str | None
+    template: Version | None
+    cost_micros: int
+    steps: list[OwnStep]
+    questions: list[Approval]
+    inside_of: str | None
+    events: list[Moved]
+    forks: list[str]
 
 
 class Why(TypedDict):
@@ -319,4 +1857,136 @@ class Why(TypedDict):
     entity: str
     state: str
     status: str
-    reasons: list[Reason]
+    reasons: list[ReasonOutput]
+
+
+class WorkersEnding(TypedDict):
+    """How a worker is to come to an end: `drain` at its leisure, `soft` within its grace, `hard` at once; what becomes
+    of jobs that are cut short (`release` or `cancel`), who wants it and why."""
+
+    how: str
+    jobs: str
+    by: str | None
+    reason: str | None
+
+
+class WorkersListed(TypedDict):
+    """A worker, and how many jobs it holds."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: WorkersEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    jobs_held: int
+
+
+class WorkersWholeWorker(TypedDict):
+    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: WorkersEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    doing: Any
+    jobs: list[HeldJob]
+    events: list[Moved]
+
+
+class WorkersWorker(TypedDict):
+    """A worker, as lists show it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: WorkersEnding | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+
+
+class WorkersWorkers(TypedDict):
+    """Some workers, and where to go on if there are more."""
+
+    workers: list[WorkersListed]
+    next: str | None
+
+
+class Workstream(TypedDict):
+    """A workstream: how often it was tried again, and which one it was forked from."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+    retry_count: int
+    max_retries: int
+    forked_from: str | None
+
+
+class Workstreams(TypedDict):
+    """Some workstreams, and where to go on if there are more."""
+
+    workstreams: list[Workstream]
+    next: str | None

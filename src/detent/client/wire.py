@@ -172,6 +172,7 @@ class Wire:
     ) -> AsyncGenerator[T, None]:
         """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
         return followed(self, path, query, after)
+
     async def tell(
         self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
     ) -> T:

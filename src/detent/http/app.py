@@ -94,9 +94,15 @@ def _routed(**more: Any) -> FastAPI:
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of an operation, by which the client has it: its tag and its function."""
+    """The name of an operation, by which the client has it: its tag and its function. The shorter way to one that is
+    also under /api has another, for each is there once."""
     tag = str((route.tags or ["server"])[0]).replace(" ", "_").replace("-", "_")
-    return f"{tag}_{NAMES.get(route.name, route.name)}"
+    short = "short_" if route.path.startswith(SHORT) else ""
+    return f"{short}{tag}_{NAMES.get(route.name, route.name)}"
+
+
+SHORT = "/runs"
+"""Where runs are to be found without /api, as those who know them from elsewhere expect."""
 
 
 NAMES = {"listing": "list"}

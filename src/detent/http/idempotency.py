@@ -149,6 +149,8 @@ class _NotYet(Exception):
 
 async def _not_yet(_: Transaction) -> str:
     raise _NotYet
+
+
 def _address(path: str) -> str:
     """Where a route is mounted twice, a request to either is the same."""
     return path if path.startswith(API) else f"{API}{path}"

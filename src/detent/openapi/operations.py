@@ -72,27 +72,22 @@ class Operation:
 
 
 def operations(document: Document) -> list[Operation]:
-    """Every operation, in the order of the document. One that is there under `/api` and without it is one."""
+    """Every operation, in the order of the document."""
     found: dict[tuple[str, str], Operation] = {}
     for made in _each(document):
-        known = found.get((made.tag, made.name))
-        if known is not None and made.method == known.method and _twins(made.path, known.path):
-            made = max(made, known, key=lambda one: len(one.path))
-        elif known is not None:
+        known = found.setdefault((made.tag, made.name), made)
+        if known is not made:
             raise Unsayable(
                 f"{made.method} {made.path} and {known.method} {known.path} are both called {made.tag}_{made.name}; "
                 f"give their functions different names, or their routers different tags"
             )
-        found[made.tag, made.name] = made
     return list(found.values())
-
-
-def _twins(one: str, other: str) -> bool:
-    return f"/api{one}" == other or one == f"/api{other}"
 
 
 def _each(document: Document) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
+        if f"/api{path}" in document["paths"]:
+            continue  # a shorter way to the same
         for method, said in methods.items():
             tag = identifier(said["tags"][0])
             yield _operation(document, tag, method.upper(), path, said)

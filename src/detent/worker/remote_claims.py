@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from detent.bounds import OWN_KINDS
 from detent.errors import BadInput, DetentError, StoreError
 from detent.flow.expression import Wrong
 from detent.lifecycle import WORKER
@@ -23,7 +24,7 @@ from detent.service.entities import public_id
 from detent.service.orders import Order, understood
 from detent.service.schedules import START
 from detent.service.step_crews import SHARE
-from detent.service.step_jobs import EXECUTED, PREFIX
+from detent.service.step_jobs import EXECUTED
 from detent.store import Job, Store
 from detent.store.checkpoints import Checkpoint
 from detent.worker.flow_watch import FlowWatch
@@ -33,8 +34,8 @@ from detent.worker.settlement import settle as decided
 from detent.worker.step_kinds import Task, task_of
 from detent.worker.waiting_room import Line, Place, WaitingRoom
 
-CALL = f"{PREFIX}call"
-AT_HOME = tuple(sorted({*(f"{PREFIX}{kind}" for kind in EXECUTED), AGENT_KIND, SHARE, START} - {CALL}))
+CALL = f"{OWN_KINDS}call"
+AT_HOME = tuple(sorted({*(f"{OWN_KINDS}{kind}" for kind in EXECUTED), AGENT_KIND, SHARE, START} - {CALL}))
 """What only workers with the database carry out: it needs breakers, budgets, tools or keys to models."""
 
 MOST_JOBS = 500
@@ -82,7 +83,7 @@ class Answer(NamedTuple):
 def check_kinds(kinds: Sequence[str]) -> None:
     """Refuses kinds that need what a worker without a database has not."""
     for kind in kinds:
-        if kind in AT_HOME or (kind.startswith(PREFIX) and kind != CALL):
+        if kind in AT_HOME or (kind.startswith(OWN_KINDS) and kind != CALL):
             raise BadInput(what=f"{kind} is carried out by workers with the database only; of steps, take {CALL}")
 
 

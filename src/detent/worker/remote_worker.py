@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from detent.bounds import OWN_KINDS
 from detent.client.credentials import server_address, server_key
 from detent.errors import BadInput
 from detent.job_type import JobType
 from detent.outcomes import PermanentError, ValidationError
-from detent.service.step_jobs import PREFIX
 from detent.store import Store
 from detent.worker.context import Context
 from detent.worker.remote_store import WAIT_SECONDS, Hand, RemoteStore
@@ -27,7 +27,7 @@ from detent.worker.step_kinds import called, output_of
 from detent.worker.versions import Older
 from detent.worker.worker import Worker
 
-CALL = f"{PREFIX}call"
+CALL = f"{OWN_KINDS}call"
 
 log = logging.getLogger("detent")
 

@@ -3,14 +3,36 @@
 
 from __future__ import annotations
 
+from detent.client.api.agent_jobs import AgentJobs, AsyncAgentJobs
+from detent.client.api.approvals import Approvals, AsyncApprovals
+from detent.client.api.audit import AsyncAudit, Audit
+from detent.client.api.breakers import AsyncBreakers, Breakers
+from detent.client.api.budgets import AsyncBudgets, Budgets
+from detent.client.api.claimed_jobs import AsyncClaimedJobs, ClaimedJobs
+from detent.client.api.crews import AsyncCrews, Crews
 from detent.client.api.dead_letters import AsyncDeadLetters, DeadLetters
+from detent.client.api.doctor import AsyncDoctor, Doctor
 from detent.client.api.events import AsyncEvents, Events
 from detent.client.api.health import AsyncHealth, Health
 from detent.client.api.jobs import AsyncJobs, Jobs
+from detent.client.api.keys import AsyncKeys, Keys
 from detent.client.api.lifecycles import AsyncLifecycles, Lifecycles
+from detent.client.api.limits import AsyncLimits, Limits
+from detent.client.api.overrides import AsyncOverrides, Overrides
 from detent.client.api.queues import AsyncQueues, Queues
+from detent.client.api.runs import AsyncRuns, Runs
+from detent.client.api.schedules import AsyncSchedules, Schedules
 from detent.client.api.signals import AsyncSignals, Signals
+from detent.client.api.skills import AsyncSkills, Skills
+from detent.client.api.stats import AsyncStats, Stats
+from detent.client.api.steps import AsyncSteps, Steps
+from detent.client.api.supervisor import AsyncSupervisor, Supervisor
+from detent.client.api.templates import AsyncTemplates, Templates
+from detent.client.api.tools import AsyncTools, Tools
+from detent.client.api.webhooks import AsyncWebhooks, Webhooks
 from detent.client.api.why import AsyncWhy, Why
+from detent.client.api.workers import AsyncWorkers, Workers
+from detent.client.api.workstreams import AsyncWorkstreams, Workstreams
 from detent.client.sync_wire import SyncWire
 from detent.client.wire import Wire
 
@@ -22,11 +44,33 @@ class AsyncApi:
         self.health = AsyncHealth(wire)
         self.lifecycles = AsyncLifecycles(wire)
         self.jobs = AsyncJobs(wire)
+        self.claimed_jobs = AsyncClaimedJobs(wire)
         self.signals = AsyncSignals(wire)
         self.dead_letters = AsyncDeadLetters(wire)
         self.queues = AsyncQueues(wire)
+        self.supervisor = AsyncSupervisor(wire)
+        self.runs = AsyncRuns(wire)
+        self.workstreams = AsyncWorkstreams(wire)
+        self.steps = AsyncSteps(wire)
+        self.approvals = AsyncApprovals(wire)
+        self.templates = AsyncTemplates(wire)
+        self.crews = AsyncCrews(wire)
+        self.breakers = AsyncBreakers(wire)
+        self.schedules = AsyncSchedules(wire)
+        self.webhooks = AsyncWebhooks(wire)
         self.events = AsyncEvents(wire)
         self.why = AsyncWhy(wire)
+        self.agent_jobs = AsyncAgentJobs(wire)
+        self.skills = AsyncSkills(wire)
+        self.tools = AsyncTools(wire)
+        self.budgets = AsyncBudgets(wire)
+        self.limits = AsyncLimits(wire)
+        self.stats = AsyncStats(wire)
+        self.keys = AsyncKeys(wire)
+        self.doctor = AsyncDoctor(wire)
+        self.overrides = AsyncOverrides(wire)
+        self.audit = AsyncAudit(wire)
+        self.workers = AsyncWorkers(wire)
 
 
 class Api:
@@ -36,8 +80,30 @@ class Api:
         self.health = Health(wire)
         self.lifecycles = Lifecycles(wire)
         self.jobs = Jobs(wire)
+        self.claimed_jobs = ClaimedJobs(wire)
         self.signals = Signals(wire)
         self.dead_letters = DeadLetters(wire)
         self.queues = Queues(wire)
+        self.supervisor = Supervisor(wire)
+        self.runs = Runs(wire)
+        self.workstreams = Workstreams(wire)
+        self.steps = Steps(wire)
+        self.approvals = Approvals(wire)
+        self.templates = Templates(wire)
+        self.crews = Crews(wire)
+        self.breakers = Breakers(wire)
+        self.schedules = Schedules(wire)
+        self.webhooks = Webhooks(wire)
         self.events = Events(wire)
         self.why = Why(wire)
+        self.agent_jobs = AgentJobs(wire)
+        self.skills = Skills(wire)
+        self.tools = Tools(wire)
+        self.budgets = Budgets(wire)
+        self.limits = Limits(wire)
+        self.stats = Stats(wire)
+        self.keys = Keys(wire)
+        self.doctor = Doctor(wire)
+        self.overrides = Overrides(wire)
+        self.audit = Audit(wire)
+        self.workers = Workers(wire)

@@ -25,12 +25,17 @@ class AsyncDeadLetters:
         kind: str | None = None,
         reason_code: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.DeadLetters:
         """The jobs that were given up, the newest first.
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -43,6 +48,8 @@ class AsyncDeadLetters:
                     "kind": kind,
                     "reason_code": reason_code,
                     "since": since,
+                    "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                 },
@@ -56,6 +63,8 @@ class AsyncDeadLetters:
         kind: str | None = None,
         reason_code: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[models.DeadLetter, None]:
@@ -63,6 +72,9 @@ class AsyncDeadLetters:
         of a page.
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -76,6 +88,8 @@ class AsyncDeadLetters:
                     "kind": kind,
                     "reason_code": reason_code,
                     "since": since,
+                    "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                 },
@@ -160,12 +174,17 @@ class DeadLetters:
         kind: str | None = None,
         reason_code: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.DeadLetters:
         """The jobs that were given up, the newest first.
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -178,6 +197,8 @@ class DeadLetters:
                     "kind": kind,
                     "reason_code": reason_code,
                     "since": since,
+                    "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                 },
@@ -191,6 +212,8 @@ class DeadLetters:
         kind: str | None = None,
         reason_code: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> Generator[models.DeadLetter, None, None]:
@@ -198,6 +221,9 @@ class DeadLetters:
         of a page.
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -211,6 +237,8 @@ class DeadLetters:
                     "kind": kind,
                     "reason_code": reason_code,
                     "since": since,
+                    "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                 },

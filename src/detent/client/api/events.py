@@ -26,6 +26,7 @@ class AsyncEvents:
         correlation_id: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool | None = None,
@@ -34,6 +35,8 @@ class AsyncEvents:
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 100.
         """
@@ -48,6 +51,7 @@ class AsyncEvents:
                     "correlation_id": correlation_id,
                     "since": since,
                     "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                     "newest_first": newest_first,
@@ -64,6 +68,7 @@ class AsyncEvents:
         correlation_id: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool | None = None,
@@ -73,6 +78,8 @@ class AsyncEvents:
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 100.
         """
@@ -88,6 +95,7 @@ class AsyncEvents:
                     "correlation_id": correlation_id,
                     "since": since,
                     "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                     "newest_first": newest_first,
@@ -133,6 +141,7 @@ class Events:
         correlation_id: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool | None = None,
@@ -141,6 +150,8 @@ class Events:
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 100.
         """
@@ -155,6 +166,7 @@ class Events:
                     "correlation_id": correlation_id,
                     "since": since,
                     "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                     "newest_first": newest_first,
@@ -171,6 +183,7 @@ class Events:
         correlation_id: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        text: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         newest_first: bool | None = None,
@@ -180,6 +193,8 @@ class Events:
 
         since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 100.
         """
@@ -195,6 +210,7 @@ class Events:
                     "correlation_id": correlation_id,
                     "since": since,
                     "until": until,
+                    "text": text,
                     "after": after,
                     "limit": limit,
                     "newest_first": newest_first,

@@ -25,15 +25,22 @@ class AsyncJobs:
         queue: str | None = None,
         kind: str | None = None,
         correlation_id: str | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         ended_since: str | None = None,
         ended_before: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         oldest_first: bool | None = None,
     ) -> models.Jobs:
-        """The jobs of the tenant, the newest first, without payloads and results.
+        """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one.
 
         state: Only in these; may be repeated.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_before: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
@@ -48,6 +55,9 @@ class AsyncJobs:
                     "queue": queue,
                     "kind": kind,
                     "correlation_id": correlation_id,
+                    "text": text,
+                    "since": since,
+                    "until": until,
                     "ended_since": ended_since,
                     "ended_before": ended_before,
                     "after": after,
@@ -64,16 +74,23 @@ class AsyncJobs:
         queue: str | None = None,
         kind: str | None = None,
         correlation_id: str | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         ended_since: str | None = None,
         ended_before: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         oldest_first: bool | None = None,
     ) -> AsyncGenerator[models.Job, None]:
-        """The jobs of the tenant, the newest first, without payloads and results. All of them, however many pages they
-        fill; `limit` is the size of a page.
+        """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one. All
+        of them, however many pages they fill; `limit` is the size of a page.
 
         state: Only in these; may be repeated.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_before: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
@@ -89,6 +106,9 @@ class AsyncJobs:
                     "queue": queue,
                     "kind": kind,
                     "correlation_id": correlation_id,
+                    "text": text,
+                    "since": since,
+                    "until": until,
                     "ended_since": ended_since,
                     "ended_before": ended_before,
                     "after": after,
@@ -261,15 +281,22 @@ class Jobs:
         queue: str | None = None,
         kind: str | None = None,
         correlation_id: str | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         ended_since: str | None = None,
         ended_before: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         oldest_first: bool | None = None,
     ) -> models.Jobs:
-        """The jobs of the tenant, the newest first, without payloads and results.
+        """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one.
 
         state: Only in these; may be repeated.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_before: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
@@ -284,6 +311,9 @@ class Jobs:
                     "queue": queue,
                     "kind": kind,
                     "correlation_id": correlation_id,
+                    "text": text,
+                    "since": since,
+                    "until": until,
                     "ended_since": ended_since,
                     "ended_before": ended_before,
                     "after": after,
@@ -300,16 +330,23 @@ class Jobs:
         queue: str | None = None,
         kind: str | None = None,
         correlation_id: str | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         ended_since: str | None = None,
         ended_before: str | None = None,
         after: str | None = None,
         limit: int | None = None,
         oldest_first: bool | None = None,
     ) -> Generator[models.Job, None, None]:
-        """The jobs of the tenant, the newest first, without payloads and results. All of them, however many pages they
-        fill; `limit` is the size of a page.
+        """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one. All
+        of them, however many pages they fill; `limit` is the size of a page.
 
         state: Only in these; may be repeated.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         ended_before: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
@@ -325,6 +362,9 @@ class Jobs:
                     "queue": queue,
                     "kind": kind,
                     "correlation_id": correlation_id,
+                    "text": text,
+                    "since": since,
+                    "until": until,
                     "ended_since": ended_since,
                     "ended_before": ended_before,
                     "after": after,

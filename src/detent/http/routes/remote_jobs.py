@@ -35,7 +35,7 @@ from detent.worker.remote_reports import Failure, Kind
 from detent.worker.settlement import Release, Suspend
 from detent.worker.step_kinds import delay_us_of, seconds_of
 
-router = APIRouter(prefix="/api/jobs/{id}", tags=["workers"])
+router = APIRouter(prefix="/api/jobs/{id}", tags=["claimed jobs"])
 
 LARGEST_GIVEN = 256 << 10
 """So much of a job's checkpoints comes with a claim; what is larger is fetched one by one."""
