@@ -273,14 +273,14 @@ def answered(span: Span | None, answer: Answer) -> None:
     )
 
 
-def request(method: str, headers: Mapping[str, str], path: str) -> AbstractContextManager[Span]:
+def request(method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
     """While a request is answered, in the trace its caller named; only where somebody traces."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     told = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
     under = TraceContextTextMapPropagator().extract(told, Context())
-    return _open(method, "SERVER", {"http.request.method": method, "url.path": path, "url.scheme": "http"}, under)
+    return _open(method, "SERVER", {"http.request.method": method, "url.scheme": "http"}, under)
 
 
 def noted(span: Span | None, **attributes: Any) -> None:
