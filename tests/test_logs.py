@@ -94,6 +94,8 @@ def test_a_form_or_level_that_is_none_is_one_clear_line(monkeypatch: pytest.Monk
     done = command.run("serve", "--log", "xml")
     assert done.stderr == "detent: there is no form 'xml' to log in; --log and DETENT_LOG know: text, json\n"
     assert done.returncode == 2
+    done = command.run("work", "nowhere:app", "--log", "json")
+    assert json.loads(done.stderr)["error"]["type"] == "BadInput", "what ends a process is a line of JSON as well"
     monkeypatch.setenv(logs.LEVEL, "loud")
     with pytest.raises(BadInput, match="there is no level 'LOUD'"), logs.to_stderr(logs.TEXT):
         pass

@@ -14,8 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from detent import Detent, Snooze, otel, spans
+from detent import Detent, Snooze, logs, otel, spans
 from detent.outcomes import TransientError
+from detent.store import Job
+from detent.store.records import JOB_COLUMNS
 from tests.support import command
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -183,6 +185,16 @@ async def test_names_and_values_have_an_end(sqlite_url: str, seen: InMemorySpanE
     (step,) = [span for span in seen.get_finished_spans() if span.name.startswith("step ")]
     assert len(step.name) == spans.LONGEST_NAME
     assert len(str((step.attributes or {})["detent.step.name"])) == spans.LONGEST_VALUE
+
+
+@pytest.mark.parametrize("payload", ["", "[]", '{"flow": 7}', "[" * 100_000])
+async def test_a_payload_that_somebody_damaged_ends_no_worker(payload: str, seen: InMemorySpanExporter) -> None:
+    unknown: Any = [None] * len(JOB_COLUMNS)
+    job = Job(*unknown)
+    job.id, job.step_id, job.payload, job.kind = 1, 1, payload, "detent.tool"
+    assert spans.flow_of(job) == {}
+    with spans.running(job):
+        assert logs.about(job)["kind"] == "detent.tool"
 
 
 def test_a_provider_that_the_program_has_set_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,13 +106,12 @@ def _place(kept: str | None) -> SpanContext | None:
     return SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
 
 
-def _under(kept: str | None) -> Context | None:
+def _under(place: SpanContext | None) -> Context | None:
     """The context of a span below that place; none means below the span that is open."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-    found = _place(kept)
-    return None if found is None else set_span_in_context(NonRecordingSpan(found), Context())
+    return None if place is None else set_span_in_context(NonRecordingSpan(place), Context())
 
 
 # --- spans
@@ -162,7 +161,7 @@ def producing(
     if tracer is None:
         return _NOTHING
     current = _current()
-    under = None if current is not None and _goes_on(trace, current) else _under(trace)
+    under = None if current is not None and _goes_on(trace, current) else _under(_place(trace))
     return _open(f"{what} {name}", "PRODUCER", _messaging(what, "send") | attributes, under)
 
 
@@ -233,7 +232,7 @@ def running(job: Job) -> AbstractContextManager[Span]:
         "detent.step.name": flow.get("step"),
     }
     links = [link for place in (made, _claims.pop((job.id, job.epoch), None)) for link in _links(place)]
-    return _open(f"run {job.kind}", "CONSUMER", _messaging("run", "process") | about, _under(job.trace_id), links)
+    return _open(f"run {job.kind}", "CONSUMER", _messaging("run", "process") | about, _under(made), links)
 
 
 def step(name: str) -> AbstractContextManager[Span] | AbstractContextManager[None]:
@@ -273,14 +272,14 @@ def answered(span: Span | None, answer: Answer) -> None:
     )
 
 
-def request(method: str, headers: Mapping[str, str], path: str) -> AbstractContextManager[Span]:
+def request(method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
     """While a request is answered, in the trace its caller named; only where somebody traces."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     told = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
     under = TraceContextTextMapPropagator().extract(told, Context())
-    return _open(method, "SERVER", {"http.request.method": method, "url.path": path, "url.scheme": "http"}, under)
+    return _open(method, "SERVER", {"http.request.method": method, "url.scheme": "http"}, under)
 
 
 def noted(span: Span | None, **attributes: Any) -> None:
@@ -290,11 +289,15 @@ def noted(span: Span | None, **attributes: Any) -> None:
 
 
 def flow_of(job: Job) -> dict[str, str]:
-    """Which flow and which of its steps a job carries out; nothing for others."""
+    """Which flow and which of its steps a job carries out; nothing for others, or where somebody has damaged it."""
     if job.step_id is None:
         return {}
-    said = json.loads(job.payload)
-    return {name: said[name] for name in ("flow", "step") if isinstance(said.get(name), str)}
+    try:
+        said = json.loads(job.payload)
+    except (ValueError, RecursionError):
+        return {}
+    known = said if isinstance(said, dict) else {}
+    return {name: known[name] for name in ("flow", "step") if isinstance(known.get(name), str)}
 
 
 def _links(place: SpanContext | None) -> list[Link]:

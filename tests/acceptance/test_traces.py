@@ -136,6 +136,7 @@ def test_a_trace_crosses_request_queue_worker_step_tool_and_model(
         assert done["state"] == "succeeded", done["error"]
         spans = collector.wait(lambda seen: {"chat offline-haiku", "execute_tool env"} <= {one.name for one in seen})
         agent = both.ended(done["result"]["agent"])
+        assert both.client.get(f"/nowhere/{CANARY}?key={CANARY}").status_code == 404
     spans = collector.spans
     upwards = ["run tour", "enqueue tour", "POST /api/jobs", CALLER]
     assert path(spans, named(spans, "step thread")) == ["step thread", *upwards]

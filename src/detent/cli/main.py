@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -118,9 +119,11 @@ def _outcome(arguments: list[str]) -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether an error should be JSON: asked of the bare arguments, for parsing them may be what fails."""
+    """Whether an error should be JSON, like the result or the log: asked of the bare arguments, for parsing them may be
+    what fails."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--json" in options
+    logs_json = "--log=json" in options or ("--log", "json") in pairwise(options)
+    return "--json" in options or logs_json or os.environ.get("DETENT_LOG") == "json"
 
 
 def _failed(error: Exception, as_json: bool) -> int:

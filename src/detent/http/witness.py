@@ -46,7 +46,7 @@ class Witness:
         trace_context.ambient.set(kept)
         logs.request.set(state)
         if spans.tracer is not None and self._scope["path"] not in UNSEEN:
-            self._open = spans.request(self._scope["method"], headers, self._scope["path"])
+            self._open = spans.request(self._scope["method"], headers)
             self._span = self._open.__enter__()
 
     def __exit__(
@@ -68,6 +68,7 @@ class Witness:
         route, status = self._route, self._answer.status
         if route is not None:
             self._span.update_name(f"{self._scope['method']} {route}"[: spans.LONGEST_NAME])
+            spans.noted(self._span, url__path=self._scope["path"])
         tenant = self._scope["state"].get("tenant")
         spans.noted(self._span, http__route=route, http__response__status_code=status, detent__tenant__id=tenant)
         if status is not None and status >= SERVER_ERROR:
