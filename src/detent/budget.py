@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 
 from detent import ids
@@ -80,12 +80,12 @@ def micros(usd: Decimal | float | str) -> int:
     """
     try:
         amount = Decimal(str(usd).strip().removeprefix("$")) * MICROS
-        whole = int(amount)
-    except (InvalidOperation, ValueError, OverflowError):
+        possible = 0 <= amount <= LARGEST_MICROS  # looked at first: a number may have a million digits
+    except ArithmeticError:
         raise BadInput(what=f"{usd!r} is no amount of dollars; write one like 2.50") from None
-    if amount != whole or not 0 <= whole <= LARGEST_MICROS:
+    if not possible or amount != int(amount):
         raise BadInput(what=f"{usd!r} is no amount of dollars: from 0 to a billion, with at most six decimal places")
-    return whole
+    return int(amount)
 
 
 def dollars(amount: int) -> str:

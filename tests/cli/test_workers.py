@@ -17,7 +17,8 @@ async def fill(url: str) -> tuple[str, str]:
     serves = json.dumps({"queues": ["default", "mail"], "kinds": ["send"], "concurrency": 8, "version": "0.1"})
     at_work = await worker(store, "RUNNING", host="north", pid=4711, serves=serves, supervisor="north-1")
     idle = await worker(store, host="south", pid=4712)
-    await store.beat(at_work)
+    for one in (at_work, idle):
+        await store.beat(one)
     await running(store, at_work, 2)
     await store.close()
     return public_id("worker", at_work), public_id("worker", idle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -98,6 +99,23 @@ def test_what_counts_as_stuck_can_be_said_and_looking_needs_less_than_mending(
         assert boss.post("/api/doctor/fix", json={"stuck_after": [wrong]}).status_code == 422
     refused_without(running, "read", "GET", "/api/doctor")
     refused_without(running, "admin", "POST", "/api/doctor/fix")
+
+
+def test_of_several_who_mend_under_one_key_at_once_all_are_told_the_same(
+    boss: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_lease, "PATIENCE_US", 0)
+    left_alone(running)
+
+    def mend(_: int) -> httpx.Response:
+        return boss.post("/api/doctor/fix", headers={"Idempotency-Key": "race"})
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(mend, range(4)))
+    done = [one for one in answers if one.status_code == 200]
+    assert {one.status_code for one in answers} <= {200, 409}
+    assert len({one.content for one in done}) == 1
+    assert sum("Idempotency-Replayed" not in one.headers for one in done) == 1
 
 
 # --- overrides

@@ -162,7 +162,7 @@ def _command(
 
 def _said(answer: service.Answer) -> str:
     id, before, now = answer["worker"]["id"], answer["from_state"], answer["to_state"]
-    if answer["command"] == "drain":
+    if answer["command"] == "drain" and before == now:
         return f"{id} is asked to drain; see it end with: detent workers show {id}"
     return f"{id} was {before} and is {now}." if before != now else f"{id} is {now}, and is now ended hard."
 

@@ -109,6 +109,12 @@ class Once:
 
         return _answer(*await self._remembered(key, request_hash, ended))
 
+    def unremembered(self, asked: Asked, value: Any) -> Response:
+        """The answer to a request that changes nothing: done again it is the same, and a key that only reads leaves
+        nothing behind."""
+        self._key(asked)
+        return _answer(200, _text(value))
+
     async def _remembered(
         self, key: str, request_hash: str, done: Callable[[Transaction], Awaitable[str]]
     ) -> tuple[int, str, bool]:

@@ -11,7 +11,7 @@ from detent import ids, spans
 from detent.agent.redaction import current
 from detent.agent.routing import Tier
 from detent.agent.schema import Schema
-from detent.bounds import LARGEST_PAYLOAD, check_name, check_priority
+from detent.bounds import LARGEST_PAYLOAD, check_name, check_priority, plain_json
 from detent.budget import MICROS, micros
 from detent.errors import BadInput, NotFound
 from detent.lifecycle import AGENT, JOB
@@ -161,7 +161,7 @@ def _job(new: NewAgent) -> NewJob:
     """Everything it takes is in the payload too, so that the job can be run again by itself."""
     said = {"description": _storable(new.description), "skill": new.skill, "tier": new.tier, "schema": new.schema}
     rest = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "budget_micros": new.budget_micros}
-    payload = json.dumps({name: value for name, value in {**said, **rest}.items() if value is not None})
+    payload = plain_json("an agent job", {name: one for name, one in {**said, **rest}.items() if one is not None})
     if len(payload) > LARGEST_PAYLOAD:
         raise BadInput(what=f"an agent job of {len(payload):,} bytes is over the limit of 1 MiB")
     return NewJob(

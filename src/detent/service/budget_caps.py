@@ -100,7 +100,7 @@ def _place(after: str | None) -> tuple[str, int] | None:
     if after is None:
         return None
     scope, _, owner = after.partition(":")
-    if scope not in list(Scope) or not owner.isdecimal() or int(owner) > LARGEST_KEY:
+    if scope not in list(Scope) or not owner.removeprefix("-").isdecimal() or abs(int(owner)) > LARGEST_KEY:
         raise BadInput(what=f"{after!r} is no place in a list of budgets; take one from an earlier answer")
     return scope, int(owner)
 

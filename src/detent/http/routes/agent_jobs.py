@@ -28,6 +28,7 @@ router = APIRouter(prefix="/api/agent-jobs", tags=["agent jobs"])
 LIST, TRANSCRIPT = "agent jobs", "transcript"
 
 Dollars = Annotated[Text, Field(min_length=1, max_length=50)]
+Wait = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
 class Agent(BaseModel):
@@ -134,7 +135,7 @@ class NewAgent(Asked):
     tier: Text | None = Field(default=None, max_length=50, description="haiku, sonnet or opus.")
     output_schema: dict[str, Any] | None = Field(default=None, description="A JSON Schema that the answer has to fit.")
     max_retries: int = Field(default=service.USUAL_RETRIES, ge=0, le=service.MOST_RETRIES)
-    retry_base: Dollars | Seconds = Field(default="1s", description="How long to wait before the first retry.")
+    retry_base: Wait | Seconds = Field(default="1s", description="How long to wait before the first retry.")
     budget_usd: Dollars | None = Field(default=None, description='What it may cost at most, as in "0.50".')
     queue: str = Field(default="default", min_length=1, max_length=LONGEST_NAME)
     priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT)

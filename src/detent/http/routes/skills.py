@@ -18,7 +18,6 @@ from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import answer, fails, only
 from detent.service import agents, tools
 from detent.service import skills as service
-from detent.store import Store
 
 router = APIRouter(prefix="/api/skills", tags=["skills"])
 profiles = APIRouter(prefix="/api/tools", tags=["tools"])
@@ -130,15 +129,10 @@ async def show(name: str, caller: Reads, config: Configured) -> Response:
     return answer({**only(Skill, service.as_json(found)), "instructions": found.instructions})
 
 
-@router.post("/route", response_model=Routed, responses=fails(errors.KeyReused, errors.RequestInFlight))
+@router.post("/route", response_model=Routed, responses=fails())
 async def route(asked: Route, caller: Reads, config: Configured, does: Does) -> Response:
     """Says which skill and which tier of models a task would go to, and why. Nothing is started."""
-    chosen = service.routed_json(service.routed(asked.text, await _read(config)))
-
-    async def work(_: Store) -> dict[str, Any]:
-        return chosen
-
-    return await does(asked, work)
+    return does.unremembered(asked, service.routed_json(service.routed(asked.text, await _read(config))))
 
 
 @profiles.get("", response_model=Tools, responses=fails())
