@@ -198,9 +198,10 @@ def test_an_open_breaker_is_looked_at_and_reset(client: httpx.Client, running: R
     assert (listed["name"], listed["state"], listed["failures"]) == ("tool:aider", "OPEN", 5)
     whole = client.get("/api/breakers/tool:aider").json()
     assert [one["to_state"] for one in whole["events"]] == ["CLOSED", "OPEN"]
+    assert client.get("/api/breakers/aider").json()["id"] == whole["id"]  # as the seed calls it
     key = {"Idempotency-Key": "reset"}
     first, second = (
-        client.post("/api/breakers/tool:aider/reset", json={"reason": "it is back"}, headers=key) for _ in range(2)
+        client.post("/api/breakers/aider/reset", json={"reason": "it is back"}, headers=key) for _ in range(2)
     )
     assert (first.json()["state"], first.json()["let_go"], first.content) == ("CLOSED", 0, second.content)
     allowed = set(BREAKER.allowed_from("CLOSED"))
