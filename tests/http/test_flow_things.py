@@ -81,6 +81,21 @@ def test_a_flow_that_a_worker_moved_meanwhile_is_looked_at_again_with_its_key(
     assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
 
 
+NAMED = [
+    ("GET", "/api/templates/{}"), ("POST", "/api/templates/{}/start"), ("GET", "/api/breakers/{}"),
+    ("GET", "/api/schedules/{}"), ("POST", "/api/schedules/{}/pause"), ("DELETE", "/api/schedules/{}"),
+    ("GET", "/api/webhooks/{}"), ("GET", "/api/steps/{}"), ("POST", "/api/queues/{}/pause"),
+    ("GET", "/api/runs?name={}"), ("GET", "/api/steps?flow={}"), ("GET", "/api/webhooks?flow={}"),
+    ("GET", "/api/webhooks?state={}"), ("GET", "/api/approvals?job={}"), ("GET", "/api/templates?name={}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a%00b", "%ff%fe", "%ed%a0%80", "x" * 600, "%20", "..%2f..", "%F0%9F%98%80"])
+def test_no_name_breaks_anything(client: httpx.Client, text: str) -> None:
+    for method, path in NAMED:
+        assert client.request(method, path.replace("{}", text)).status_code in (200, 404, 405, 422), path
+
+
 # --- approvals
 
 
