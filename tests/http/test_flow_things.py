@@ -15,6 +15,7 @@ from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
     SIGNED,
+    beside,
     failed_workstream,
     run,
     step_named,
@@ -169,6 +170,7 @@ def test_a_crew_is_submitted_carried_out_and_shown(client: httpx.Client, running
             return share * factor
 
     body = {"kind": "review", "task_description": "all of it", "worker_count": 3, "payload": {"factor": 2}}
+    body["queue"] = beside(running)
     with client.stream("GET", "/api/events/stream", params={"entity": "crew"}) as stream:
         made = twice(client, "POST", "/api/crews", **body)
         assert (made["status"], made["worker_count"], made["depth"], made["created"]) == ("RUNNING", 3, 0, True)
@@ -256,7 +258,8 @@ def test_a_schedule_is_added_paused_resumed_run_and_deleted(client: httpx.Client
 
 def test_a_schedule_starts_a_flow_of_a_template(client: httpx.Client, running: Running) -> None:
     client.post("/api/templates", json={"definition": GRAPH})
-    made = client.post("/api/schedules", json={"name": "nightly", "template": "graph", "every": "1h"}).json()
+    asked = {"name": "nightly", "template": "graph", "every": "1h", "queue": beside(running)}
+    made = client.post("/api/schedules", json=asked).json()
     assert (made["kind"], made["payload"]["flow"]) == ("detent.start", "graph")
     with client.stream("GET", "/api/events/stream", params={"entity": "workstream"}) as stream:
         client.post("/api/schedules/nightly/run-now")

@@ -12,6 +12,7 @@ from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
     HERE,
+    beside,
     failed_workstream,
     kept,
     open_breaker,
@@ -160,7 +161,7 @@ def test_a_workstream_with_a_worker_fails_retries_and_succeeds(client: httpx.Cli
     kept(running, {"name": "mended", "steps": steps})
     with worker_beside(running), client.stream("GET", "/api/events/stream", params={"entity": "workstream"}) as stream:
         lines = stream.iter_lines()
-        id = client.post("/api/templates/mended/start").json()["id"]
+        id = client.post("/api/templates/mended/start", json={"queue": beside(running)}).json()["id"]
         reached(lines, "S_FAILED")
         bad = step_named(client, id, "bad")
         assert "it fails, 1" in bad["error"]
