@@ -56,6 +56,26 @@ def test_dev_runs_the_jobs_of_an_application(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_serve_takes_flows_that_say_what_is_run_only_if_it_is_told_to_and_from_who_administers(tmp_path: Path) -> None:
+    db = ("--db", f"sqlite:///{tmp_path}/serve.db")
+    assert command.run("migrate", *db).returncode == 0
+    keys = [
+        command.run("keys", "create", "--name", "k", "--scopes", one, *db).stdout.strip() for one in ("admin", "write")
+    ]
+    flow = {"definition": {"name": "f", "steps": [{"id": "a", "command": ["true"]}]}}
+    found = []
+    for options in ((), ("--programs",)):
+        process = command.start("serve", "--port", "0", *options, *db, "--json")
+        try:
+            address = announced(process)["address"]
+            for key in keys:
+                asked = httpx.post(f"{address}/api/templates", json=flow, headers={"Authorization": f"Bearer {key}"})
+                found.append(asked.status_code)
+        finally:
+            assert ended(process) == 0
+    assert found == [403, 403, 201, 403]
+
+
 def test_dev_serves_no_network(tmp_path: Path) -> None:
     done = command.run("dev", "--host", "0.0.0.0", "--db", f"sqlite:///{tmp_path}/dev.db")  # noqa: S104 - it is refused
     assert done.returncode == 2

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from detent.service import submissions
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import HERE, SIGNED, kept
 
@@ -98,6 +99,22 @@ def test_a_step_that_says_what_is_run_is_taken_from_nobody_unless_the_server_is_
         assert refused.json()["type"] == "urn:detent:problem:programs-refused"
         assert "The step p says what is to be run" in refused.json()["detail"]
     assert bool(client.get(at).json()[at.rpartition("/")[2]]) == (status == 201)
+
+
+def test_a_server_that_lets_programs_pass_is_noticed(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "programs", lambda flow: [])  # a twin that finds none
+    assert [posted(client, step).status_code for step in PROGRAMS] == [201] * len(PROGRAMS)
+
+
+def test_a_definition_is_checked_and_nothing_is_kept_of_it(client: httpx.Client) -> None:
+    steps: list[dict[str, Any]] = [ASK, {"id": "run", "command": ["true"], "depends_on": ["ask"]}]
+    answer = posted(client, *steps, at="/api/flows/check")
+    assert answer.json() == {"name": "f", "kind": "workstream", "levels": [["ask"], ["run"]], "programs": ["run"]}
+    assert posted(client, ASK, ASK, at="/api/flows/check").status_code == 422
+    assert client.get("/api/templates").json()["templates"] == []
+    schema = client.get("/api/flows/schema").json()
+    assert schema["title"] == "Detent flow"
+    assert "Step" in schema["$defs"]
 
 
 def test_steps_that_name_tools_models_people_and_templates_are_taken(client: httpx.Client) -> None:

@@ -15,6 +15,7 @@ from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
     SIGNED,
+    beside,
     failed_workstream,
     run,
     step_named,
@@ -79,6 +80,21 @@ def test_a_flow_that_a_worker_moved_meanwhile_is_looked_at_again_with_its_key(
     left[0] = 1_000
     busy = client.post(f"/api/workstreams/{id}/hold", headers={"Idempotency-Key": "too busy"})
     assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+
+
+NAMED = [
+    ("GET", "/api/templates/{}"), ("POST", "/api/templates/{}/start"), ("GET", "/api/breakers/{}"),
+    ("GET", "/api/schedules/{}"), ("POST", "/api/schedules/{}/pause"), ("DELETE", "/api/schedules/{}"),
+    ("GET", "/api/webhooks/{}"), ("GET", "/api/steps/{}"), ("POST", "/api/queues/{}/pause"),
+    ("GET", "/api/runs?name={}"), ("GET", "/api/steps?flow={}"), ("GET", "/api/webhooks?flow={}"),
+    ("GET", "/api/webhooks?state={}"), ("GET", "/api/approvals?job={}"), ("GET", "/api/templates?name={}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a%00b", "%ff%fe", "%ed%a0%80", "x" * 600, "%20", "..%2f..", "%F0%9F%98%80"])
+def test_no_name_breaks_anything(client: httpx.Client, text: str) -> None:
+    for method, path in NAMED:
+        assert client.request(method, path.replace("{}", text)).status_code in (200, 404, 405, 422), path
 
 
 # --- approvals
@@ -154,6 +170,7 @@ def test_a_crew_is_submitted_carried_out_and_shown(client: httpx.Client, running
             return share * factor
 
     body = {"kind": "review", "task_description": "all of it", "worker_count": 3, "payload": {"factor": 2}}
+    body["queue"] = beside(running)
     with client.stream("GET", "/api/events/stream", params={"entity": "crew"}) as stream:
         made = twice(client, "POST", "/api/crews", **body)
         assert (made["status"], made["worker_count"], made["depth"], made["created"]) == ("RUNNING", 3, 0, True)
@@ -241,7 +258,8 @@ def test_a_schedule_is_added_paused_resumed_run_and_deleted(client: httpx.Client
 
 def test_a_schedule_starts_a_flow_of_a_template(client: httpx.Client, running: Running) -> None:
     client.post("/api/templates", json={"definition": GRAPH})
-    made = client.post("/api/schedules", json={"name": "nightly", "template": "graph", "every": "1h"}).json()
+    asked = {"name": "nightly", "template": "graph", "every": "1h", "queue": beside(running)}
+    made = client.post("/api/schedules", json=asked).json()
     assert (made["kind"], made["payload"]["flow"]) == ("detent.start", "graph")
     with client.stream("GET", "/api/events/stream", params={"entity": "workstream"}) as stream:
         client.post("/api/schedules/nightly/run-now")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from detent.http.idempotency import fingerprint
 from detent.http.routes.jobs import Job, NewJob
 from tests.http.conftest import NOBODY, OURS, Keys, Running, serving, two_tenants
 from tests.http.declared import check_declared, undeclared
+from tests.http.flow_stage import SIGNED, TWICE, run
 from tests.http.limited import limit
 from tests.http.test_jobs import enqueued
 from tests.http.wire import exchanged, head
@@ -76,6 +78,30 @@ def posted(content: bytes, kind: str = "application/json") -> Callable[[Running,
     return lambda running, client: client.post("/api/jobs", content=content, headers={"Content-Type": kind})
 
 
+def started(steps: list[dict[str, Any]]) -> Callable[[Running, httpx.Client], httpx.Response]:
+    flow = {"definition": {"name": "f", "steps": steps}}
+    return lambda running, client: client.post("/api/workstreams", json=flow)
+
+
+def answered(flow: dict[str, Any], *answers: dict[str, str]) -> Callable[[Running, httpx.Client], httpx.Response]:
+    """A run that is approved and then, if there is another answer, rejected."""
+
+    def ask(running: Running, client: httpx.Client) -> httpx.Response:
+        id = run(client, flow)["id"]
+        told = [
+            client.post(f"/runs/{id}/{deed}", json=how)
+            for deed, how in zip(("approve", "reject"), answers, strict=False)
+        ]
+        return told[-1]
+
+    return ask
+
+
+def scheduled_twice(running: Running, client: httpx.Client) -> httpx.Response:
+    asked = {"name": "s", "kind": "fetch", "every": "1h"}
+    return [client.post("/api/schedules", json=asked) for _ in range(2)][1]
+
+
 def got(path: str) -> Callable[[Running, httpx.Client], httpx.Response]:
     return lambda running, client: client.get(path)
 
@@ -129,6 +155,11 @@ PROVOKED: dict[type[DetentError], Callable[[Running, httpx.Client], httpx.Respon
     errors.TooManyStreams: over("/api/events/stream", max_streams=1),
     errors.TooManyWrongKeys: guessed,
     errors.QueueFull: full,
+    errors.BadFlow: started([]),
+    errors.ProgramsRefused: started([{"id": "a", "command": ["true"]}]),
+    errors.NothingAsked: answered(TWICE, {"gate": "second"}),
+    errors.AlreadyDecided: answered(SIGNED, {}, {}),
+    errors.ScheduleThere: scheduled_twice,
     errors.ShuttingDown: shutting_down,
     errors.InternalError: as_other("dk_bug"),
     errors.Unreachable: as_other("dk_down"),

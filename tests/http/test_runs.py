@@ -11,7 +11,7 @@ import pytest
 
 from detent.lifecycle import RUN, RUN_STEP
 from tests.http.conftest import OURS, THEIRS, Running
-from tests.http.flow_stage import RELEASE, SIGNED, TWICE, kept, run, worker_beside
+from tests.http.flow_stage import RELEASE, SIGNED, TWICE, beside, kept, run, worker_beside
 
 BOTH = pytest.mark.parametrize("at", ["/runs", "/api/runs"])
 
@@ -48,7 +48,8 @@ def test_a_run_goes_from_its_request_over_its_approval_to_its_end_before_the_eye
 ) -> None:
     kept(running, RELEASE)
     with worker_beside(running):
-        made = client.post("/runs", json={"template": "release", "inputs": {"version": "1.2"}}).json()
+        asked = {"template": "release", "inputs": {"version": "1.2"}, "queue": beside(running)}
+        made = client.post("/runs", json=asked).json()
         with client.stream("GET", "/api/events/stream", params={"correlation_id": made["id"]}) as stream:
             lines = stream.iter_lines()
             if not gated(client, made["id"]):

@@ -12,6 +12,7 @@ from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
     HERE,
+    beside,
     failed_workstream,
     kept,
     open_breaker,
@@ -160,7 +161,7 @@ def test_a_workstream_with_a_worker_fails_retries_and_succeeds(client: httpx.Cli
     kept(running, {"name": "mended", "steps": steps})
     with worker_beside(running), client.stream("GET", "/api/events/stream", params={"entity": "workstream"}) as stream:
         lines = stream.iter_lines()
-        id = client.post("/api/templates/mended/start").json()["id"]
+        id = client.post("/api/templates/mended/start", json={"queue": beside(running)}).json()["id"]
         reached(lines, "S_FAILED")
         bad = step_named(client, id, "bad")
         assert "it fails, 1" in bad["error"]
@@ -198,9 +199,10 @@ def test_an_open_breaker_is_looked_at_and_reset(client: httpx.Client, running: R
     assert (listed["name"], listed["state"], listed["failures"]) == ("tool:aider", "OPEN", 5)
     whole = client.get("/api/breakers/tool:aider").json()
     assert [one["to_state"] for one in whole["events"]] == ["CLOSED", "OPEN"]
+    assert client.get("/api/breakers/aider").json()["id"] == whole["id"]  # as the seed calls it
     key = {"Idempotency-Key": "reset"}
     first, second = (
-        client.post("/api/breakers/tool:aider/reset", json={"reason": "it is back"}, headers=key) for _ in range(2)
+        client.post("/api/breakers/aider/reset", json={"reason": "it is back"}, headers=key) for _ in range(2)
     )
     assert (first.json()["state"], first.json()["let_go"], first.content) == ("CLOSED", 0, second.content)
     allowed = set(BREAKER.allowed_from("CLOSED"))

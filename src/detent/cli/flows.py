@@ -53,16 +53,7 @@ def graph_(
 @app.command()
 def schema(as_json: screen.Json = False) -> None:
     """Print the JSON Schema of flow files, for editors and programs."""
-    print(json.dumps(flow_schema(), indent=2))
-
-
-def flow_schema() -> dict[str, Any]:
-    """The published schema."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Flow.model_json_schema(by_alias=True),
-        "title": "Detent flow",
-    }
+    print(json.dumps(Flow.published_schema(), indent=2))
 
 
 def _checked(file: str) -> tuple[Flow | None, Exception | None]:

@@ -220,6 +220,12 @@ class Flow(Model):
     timeout: Duration | None = None
     steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)]
 
+    @classmethod
+    def published_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of flow files, for editors and programs."""
+        schema = cls.model_json_schema(by_alias=True)
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Detent flow"}
+
     @property
     def dependencies(self) -> dict[str, list[str]]:
         """Which steps each one comes after: in a run, all that stand before it."""

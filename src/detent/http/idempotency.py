@@ -23,6 +23,7 @@ from starlette.responses import Response
 from detent.bounds import check_name
 from detent.errors import BadInput, FlowBusy
 from detent.http.auth import Principal, authenticated
+from detent.http.pages import Text
 from detent.http.second_lock import of_tenant
 from detent.store import Store, Transaction
 
@@ -52,6 +53,14 @@ class Asked(BaseModel):
         max_length=500,
         description="An idempotency key, instead of the header Idempotency-Key.",
     )
+
+
+class Reason(Asked):
+    """Why something is done."""
+
+    model_config = example(reason="the disk is full")
+
+    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
 
 
 KeyHeader = Annotated[

@@ -23,6 +23,9 @@ from detent.store import Event, EventFilter, Job, Store, Transaction
 from detent.store.breakers import BreakerView, Row
 
 WATCH = "breaker-watch"
+TOOL = "tool:"
+"""What the names of the breakers of tools begin with."""
+
 LONGEST_ERROR = 500
 MOST_EVENTS = 50
 
@@ -262,8 +265,9 @@ async def _tried(tx: Transaction, row: Row, told: Report) -> None:
 
 
 async def find(store: Store, tenant_id: int, name: str) -> BreakerView:
-    """A breaker by its name, and how many jobs it holds back; one there is not is `NotFound`."""
-    found = await store.breakers(tenant_id, name)
+    """A breaker by its name, that of a tool also by the tool's, and how many jobs it holds back; one there is not is
+    `NotFound`."""
+    found = await store.breakers(tenant_id, name) or await store.breakers(tenant_id, f"{TOOL}{name}")
     if not found:
         raise NotFound(what="breaker", id=repr(name), listing="detent breakers list")
     return found[0]

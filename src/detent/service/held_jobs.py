@@ -89,19 +89,21 @@ async def _let_one_go(tx: Transaction, row: Row) -> Tended:
 async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> int:
     """Closes a breaker that is open, because somebody says so, and lets go all that it holds; returns how many. One
     that is closed refuses."""
-    first = await close(store, tenant_id, name, actor=actor, reason=reason)
-    return first.let_go + (await all_gone(partial(tend, store, tenant_id, name)) if first.more else 0)
+    own = (await find(store, tenant_id, name)).row["name"]
+    first = await close(store, tenant_id, own, actor=actor, reason=reason)
+    return first.let_go + (await all_gone(partial(tend, store, tenant_id, own)) if first.more else 0)
 
 
 async def close(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> Tended:
     """The same, in one transaction: the first jobs are let go with it, and workers let the others go."""
-    decided(store, BREAKER, (await find(store, tenant_id, name)).row, "reset", actor=actor, reason=reason)
+    seen = (await find(store, tenant_id, name)).row
+    decided(store, BREAKER, seen, "reset", actor=actor, reason=reason)
 
     async def closed(tx: Transaction) -> Tended:
-        row = await locked(tx, tenant_id, name)
+        row = await locked(tx, tenant_id, seen["name"])
         await tx.apply([insist(decide(BREAKER, row, "reset", actor=actor, reason=reason))])
         await tx.amend(BREAKER, [row["id"]], tenant_id, holds=1)
-        return await _tended(tx, tenant_id, name)
+        return await _tended(tx, tenant_id, seen["name"])
 
     return await store.atomically(closed, weight=PORTION)
 

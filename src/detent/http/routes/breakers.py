@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api/breakers", tags=["breakers"])
 LIST = "breakers"
 
 Tool = Annotated[
-    str, Path(min_length=1, max_length=LONGEST_KEY, description="Its name, such as tool:ruff or payments-api.")
+    Text, Path(min_length=1, max_length=LONGEST_KEY, description="Its name, such as tool:ruff or payments-api.")
 ]
 
 

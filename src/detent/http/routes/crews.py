@@ -12,9 +12,8 @@ from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from detent.http.auth import Administers, Reads, Writes
 from detent.http.cursors import opened, sealed
-from detent.http.idempotency import Asked, Does, example
+from detent.http.idempotency import Asked, Does, Reason, example
 from detent.http.pages import After, Db, JsonObject, Most, Text, answer, fails, only
-from detent.http.routes.flow_models import Reason
 from detent.http.routes.jobs import Seconds, States
 from detent.http.trace import Trace
 from detent.lifecycle import CREW

@@ -145,11 +145,3 @@ class NewFlow(Start):
     definition: JsonObject | None = Field(
         default=None, description="What a flow file would say. Steps that say themselves what is run need more rights."
     )
-
-
-class Reason(Asked):
-    """Why something is done."""
-
-    model_config = example(reason="the disk is full")
-
-    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")

@@ -15,13 +15,13 @@ from detent.flow import definition
 from detent.http.auth import Principal, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.definitions import Definitions
-from detent.http.idempotency import Does
+from detent.http.idempotency import Does, Reason
 from detent.http.pages import After, Db, Most, Name, answer, fails, only
 from detent.http.routes import approvals
 from detent.http.routes.events import LIST as EVENTS
 from detent.http.routes.events import Events
 from detent.http.routes.events import shown as event_shown
-from detent.http.routes.flow_models import CostOfFlow, Flow, FlowProgress, NewFlow, Reason, Start
+from detent.http.routes.flow_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
 from detent.http.routes.jobs import States
 from detent.http.routes.steps import Steps, own_step, step_page
 from detent.http.routes.webhooks import Webhooks, webhook_page

@@ -12,13 +12,13 @@ from detent import errors
 from detent.bounds import LONGEST_NAME
 from detent.http.auth import Reads, Supervises
 from detent.http.idempotency import Asked, Does
-from detent.http.pages import Db, answer, fails
+from detent.http.pages import Db, Text, answer, fails
 from detent.service import queues as service
 from detent.store import Store
 
 router = APIRouter(prefix="/api/queues", tags=["queues"])
 
-QueueName = Annotated[str, Path(min_length=1, max_length=LONGEST_NAME)]
+QueueName = Annotated[Text, Path(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Queue(BaseModel):

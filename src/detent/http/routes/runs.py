@@ -12,11 +12,11 @@ from detent import errors
 from detent.bounds import LONGEST_NAME
 from detent.http.auth import Approves, Writes
 from detent.http.definitions import Defines
-from detent.http.idempotency import Does, example
+from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import Text, fails, only
 from detent.http.routes.approvals import Approval, Decision
 from detent.http.routes.approvals import shown as approval_shown
-from detent.http.routes.flow_models import Flow, NewFlow, Reason, WholeFlow
+from detent.http.routes.flow_models import Flow, NewFlow, WholeFlow
 from detent.http.routes.flows import CHANGES, STARTS, add_common, done_to, started
 from detent.http.trace import Trace
 from detent.service import approvals, flows, gate_answers

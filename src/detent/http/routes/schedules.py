@@ -26,7 +26,7 @@ router = APIRouter(prefix="/api/schedules", tags=["schedules"])
 
 LIST = "schedules"
 
-ScheduleName = Annotated[str, Path(min_length=1, max_length=LONGEST_KEY)]
+ScheduleName = Annotated[Text, Path(min_length=1, max_length=LONGEST_KEY)]
 
 
 class Schedule(BaseModel):

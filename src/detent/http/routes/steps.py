@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_KEY
 from detent.http.auth import Principal, Reads, Writes, insist
 from detent.http.cursors import opened, sealed
-from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, Most, Text, answer, fails, only
+from detent.http.idempotency import Does, Reason
+from detent.http.pages import After, Db, Most, answer, fails, only
 from detent.service import flow_stories as stories
 from detent.service import flows, gate_answers
 from detent.service.flow_scene import Actor, Row
@@ -72,14 +72,6 @@ class Output(BaseModel):
     output: Any
 
 
-class Mend(Asked):
-    """Why a step is skipped or begun anew."""
-
-    model_config = example(reason="the tool is mended")
-
-    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
-
-
 MENDS = fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight)
 
 
@@ -111,16 +103,16 @@ async def output(id: str, caller: Reads, store: Db) -> Response:
 
 
 @router.post("/{id}/skip", response_model=Mended, responses=MENDS)
-async def skip(id: str, caller: Writes, does: Does, asked: Annotated[Mend | None, Body()] = None) -> Response:
+async def skip(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
     To skip an approval the key needs the scope `approve`, too."""
-    return await _mend(flows.skip, id, caller, does, asked or Mend(), gates=True)
+    return await _mend(flows.skip, id, caller, does, asked or Reason(), gates=True)
 
 
 @router.post("/{id}/reset", response_model=Mended, responses=MENDS)
-async def reset(id: str, caller: Writes, does: Does, asked: Annotated[Mend | None, Body()] = None) -> Response:
+async def reset(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Begins a failed step of a workstream anew, with all its retries."""
-    return await _mend(flows.reset, id, caller, does, asked or Mend())
+    return await _mend(flows.reset, id, caller, does, asked or Reason())
 
 
 async def _mend(
@@ -128,7 +120,7 @@ async def _mend(
     id: str,
     caller: Principal,
     does: Does,
-    asked: Mend,
+    asked: Reason,
     *,
     gates: bool = False,
 ) -> Response:

@@ -14,7 +14,7 @@ from detent.http.auth import Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.definitions import Defines
 from detent.http.idempotency import Asked, Does, example
-from detent.http.pages import After, Db, JsonObject, Most, Name, answer, fails
+from detent.http.pages import After, Db, JsonObject, Most, Name, Text, answer, fails
 from detent.http.routes.flow_models import Start, StartedFlow
 from detent.http.routes.flows import as_started, how_started
 from detent.http.trace import Trace
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/templates", tags=["templates"])
 LIST = "templates"
 
 Named = Annotated[
-    str, Path(min_length=1, max_length=LONGEST_KEY, description="The newest of that name, or a version by its id.")
+    Text, Path(min_length=1, max_length=LONGEST_KEY, description="The newest of that name, or a version by its id.")
 ]
 
 

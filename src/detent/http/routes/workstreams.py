@@ -11,9 +11,9 @@ from starlette.responses import Response
 from detent.bounds import LONGEST_NAME
 from detent.http.auth import Writes, insist
 from detent.http.definitions import Defines
-from detent.http.idempotency import Does, example
+from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import JsonObject, Text, only
-from detent.http.routes.flow_models import MOST_INPUTS, Flow, NewFlow, Reason, WholeFlow
+from detent.http.routes.flow_models import MOST_INPUTS, Flow, NewFlow, WholeFlow
 from detent.http.routes.flows import CHANGES, STARTS, add_common, done_to, started, whole
 from detent.http.trace import Trace
 from detent.service import flow_stories as stories
