@@ -152,6 +152,7 @@ def test_a_heartbeat_renews_leases_and_tells_what_is_wanted(client: httpx.Client
     assert client.get(f"/api/jobs/{job['id']}").json()["lease_until"] > str(job["lease_until"])
     seen = client.get(f"/api/workers/{worker}").json()
     assert (seen["doing"], seen["seen_at"] is None) == ({"n": 1}, False)
+    assert client.post(f"/api/workers/{worker}/heartbeat", json={"doing": {"a": "x" * 20_000}}).status_code == 422
     stale = [{"job": job["id"], "epoch": 7}, {"job": "job_nonsense", "epoch": 0}]
     told = client.post(f"/api/workers/{worker}/heartbeat", json={"jobs": stale}).json()
     assert [(one["held"], one["cancel"]) for one in told["jobs"]] == [(False, None), (False, None)]
@@ -365,6 +366,16 @@ def test_a_stale_epoch_changes_nothing_and_is_told_so(
         assert "has moved on" in refused.json()["detail"]
     assert client.get(f"/api/jobs/{job['id']}").json() == before
     assert say(client, "succeed", other, again).status_code == 200
+
+
+def test_a_lease_that_is_over_is_over_also_before_anybody_has_reaped_it(client: httpx.Client) -> None:
+    worker, job = one_claimed(client, lease=1)
+    time.sleep(1.1)  # the server's clock is the database's
+    for what, more in REPORTS:
+        assert say(client, what, worker, job, **more).status_code == 409, what
+    assert client.get(f"/api/jobs/{job['id']}").json()["state"] == "running"
+    held = {"jobs": [{"job": job["id"], "epoch": 0}]}
+    assert client.post(f"/api/workers/{worker}/heartbeat", json=held).json()["jobs"][0]["held"] is False
 
 
 def test_a_server_that_forgets_the_epoch_is_noticed(

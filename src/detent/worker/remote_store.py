@@ -194,7 +194,7 @@ class RemoteStore:
         if told is None:
             told = await self._claim(worker, claim_id, {**body, "wait": 0, "again": True})
         self._note(told)
-        if wait:
+        if wait and told["end"] is None:
             self._heard()
         jobs = [_job(one, worker) for one in told["jobs"]]
         for job, one in zip(jobs, told["jobs"], strict=True):
