@@ -7,7 +7,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -21,6 +21,7 @@ from detent.service import jobs as job_service
 from detent.service import workers as worker_service
 from detent.store import Store
 from detent.worker import remote_reports
+from detent.worker.remote_claims import Claims
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.http.wire import connected, head
@@ -179,17 +180,90 @@ def test_a_supervisor_pauses_and_ends_a_worker_that_hears_of_it(client: httpx.Cl
 # --- the long poll
 
 
-def test_a_claim_that_waits_is_woken_by_the_job_it_waits_for(client: httpx.Client, running: Running) -> None:
-    worker, found = made(client), []
-    waiting = threading.Thread(target=lambda: found.extend(claimed(client, worker, wait=20)))
-    began = time.monotonic()
+@pytest.fixture
+def only_the_bell(running: Running) -> Iterator[Claims]:
+    """Claims that wait hear nothing but the bell: nobody looks by himself."""
+    state = running.app.state
+    shipped = state.claims
+
+    async def made(store: Store) -> Claims:
+        return Claims(store, state.stopping, look_seconds=60)
+
+    state.claims = running.do(made)
+    yield state.claims
+    running.do(lambda store: state.claims.room.close())
+    state.claims = shipped
+
+
+def waited(client: httpx.Client, running: Running, seconds: float) -> tuple[list[Document], Document]:
+    """What a claim that waits is given when a job comes, and that job."""
+    worker = made(client)
+    found: list[Document] = []
+    waiting = threading.Thread(target=lambda: found.extend(claimed(client, worker, wait=seconds)))
     waiting.start()
     until(lambda: waits(running) == 1)
     with running.client() as other:
         job = enqueued(other)
     waiting.join(15)
+    return found, job
+
+
+@pytest.mark.usefixtures("only_the_bell")
+def test_a_claim_that_waits_is_woken_by_the_bell_of_the_store(client: httpx.Client, running: Running) -> None:
+    found, job = waited(client, running, 10)
     assert [one["id"] for one in found] == [job["id"]]
-    assert time.monotonic() - began < 15
+
+
+def test_a_room_that_is_deaf_to_the_bell_is_noticed(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(only_the_bell.room, "_ring", lambda: None)
+    assert waited(client, running, 1)[0] == []
+
+
+def test_a_job_that_comes_costs_a_claim_or_two_however_many_wait_for_it(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert claims_for_one_job(client, running, only_the_bell, monkeypatch) <= 4
+
+
+def test_a_bell_that_calls_everyone_is_noticed(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = only_the_bell.room
+
+    def call_all(line: Any) -> None:
+        for place in room._lines.get(line, ()):
+            place.call()
+
+    monkeypatch.setattr(room, "call_next", call_all)
+    assert claims_for_one_job(client, running, only_the_bell, monkeypatch) >= 8
+
+
+def claims_for_one_job(client: httpx.Client, running: Running, claims: Claims, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the database is asked because of one job, while ten workers wait."""
+    asked: list[object] = []
+    found: list[Document] = []
+    shipped = claims._claimed
+
+    async def counted(ask: Any, again: bool = False) -> Any:
+        asked.append(ask)
+        return await shipped(ask, again)
+
+    def ask(worker: str) -> None:
+        with running.client() as own:
+            found.extend(claimed(own, worker, wait=3, max=1))
+
+    threads = [threading.Thread(target=ask, args=(made(client),)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    until(lambda: waits(running) == 10)
+    monkeypatch.setattr(claims, "_claimed", counted)
+    enqueued(client)
+    for thread in threads:
+        thread.join(15)
+    assert len(found) == 1
+    return len(asked)
 
 
 def test_many_that_wait_share_what_comes_and_none_is_given_twice(client: httpx.Client, running: Running) -> None:
