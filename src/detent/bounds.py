@@ -5,6 +5,9 @@ Every way into the queue holds to these bounds; the SQL function `detent_enqueue
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from detent.errors import BadInput
 
 LARGEST_INT = (1 << 31) - 1
@@ -33,3 +36,11 @@ def check_name(what: str, text: object) -> None:
         raise BadInput(what=f"{text!r} is no {what}; it must be printable text")
     if len(text) > longest:
         raise BadInput(what=f"a {what} of {len(text):,} characters is over the limit of {longest}")
+
+
+def plain_json(what: str, value: Any) -> str:
+    """A value as JSON that every database and reader takes: without infinities, and numbers that are none."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise BadInput(what=f"{what} cannot be kept as JSON: {error}") from None

@@ -467,6 +467,27 @@ def test_a_server_that_forgets_the_epoch_is_noticed(
     assert say(client, "succeed", worker, job).status_code != 409
 
 
+def test_numbers_that_are_none_are_refused_everywhere(client: httpx.Client) -> None:
+    worker, job = one_claimed(client)
+    mine = f'"worker": "{worker}", "epoch": 0'
+    settled = f'{{"jobs": [{{"job": "{job["id"]}", "epoch": 0, "outcome": "succeed", "result": NaN}}]}}'
+    for path, body in (
+        (f"/api/jobs/{job['id']}/succeed", f'{{{mine}, "result": NaN}}'),
+        (f"/api/jobs/{job['id']}/checkpoint", f'{{{mine}, "name": "a", "value": [Infinity]}}'),
+        (f"/api/jobs/{job['id']}/progress", f'{{{mine}, "fraction": NaN}}'),
+        (f"/api/jobs/{job['id']}/fail", f'{{{mine}, "error": {{"retry_in": Infinity}}}}'),
+        (f"/api/jobs/{job['id']}/snooze", f'{{{mine}, "delay": NaN}}'),
+        (f"/api/workers/{worker}/heartbeat", '{"doing": {"a": NaN}}'),
+        (f"/api/workers/{worker}/claim", '{"wait": NaN}'),
+        (f"/api/workers/{worker}/claim", '{"lease": Infinity}'),
+        (f"/api/workers/{worker}/settle", settled),
+        ("/api/workers", '{"metadata": {"a": NaN}}'),
+    ):
+        refused = client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 422, (path, refused.text)
+    assert moves(client, job) == ["enqueue", "claim", "start"]
+
+
 def test_checkpoints_outlive_their_worker_and_come_with_the_next_claim(client: httpx.Client, running: Running) -> None:
     worker, job = one_claimed(client)
     large = "x" * 20_000

@@ -42,7 +42,6 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
     from detent.http.auth import Caller, one_token
     from detent.store import open_store
     from detent.store.records import DEFAULT_TENANT
-    from detent.worker.housekeeping import keeping_house
 
     token = f"dk_dev_{secrets.token_urlsafe(32)}"
     caller = Caller(DEFAULT_TENANT, frozenset(Scope), "dev")
@@ -54,8 +53,6 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             await ending.enter_async_context(app)
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
-        else:
-            await ending.enter_async_context(keeping_house(store))
         await run(create_app(store, one_token(token, caller)), host, port, as_json, token, working)
 
 

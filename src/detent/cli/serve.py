@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,9 +34,8 @@ def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: scre
 async def _served(host: str, port: int, db: str | None, as_json: bool) -> None:
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
-    from detent.worker.housekeeping import keeping_house
 
-    async with opened(db) as store, keeping_house(store):
+    async with opened(db) as store:
         await run(create_app(store, kept_keys(store)), host, port, as_json)
 
 
@@ -52,8 +52,10 @@ def from_extra() -> None:
 async def run(
     app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None, beside: asyncio.Task[int] | None = None
 ) -> None:
-    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens."""
+    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens. With no
+    worker beside it, it looks itself after what concerns all."""
     from detent.http.server import listening_on, server
+    from detent.worker.housekeeping import keeping_house
 
     with watch.logging_to_stderr(), listening_on(host, port) as listening:
         made = server(app, host, port)
@@ -61,7 +63,8 @@ async def run(
             beside.add_done_callback(made.end)
         told = asyncio.create_task(_announced(made, listening.getsockname(), as_json, token))
         try:
-            await made.serve([listening])
+            async with keeping_house(app.state.store) if beside is None else contextlib.nullcontext():
+                await made.serve([listening])
         finally:
             told.cancel()
             await asyncio.wait([told])

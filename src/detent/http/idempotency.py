@@ -69,7 +69,7 @@ class Once:
 
     async def __call__(self, asked: Asked, work: Work, status: int = 200) -> Response:
         """The answer: what the work returned as JSON, or what it returned the first time."""
-        key = self.key(asked)
+        key = self._key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
         request_hash = fingerprint(self._parameters, asked)
@@ -87,8 +87,7 @@ class Once:
         status, text = json.loads(response)
         return _answer(status, text, replayed)
 
-    def key(self, asked: Asked) -> str | None:
-        """What the client calls this request, if it does."""
+    def _key(self, asked: Asked) -> str | None:
         if self._given is not None and asked.request_id not in (None, self._given):
             raise BadInput(what="Idempotency-Key and request_id differ; send one of them")
         key = self._given or asked.request_id

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from detent import ids
-from detent.bounds import LARGEST_INT, check_name
+from detent.bounds import LARGEST_INT, check_name, plain_json
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.lifecycle.job import ASSIGNED, RUNNING
@@ -117,7 +117,7 @@ def _checked(new: NewWorker) -> str | None:
             check_name(what, name)
     if new.concurrency is not None and not 1 <= new.concurrency <= LARGEST_INT:
         raise BadInput(what=f"concurrency is {new.concurrency}; it must be at least 1")
-    metadata = None if new.metadata is None else json.dumps(new.metadata)
+    metadata = None if new.metadata is None else plain_json("metadata", new.metadata)
     if metadata is not None and len(metadata) > LARGEST_METADATA:
         raise BadInput(what=f"metadata of {len(metadata):,} bytes are over the limit of {LARGEST_METADATA >> 10} KiB")
     return metadata

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from detent import ids
-from detent.bounds import check_name
+from detent.bounds import check_name, plain_json
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.lifecycle.job import ASSIGNED, CANCELLED, RUNNING
@@ -121,7 +121,7 @@ async def heartbeat(
     key = (await workers.find(store, tenant_id, worker))["id"]
     standing = await store.beat(key)
     if doing is not None:
-        seen = json.dumps(doing)
+        seen = plain_json("what it does", doing)
         if len(seen) > LARGEST_DOING:
             raise BadInput(what=f"{len(seen):,} bytes of what it does are over the limit of {LARGEST_DOING >> 10} KiB")
         await store.record_telemetry(WORKER, key, HEARTBEAT, seen, ttl_us=DOING_KEPT_US, tenant_id=tenant_id)

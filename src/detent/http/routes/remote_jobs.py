@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from detent import errors
-from detent.bounds import LONGEST_KEY, check_name
+from detent.bounds import LONGEST_KEY, check_name, plain_json
 from detent.errors import BadInput
 from detent.http.auth import Supervises
 from detent.http.idempotency import Asked, Does, example
@@ -295,6 +295,7 @@ async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, doe
 @router.post("/succeed", response_model=Settled, responses=FENCED)
 async def succeed(id: str, asked: Succeed, caller: Supervises, does: Does) -> Response:
     """The job is done."""
+    plain_json("the result", asked.result)
     return await _settled(id, asked, caller.tenant_id, does, asked.result)
 
 
@@ -343,6 +344,7 @@ def outcome_said(told: Outcome) -> Any:
             return Release(told.reason or "its worker gave it back", told.back_off, told.held_by)
         case "cancel":
             return Cancel(told.reason or "")
+    plain_json("the result", told.result)
     return told.result
 
 
