@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +24,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def serve(host: Host = LOOPBACK, port: Port = 8321, db: Db = None, as_json: screen.Json = False) -> None:
-    """Serve the HTTP API until stopped, and look after leases, schedules and flows meanwhile, so that workers need no
-    database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
+    """Serve the HTTP API until stopped. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key."""
     from_extra()
     asyncio.run(_served(host, port, db, as_json))
 
@@ -63,7 +61,7 @@ async def run(
             beside.add_done_callback(made.end)
         told = asyncio.create_task(_announced(made, listening.getsockname(), as_json, token))
         try:
-            async with keeping_house(app.state.store) if beside is None else contextlib.nullcontext():
+            async with keeping_house(app.state.store if beside is None else None):
                 await made.serve([listening])
         finally:
             told.cancel()
