@@ -22,7 +22,8 @@ from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, KeyHeader, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
 from detent.http.routes.events import Moved, shown
-from detent.http.routes.remote_jobs import Epoch, GivenJob, JobId, Lease, Outcome, Settled, given, outcome_said, us
+from detent.http.routes.given_jobs import GivenJob, Lease, given, us
+from detent.http.routes.remote_jobs import Epoch, JobId, Outcome, Settled, outcome_said
 from detent.lifecycle import JOB, WORKER
 from detent.moments import rfc3339
 from detent.service import enrolment
