@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from detent.api_key import Scope
 from detent.lifecycle import JOB
+from detent.process.bonds import die_with
 from detent.service import audit, keys
 from detent.store import EventFilter, NewJob, open_store
 from detent.store.records import DEFAULT_TENANT
@@ -68,6 +70,18 @@ class HttpSink:
         self._server.server_close()
 
 
+def started(argv: list[str], environment: dict[str, str], output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """A process that does not outlive the test, however that ends."""
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=partial(die_with, os.getpid(), signal.SIGKILL),
+    )
+
+
 class Scene:
     """One database, one server, some workers; whoever is struck is replaced."""
 
@@ -78,7 +92,7 @@ class Scene:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self._server = self._serving()
-        self.workers: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self.workers: list[tuple[str, subprocess.Popen[str]]] = []
         self.keys: list[int] = []
         self.kills = self.restarts = 0
 
@@ -87,7 +101,8 @@ class Scene:
         return f"http://127.0.0.1:{self._port}"
 
     def _serving(self) -> subprocess.Popen[str]:
-        process = command.start("serve", "--port", str(self._port), "--db", self.url, "--json")
+        argv = [sys.executable, "-m", "detent", "serve", "--port", str(self._port), "--db", self.url, "--json"]
+        process = started(argv, command.environment(), output=subprocess.PIPE)
         announced(process)
         return process
 
@@ -102,9 +117,7 @@ class Scene:
             "node": ["node", str(self._example)],
             "python": [*python, "--server", self.address, "--lease", f"{LEASE}s", "--concurrency", "4"],
         }[kind]
-        self.workers.append(
-            (kind, subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        )
+        self.workers.append((kind, started(argv, environment)))
 
     def strike(self) -> None:
         """Somebody dies, at any point of what it does, and somebody else takes the place."""

@@ -31,16 +31,17 @@ def check(on: Scene, began: float) -> None:
 
 
 @pytest.mark.timeout(150)
-def test_killed_workers_over_http_lose_nothing_and_double_nothing(database_url: str) -> None:
+def test_killed_workers_and_a_killed_server_lose_nothing_and_double_nothing(database_url: str) -> None:
     began = time.monotonic()
     with scene(database_url, seed=1) as on:
         on.feed(80)
         for kind in ("node", "node", "python"):
             on.start(kind)
-        on.run(kills=6, pause=0.1, patience=100)
+        on.run(kills=6, pause=0.1, patience=100, restarts=1)
         assert on.drain() == [0, 0, 0]
         check(on, began)
         assert on.kills >= 3
+        assert on.restarts == 1
 
 
 @pytest.mark.chaos
@@ -72,17 +73,3 @@ def test_the_check_catches_a_worker_that_acknowledges_before_it_has_done_the_wor
         for _, process in on.workers:
             process.kill()
         assert on.lost()
-
-
-@pytest.mark.timeout(150)
-def test_workers_outlive_their_server(sqlite_url: str) -> None:
-    with scene(sqlite_url, seed=4) as on:
-        for kind in ("node", "python"):
-            on.start(kind)
-        on.feed(10)
-        on.run(kills=0, pause=0, patience=60)
-        on.restart_server()
-        on.feed(10)
-        on.run(kills=0, pause=0, patience=60)
-        assert on.drain() == [0, 0]
-        check(on, time.monotonic())

@@ -7,7 +7,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -21,6 +21,7 @@ from detent.service import jobs as job_service
 from detent.service import workers as worker_service
 from detent.store import Store
 from detent.worker import remote_reports
+from detent.worker.remote_claims import Claims
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.http.wire import connected, head
@@ -152,6 +153,7 @@ def test_a_heartbeat_renews_leases_and_tells_what_is_wanted(client: httpx.Client
     assert client.get(f"/api/jobs/{job['id']}").json()["lease_until"] > str(job["lease_until"])
     seen = client.get(f"/api/workers/{worker}").json()
     assert (seen["doing"], seen["seen_at"] is None) == ({"n": 1}, False)
+    assert client.post(f"/api/workers/{worker}/heartbeat", json={"doing": {"a": "x" * 20_000}}).status_code == 422
     stale = [{"job": job["id"], "epoch": 7}, {"job": "job_nonsense", "epoch": 0}]
     told = client.post(f"/api/workers/{worker}/heartbeat", json={"jobs": stale}).json()
     assert [(one["held"], one["cancel"]) for one in told["jobs"]] == [(False, None), (False, None)]
@@ -178,17 +180,97 @@ def test_a_supervisor_pauses_and_ends_a_worker_that_hears_of_it(client: httpx.Cl
 # --- the long poll
 
 
-def test_a_claim_that_waits_is_woken_by_the_job_it_waits_for(client: httpx.Client, running: Running) -> None:
-    worker, found = made(client), []
-    waiting = threading.Thread(target=lambda: found.extend(claimed(client, worker, wait=20)))
-    began = time.monotonic()
+@pytest.fixture
+def only_the_bell(running: Running) -> Iterator[Claims]:
+    """Claims that wait hear nothing but the bell: nobody looks by himself."""
+    state = running.app.state
+    shipped = state.claims
+
+    async def made(store: Store) -> Claims:
+        return Claims(store, state.stopping, look_seconds=60)
+
+    state.claims = running.do(made)
+    yield state.claims
+    running.do(lambda store: state.claims.room.close())
+    state.claims = shipped
+
+
+def waited(client: httpx.Client, running: Running, seconds: float) -> tuple[list[Document], Document]:
+    """What a claim that waits is given when a job comes, and that job."""
+    worker = made(client)
+    found: list[Document] = []
+    waiting = threading.Thread(target=lambda: found.extend(claimed(client, worker, wait=seconds)))
     waiting.start()
     until(lambda: waits(running) == 1)
     with running.client() as other:
         job = enqueued(other)
     waiting.join(15)
+    return found, job
+
+
+@pytest.mark.usefixtures("only_the_bell")
+def test_a_claim_that_waits_is_woken_by_the_bell_of_the_store(client: httpx.Client, running: Running) -> None:
+    found, job = waited(client, running, 10)
     assert [one["id"] for one in found] == [job["id"]]
-    assert time.monotonic() - began < 15
+
+
+def test_a_room_that_is_deaf_to_the_bell_is_noticed(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(only_the_bell.room, "_ring", lambda: None)
+    assert waited(client, running, 1)[0] == []
+
+
+def test_a_job_that_comes_costs_a_claim_or_two_however_many_wait_for_it(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert claims_for_one_job(client, running, only_the_bell, monkeypatch) <= 4
+
+
+def test_a_bell_that_calls_everyone_is_noticed(
+    client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = only_the_bell.room
+
+    def call_all(line: Any) -> None:
+        for place in room._lines.get(line, ()):
+            place.call()
+
+    monkeypatch.setattr(room, "call_next", call_all)
+    assert claims_for_one_job(client, running, only_the_bell, monkeypatch) >= 8
+
+
+def claims_for_one_job(client: httpx.Client, running: Running, claims: Claims, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the database is asked because of one job, while ten workers wait."""
+    asked: list[object] = []
+    found: list[Document] = []
+    shipped = claims._claimed
+
+    async def counted(ask: Any, again: bool = False) -> Any:
+        asked.append(ask)
+        return await shipped(ask, again)
+
+    async def everyone_leaves(store: Store) -> None:
+        for place in claims.room._everyone():
+            place.leave()
+
+    def ask(worker: str) -> None:
+        with running.client() as own:
+            found.extend(claimed(own, worker, wait=20, max=1))
+
+    threads = [threading.Thread(target=ask, args=(made(client),)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    until(lambda: waits(running) == 10)
+    monkeypatch.setattr(claims, "_claimed", counted)
+    enqueued(client)
+    until(lambda: len(found) == 1)
+    time.sleep(0.3)  # whoever else was called has asked by now
+    running.do(everyone_leaves)
+    for thread in threads:
+        thread.join(15)
+    assert len(found) == 1
+    return len(asked)
 
 
 def test_many_that_wait_share_what_comes_and_none_is_given_twice(client: httpx.Client, running: Running) -> None:
@@ -367,6 +449,16 @@ def test_a_stale_epoch_changes_nothing_and_is_told_so(
     assert say(client, "succeed", other, again).status_code == 200
 
 
+def test_a_lease_that_is_over_is_over_also_before_anybody_has_reaped_it(client: httpx.Client) -> None:
+    worker, job = one_claimed(client, lease=1)
+    time.sleep(1.1)  # the server's clock is the database's
+    for what, more in REPORTS:
+        assert say(client, what, worker, job, **more).status_code == 409, what
+    assert client.get(f"/api/jobs/{job['id']}").json()["state"] == "running"
+    held = {"jobs": [{"job": job["id"], "epoch": 0}]}
+    assert client.post(f"/api/workers/{worker}/heartbeat", json=held).json()["jobs"][0]["held"] is False
+
+
 def test_a_server_that_forgets_the_epoch_is_noticed(
     client: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +472,27 @@ def test_a_server_that_forgets_the_epoch_is_noticed(
     claimed(client, made(client))
     monkeypatch.setattr(remote_reports, "_as_claimed", anyone)
     assert say(client, "succeed", worker, job).status_code != 409
+
+
+def test_numbers_that_are_none_are_refused_everywhere(client: httpx.Client) -> None:
+    worker, job = one_claimed(client)
+    mine = f'"worker": "{worker}", "epoch": 0'
+    settled = f'{{"jobs": [{{"job": "{job["id"]}", "epoch": 0, "outcome": "succeed", "result": NaN}}]}}'
+    for path, body in (
+        (f"/api/jobs/{job['id']}/succeed", f'{{{mine}, "result": NaN}}'),
+        (f"/api/jobs/{job['id']}/checkpoint", f'{{{mine}, "name": "a", "value": [Infinity]}}'),
+        (f"/api/jobs/{job['id']}/progress", f'{{{mine}, "fraction": NaN}}'),
+        (f"/api/jobs/{job['id']}/fail", f'{{{mine}, "error": {{"retry_in": Infinity}}}}'),
+        (f"/api/jobs/{job['id']}/snooze", f'{{{mine}, "delay": NaN}}'),
+        (f"/api/workers/{worker}/heartbeat", '{"doing": {"a": NaN}}'),
+        (f"/api/workers/{worker}/claim", '{"wait": NaN}'),
+        (f"/api/workers/{worker}/claim", '{"lease": Infinity}'),
+        (f"/api/workers/{worker}/settle", settled),
+        ("/api/workers", '{"metadata": {"a": NaN}}'),
+    ):
+        refused = client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 422, (path, refused.text)
+    assert moves(client, job) == ["enqueue", "claim", "start"]
 
 
 def test_checkpoints_outlive_their_worker_and_come_with_the_next_claim(client: httpx.Client, running: Running) -> None:

@@ -51,7 +51,6 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
     from detent.http.limits import Limits
     from detent.store import open_store
     from detent.store.records import DEFAULT_TENANT
-    from detent.worker.housekeeping import keeping_house
 
     token = f"dk_dev_{secrets.token_urlsafe(32)}"
     caller = Caller(DEFAULT_TENANT, frozenset(Scope), "dev")
@@ -63,8 +62,6 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             await ending.enter_async_context(app)
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
-        else:
-            await ending.enter_async_context(keeping_house(store))
         made = create_app(store, one_token(token, caller), Limits(programs=True), read())
         await run(made, host, port, as_json, token, working)
 

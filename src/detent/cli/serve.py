@@ -85,9 +85,8 @@ async def _served(host: str, port: int, limits: Limits, settings: Config, db: st
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
     from detent.http.second_lock import narrows
-    from detent.worker.housekeeping import keeping_house
 
-    async with opened(db) as store, keeping_house(store):
+    async with opened(db) as store:
         if limits.row_security == "require":
             await narrows(store, limits.row_security)
         await run(create_app(store, kept_keys(store), limits, settings), host, port, as_json)
@@ -106,8 +105,10 @@ def from_extra() -> None:
 async def run(
     app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None, beside: asyncio.Task[int] | None = None
 ) -> None:
-    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens."""
+    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens. With no
+    worker beside it, it looks itself after what concerns all."""
     from detent.http.server import listening_on, server
+    from detent.worker.housekeeping import keeping_house
 
     with listening_on(host, port) as listening:
         made = server(app, host, port)
@@ -115,7 +116,8 @@ async def run(
             beside.add_done_callback(made.end)
         told = asyncio.create_task(_announced(made, listening.getsockname(), as_json, token))
         try:
-            await made.serve([listening])
+            async with keeping_house(app.state.store if beside is None else None):
+                await made.serve([listening])
         finally:
             told.cancel()
             await asyncio.wait([told])

@@ -135,6 +135,15 @@ class Wire:
         asked = Asked("GET", path, _given(query), {"Accept": "*/*"}, None, None, True)
         return (await self._answered(asked)).body
 
+    async def tell(
+        self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
+    ) -> T:
+        """What came of a change that is the same however often it is made. It is sent without an idempotency key, which
+        would leave a row behind at the server."""
+        headers = {"Accept": JSON, "Content-Type": JSON}
+        asked = Asked(method, path, {}, headers, _written(body), read_seconds, True)
+        return self._document(asked, await self._answered(asked), answer)
+
     async def change(
         self,
         answer: type[T],
@@ -172,15 +181,6 @@ class Wire:
     ) -> AsyncGenerator[T, None]:
         """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
         return followed(self, path, query, after)
-
-    async def tell(
-        self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
-    ) -> T:
-        """What came of a change that is the same however often it is made. It is sent without an idempotency key, which
-        would leave a row behind at the server."""
-        headers = {"Accept": JSON, "Content-Type": JSON}
-        asked = Asked(method, path, {}, headers, _written(body), read_seconds, True)
-        return self._document(asked, await self._answered(asked), answer)
 
     @asynccontextmanager
     async def listening(

@@ -101,9 +101,12 @@ class NoHousekeeping(Housekeeping):
 
 
 @asynccontextmanager
-async def keeping_house(store: Store) -> AsyncIterator[None]:
+async def keeping_house(store: Store | None) -> AsyncIterator[None]:
     """For a process that runs no jobs itself, as long as the block lasts: it also ends workers that are not heard of.
-    What cannot go on is said, and the rest goes on."""
+    What cannot go on is said, and the rest goes on. Without a store, a worker beside it does all that."""
+    if store is None:
+        yield
+        return
     house = Housekeeping(store, lambda: None, Outage())
     watching = Watchman(store, SILENT_US, SERVER).run()
     tasks = [asyncio.create_task(_said(duty)) for duty in (*house.duties(), watching, flushing(store))]

@@ -32,7 +32,7 @@ from detent.worker.outage import Outage
 from detent.worker.settlement import Raised, Release
 from detent.worker.settlement import settle as decided
 from detent.worker.step_kinds import Task, task_of
-from detent.worker.waiting_room import Line, Place, WaitingRoom
+from detent.worker.waiting_room import LOOK_SECONDS, Line, Place, WaitingRoom
 
 CALL = f"{OWN_KINDS}call"
 AT_HOME = tuple(sorted({*(f"{OWN_KINDS}{kind}" for kind in EXECUTED), AGENT_KIND, SHARE, START} - {CALL}))
@@ -95,9 +95,9 @@ def number_of(key: str) -> int:
 class Claims:
     """Those of all workers of a server."""
 
-    def __init__(self, store: Store, closing: asyncio.Event) -> None:
+    def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
         self._store = store
-        self.room = WaitingRoom(store, closing)
+        self.room = WaitingRoom(store, closing, look_seconds)
         self._flows = FlowWatch(store, Outage())
         self._foreign: OrderedDict[int, set[str]] = OrderedDict()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from detent import ids
-from detent.bounds import check_name
+from detent.bounds import check_name, plain_json
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.lifecycle.job import ASSIGNED, CANCELLED, RUNNING
@@ -37,6 +37,7 @@ from detent.worker.settlement import settle as decided
 
 HELD = (ASSIGNED.name, RUNNING.name)
 _SEEN = ("id", "tenant_id", "state", "epoch", "owner", "lease_until", "cancel_requested_at")
+LARGEST_DOING = 16 << 10
 LATEST_EVENTS = 200
 """So far back is looked for a report that was made before."""
 
@@ -120,7 +121,9 @@ async def heartbeat(
     key = (await workers.find(store, tenant_id, worker))["id"]
     standing = await store.beat(key)
     if doing is not None:
-        seen = json.dumps(doing)
+        seen = plain_json("what it does", doing)
+        if len(seen) > LARGEST_DOING:
+            raise BadInput(what=f"{len(seen):,} bytes of what it does are over the limit of {LARGEST_DOING >> 10} KiB")
         await store.record_telemetry(WORKER, key, HEARTBEAT, seen, ttl_us=DOING_KEPT_US, tenant_id=tenant_id)
     stands = await _stands(store, tenant_id, key, tokens, lease_us) if tokens else []
     return Beat(WORKER.initial.name if standing is None else standing.state, understood(standing), stands)
@@ -270,7 +273,8 @@ async def _claimed(store: Store, claim: Claim) -> Job:
     """The job as it is held by exactly this claim. The write that follows looks again."""
     worker = (await workers.find(store, claim.tenant_id, claim.worker))["id"]
     job = _job(await jobs.find(store, claim.tenant_id, claim.job))
-    if (job.owner, job.epoch) != (worker, claim.epoch) or job.state not in HELD:
+    mine = (job.owner, job.epoch) == (worker, claim.epoch) and job.state in HELD
+    if not mine or (job.lease_until or 0) <= await store.now():
         raise _lost(claim, "report")
     return job
 

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -21,26 +21,23 @@ from detent.client.patience import Patience
 from detent.client.wire import Wire, segment
 from detent.errors import DetentError, LeaseLost, NeedsDatabase, ServerAway, ServerRefuses, StoreError
 from detent.lifecycle import JOB, WORKER, Change, Lifecycle, Verb
-from detent.moments import moment_us, rfc3339
+from detent.moments import moment_us
 from detent.outcomes import PermanentError
 from detent.provider.key import Key
 from detent.service.orders import Order
 from detent.store import Artifact, Blob, Job
-from detent.store.blobs import RESULT_BLOB
 from detent.store.checkpoints import Checkpoint, Report, Save
 from detent.store.records import Held, Standing
 from detent.store.tally import Tally
+from detent.worker.remote_outcomes import LARGEST_BODY, MOST_AT_ONCE, Document, compact, parts
 
 WAIT_SECONDS = 20.0
 SPARE_SECONDS = 10.0
 FRESH_SECONDS = 0.9
 LONGEST_LEASE = 3600.0
 ONE_TRY = Patience(connect_seconds=5.0, read_seconds=15.0, tries=1)
-LARGEST_BODY = 1_500_000
-"""A little less than a server takes, so that what is around it has room."""
 
 T = TypeVar("T")
-Document = dict[str, Any]
 
 _PASSING = (errors.NoAnswer, errors.InternalError, errors.ShuttingDown, errors.FlowBusy, errors.RequestInFlight)
 
@@ -187,14 +184,14 @@ class RemoteStore:
         **_: Any,
     ) -> list[Job]:
         """Waits at the server for what is due. A claim that is given up meanwhile asks once more what it was given."""
-        body = {"max": min(limit, 500), "queues": list(queues), "lease": _lease(lease_us)}
+        body = {"max": min(limit, MOST_AT_ONCE), "queues": list(queues), "lease": _lease(lease_us)}
         wait = 0.0 if again or self._leaving.is_set() else self._wait
         ask = self._claim(worker, claim_id, {**body, "wait": wait, "again": again})
         told = await (self._unless_leaving(ask) if wait else ask)
         if told is None:
             told = await self._claim(worker, claim_id, {**body, "wait": 0, "again": True})
         self._note(told)
-        if wait:
+        if wait and told["end"] is None:
             self._heard()
         jobs = [_job(one, worker) for one in told["jobs"]]
         for job, one in zip(jobs, told["jobs"], strict=True):
@@ -263,7 +260,7 @@ class RemoteStore:
             return None if told is None else save.result
         stands = {"epoch": save.job.epoch, "version": save.version, "code": None, "changed": False, "large": False}
         self.hand.checkpoints.setdefault(save.job.id, {})[save.name] = {**stands, **told}
-        return _compact(told["value"])
+        return compact(told["value"])
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
         """That is noted by workers with a database only."""
@@ -299,7 +296,7 @@ class RemoteStore:
         for change in changes:
             if change.lifecycle is WORKER:
                 await self._move(change)
-        for part in _parts([change for change in changes if change.lifecycle is JOB]):
+        for part in parts([change for change in changes if change.lifecycle is JOB]):
             late += await self._settle(part)
         return late
 
@@ -360,10 +357,6 @@ def _lease(lease_us: int) -> float:
     return min(max(lease_us / 1_000_000, 1.0), LONGEST_LEASE)
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 def _job(told: Document, worker: int) -> Job:
     same = ("state", "epoch", "queue", "kind", "priority", "max_attempts", "on_exhausted", "correlation_id", "trace_id")
     return Job(
@@ -371,7 +364,7 @@ def _job(told: Document, worker: int) -> Job:
         id=_key_of(told["id"]),
         tenant_id=0,
         seq=0,
-        payload=_compact(told["payload"]),
+        payload=compact(told["payload"]),
         run_at=moment_us(told["run_at"], 0),
         attempts=told["attempt"],
         owner=worker,
@@ -383,69 +376,5 @@ def _job(told: Document, worker: int) -> Job:
 def _checkpoint(one: Document) -> Checkpoint:
     same = {name: one[name] for name in ("name", "code", "version", "epoch")}
     return Checkpoint(
-        **same, result=_compact(one["value"]), hash=None, created_at=0, changed_at=1 if one["changed"] else None
+        **same, result=compact(one["value"]), hash=None, created_at=0, changed_at=1 if one["changed"] else None
     )
-
-
-# --- what came of a job, as the server is told
-
-
-def _parts(changes: Sequence[Change]) -> Iterator[list[tuple[Change, Document]]]:
-    """So many at a time as a request may hold."""
-    part: list[tuple[Change, Document]] = []
-    size = 0
-    for change in changes:
-        told, length = _outcome(change)
-        if part and (size + length > LARGEST_BODY or len(part) >= 500):
-            yield part
-            part, size = [], 0
-        part.append((change, told))
-        size += length
-    if part:
-        yield part
-
-
-def _outcome(change: Change) -> tuple[Document, int]:
-    """What came of a job, and how long that is to say."""
-    token = {"job": ids.public(JOB.prefix, change.id), "epoch": change.epoch}
-    told = {**token, **_said(change)}
-    length = len(_compact(told))
-    if length > LARGEST_BODY:
-        wrong = {
-            "kind": "permanent",
-            "stage": "output",
-            "message": f"{length:,} bytes are too many to be sent over HTTP",
-        }
-        return {**token, "outcome": "fail", "error": wrong}, 500
-    return told, length
-
-
-def _said(change: Change) -> Document:
-    values = change.values
-    match change.move.verb:
-        case Verb.SUCCEED:
-            blob: Blob | None = values.get(RESULT_BLOB)
-            text = values["result"] if blob is None else blob.content
-            return {"outcome": "succeed", "result": None if text is None else json.loads(text)}
-        case Verb.SNOOZE:
-            until = values.get("run_at")
-            when = {"delay": values["delay_us"] / 1_000_000} if until is None else {"until": rfc3339(until)}
-            return {"outcome": "snooze", **when}
-        case Verb.RELEASE:
-            held = {"held_by": values["held_by"]} if values.get("held_by") else {}
-            return {"outcome": "release", "reason": change.reason, "back_off": values["delay_us"] > 0, **held}
-        case Verb.CANCEL:
-            return {"outcome": "cancel", "reason": change.reason}
-    return {"outcome": "fail", "error": _fault(change)}
-
-
-def _fault(change: Change) -> Document:
-    stage = json.loads(change.detail or "{}").get("stage", "exec")
-    told: Document = {"message": change.values["error"], "stage": stage, "kind": "transient"}
-    if change.move.verb is Verb.RETRY:
-        told["retry_in"] = change.values["delay_us"] / 1_000_000
-    elif change.move.verb is Verb.FAIL:
-        told["kind"] = "permanent"
-    else:
-        told["kind"] = {"validation_failed": "validation", "timeout": "timeout"}.get(change.reason or "", "transient")
-    return told

@@ -61,9 +61,10 @@ class Place:
 class WaitingRoom:
     """One for a server. It has a task only while somebody waits."""
 
-    def __init__(self, store: Store, closing: asyncio.Event) -> None:
+    def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
         self._store = store
         self._closing = closing
+        self._look_seconds = look_seconds
         self._lines: dict[Line, dict[Place, None]] = {}
         self._warden: asyncio.Task[None] | None = None
 
@@ -104,7 +105,7 @@ class WaitingRoom:
         try:
             while self._lines and not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(self._look_seconds):
                         await self._closing.wait()
                 with contextlib.suppress(StoreError):  # out of reach: they wait on, and hear of it when they look
                     await self._ask_about()

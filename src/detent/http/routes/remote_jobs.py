@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
@@ -16,80 +15,27 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from detent import errors
-from detent.bounds import LONGEST_KEY, check_name
+from detent.bounds import LONGEST_KEY, check_name, plain_json
 from detent.errors import BadInput
 from detent.http.auth import Supervises
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import Db, Text, answer, fails, only
 from detent.http.routes.artifacts import ArtifactName
+from detent.http.routes.given_jobs import Lease, us
 from detent.http.routes.jobs import Artifact, Seconds
 from detent.moments import moment_us, span_us
 from detent.outcomes import Cancel, Snooze
 from detent.service import artifacts
-from detent.service import jobs as service
 from detent.store import Store
-from detent.store.checkpoints import Checkpoint as Kept
 from detent.worker import remote_reports
-from detent.worker.remote_claims import Given
 from detent.worker.remote_reports import Failure, Kind
 from detent.worker.settlement import Release, Suspend
-from detent.worker.step_kinds import delay_us_of, seconds_of
 
 router = APIRouter(prefix="/api/jobs/{id}", tags=["claimed jobs"])
 
-LARGEST_GIVEN = 256 << 10
-"""So much of a job's checkpoints comes with a claim; what is larger is fetched one by one."""
-
-Lease = Annotated[
-    float, Field(ge=1, le=3600, description="Seconds for which a job is this worker's; renew it in time.")
-]
 Epoch = Annotated[int, Field(ge=0, le=(1 << 31) - 1, description="The epoch that the job was given under.")]
 JobId = Annotated[str, Field(max_length=LONGEST_KEY)]
 StepName = Annotated[Text, Field(min_length=1, max_length=LONGEST_KEY)]
-
-
-class Checkpoint(BaseModel):
-    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
-
-    name: str
-    value: Any
-    large: bool
-    epoch: int
-    version: int
-    code: str | None
-    changed: bool
-
-
-class Step(BaseModel):
-    """The step of a flow that a job carries out: the function to be called, and with what."""
-
-    flow: str
-    name: str
-    call: str
-    arguments: dict[str, Any]
-    timeout: float | None
-    retry_in: float | None
-
-
-class GivenJob(BaseModel):
-    """A job to be done."""
-
-    id: str
-    epoch: int
-    state: str
-    kind: str
-    queue: str
-    priority: int
-    payload: Any
-    attempt: int
-    max_attempts: int
-    on_exhausted: str
-    lease_until: str | None
-    run_at: str
-    correlation_id: str | None
-    trace_id: str | None
-    checkpoints: list[Checkpoint]
-    step: Step | None
 
 
 class Settled(BaseModel):
@@ -135,7 +81,7 @@ class Saved(BaseModel):
     value: Any
 
 
-class Progress(Mine):
+class Advance(Mine):
     """How far the work has come."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, fraction=0.4, text="page 2 of 5")
@@ -266,7 +212,7 @@ async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Re
 
 
 @router.post("/progress", response_model=Noted, responses=FENCED)
-async def progress(id: str, asked: Progress, caller: Supervises, does: Does) -> Response:
+async def progress(id: str, asked: Advance, caller: Supervises, does: Does) -> Response:
     """How far the work has come, for people to see."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -295,6 +241,7 @@ async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, doe
 @router.post("/succeed", response_model=Settled, responses=FENCED)
 async def succeed(id: str, asked: Succeed, caller: Supervises, does: Does) -> Response:
     """The job is done."""
+    plain_json("the result", asked.result)
     return await _settled(id, asked, caller.tenant_id, does, asked.result)
 
 
@@ -343,6 +290,7 @@ def outcome_said(told: Outcome) -> Any:
             return Release(told.reason or "its worker gave it back", told.back_off, told.held_by)
         case "cancel":
             return Cancel(told.reason or "")
+    plain_json("the result", told.result)
     return told.result
 
 
@@ -355,58 +303,3 @@ def _rest(delay: str | float | None, until: str | None) -> Snooze | Suspend:
     if until is not None:
         return Suspend("sleep", max(moment_us(until, 0), 0))
     return Snooze(span_us(delay or 0) / 1_000_000)
-
-
-def given(one: Given) -> dict[str, Any]:
-    """A job as a claim gives it."""
-    job = one.job
-    shown = service.as_json({name: job[name] for name in ("id", "state", "payload", "run_at", "lease_until")})
-    plain = (
-        "epoch",
-        "state",
-        "kind",
-        "queue",
-        "priority",
-        "max_attempts",
-        "on_exhausted",
-        "correlation_id",
-        "trace_id",
-    )
-    return {
-        **{name: shown[name] for name in ("id", "payload", "run_at", "lease_until")},
-        **{name: job[name] for name in plain},
-        "attempt": job.attempts,
-        "checkpoints": _checkpoints(one.checkpoints),
-        "step": _step(one),
-    }
-
-
-def _checkpoints(kept: Sequence[Kept]) -> list[dict[str, Any]]:
-    told, size = [], 0
-    for one in kept:
-        size += len(one.result)
-        large = one.hash is not None or size > LARGEST_GIVEN
-        plain = {name: getattr(one, name) for name in ("name", "epoch", "version", "code")}
-        value = None if large else service.document(one.result)
-        told.append({**plain, "value": value, "large": large, "changed": one.changed_at is not None})
-    return told
-
-
-def _step(one: Given) -> dict[str, Any] | None:
-    task = one.task
-    if task is None:
-        return None
-    delay_us, wait = delay_us_of(task, one.job.attempts), seconds_of(task)
-    return {
-        "flow": task.flow,
-        "name": task.name,
-        "call": task.step.call or "",
-        "arguments": dict(task.step.with_),
-        "timeout": wait,
-        "retry_in": None if delay_us is None else delay_us / 1_000_000,
-    }
-
-
-def us(seconds: float) -> int:
-    """Seconds in microseconds."""
-    return round(seconds * 1_000_000)

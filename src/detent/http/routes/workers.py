@@ -19,10 +19,11 @@ from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from detent.http.auth import Reads, Supervises
 from detent.http.cursors import opened, sealed
-from detent.http.idempotency import Asked, Does, example
+from detent.http.idempotency import Asked, Does, KeyHeader, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
 from detent.http.routes.events import Moved, shown
-from detent.http.routes.remote_jobs import Epoch, GivenJob, JobId, Lease, Outcome, Settled, given, outcome_said, us
+from detent.http.routes.given_jobs import GivenJob, Lease, given, us
+from detent.http.routes.remote_jobs import Epoch, JobId, Outcome, Settled, outcome_said
 from detent.lifecycle import JOB, WORKER
 from detent.moments import rfc3339
 from detent.service import enrolment
@@ -277,9 +278,14 @@ async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked 
     return await does(asked or Asked(), work)
 
 
-@router.post("/{id}/claim", response_model=Claimed, responses=KNOWN)
+@router.post("/{id}/claim", response_model=Claimed, responses=fails(errors.NotFound))
 async def claim(
-    id: str, caller: Supervises, store: Db, does: Does, request: Request, asked: Annotated[Claim | None, Body()] = None
+    id: str,
+    caller: Supervises,
+    store: Db,
+    request: Request,
+    asked: Annotated[Claim | None, Body()] = None,
+    given_key: KeyHeader = None,
 ) -> Response:
     """Gives the worker jobs that are due: at once, or as soon as there are some within `wait` seconds. A claim whose
     answer was lost, sent again under its key, is given the same jobs as long as it holds them; what was claimed for a
@@ -289,7 +295,7 @@ async def claim(
     said = service.serves(row)
     kinds = said["kinds"] if how.kinds is None else how.kinds
     remote_claims.check_kinds(kinds)
-    key = does.key(how)
+    key = given_key or how.request_id
     ask = remote_claims.Ask(
         row["id"],
         caller.tenant_id,
