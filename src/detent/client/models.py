@@ -141,7 +141,7 @@ class Beaten(TypedDict):
 
     state: str
     paused: bool
-    end: WorkersEnding | None
+    end: Ending | None
     now: str
     jobs: list[Stands]
 
@@ -265,13 +265,32 @@ class CancelledCrew(TypedDict):
     cancelled: list[str]
 
 
+class Checked(TypedDict):
+    """A definition that is right: its steps level by level, those of one level side by side, and those of them that say
+    themselves what is run."""
+
+    name: str
+    kind: str
+    levels: list[list[str]]
+    programs: list[str]
+
+
+class Checkpoint(TypedDict):
+    """What a step of a handler has left."""
+
+    name: str
+    at: str
+    size: int
+    epoch: int
+
+
 class Claimed(TypedDict):
     """The jobs that were given, how the worker stands, how it is to end if it is, and the database's time."""
 
     jobs: list[GivenJob]
     state: str
     paused: bool
-    end: WorkersEnding | None
+    end: Ending | None
     now: str
 
 
@@ -293,7 +312,7 @@ class Commanded(TypedDict):
     metadata: Any
     actor: str | None
     reason: str | None
-    asked_to_end: SupervisorEnding | None
+    asked_to_end: Ending | None
     created_at: str
     updated_at: str
     started_at: str | None
@@ -421,6 +440,16 @@ class Deleted(TypedDict):
     declared_in_code: bool
 
 
+class Ending(TypedDict):
+    """How a worker is to come to an end: `drain` at its leisure, `soft` within its grace, `hard` at once; what becomes
+    of jobs that are cut short (`release` or `cancel`), who wants it and why."""
+
+    how: str
+    jobs: str
+    by: str | None
+    reason: str | None
+
+
 class Enqueued(TypedDict):
     """The job, and whether it was made now; under a key that was used before it is the first one's."""
 
@@ -489,6 +518,18 @@ class FlowProgress(TypedDict):
     expected_left_seconds: float | None
 
 
+class GivenCheckpoint(TypedDict):
+    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
+
+    name: str
+    value: Any
+    large: bool
+    epoch: int
+    version: int
+    code: str | None
+    changed: bool
+
+
 class GivenJob(TypedDict):
     """A job to be done."""
 
@@ -506,8 +547,19 @@ class GivenJob(TypedDict):
     run_at: str
     correlation_id: str | None
     trace_id: str | None
-    checkpoints: list[RemoteJobsCheckpoint]
-    step: RemoteJobsStep | None
+    checkpoints: list[GivenCheckpoint]
+    step: GivenStep | None
+
+
+class GivenStep(TypedDict):
+    """The step of a flow that a job carries out: the function to be called, and with what."""
+
+    flow: str
+    name: str
+    call: str
+    arguments: dict[str, Any]
+    timeout: float | None
+    retry_in: float | None
 
 
 class GivenUp(TypedDict):
@@ -573,15 +625,6 @@ class Jobs(TypedDict):
 
     jobs: list[Job]
     next: str | None
-
-
-class JobsCheckpoint(TypedDict):
-    """What a step of a handler has left."""
-
-    name: str
-    at: str
-    size: int
-    epoch: int
 
 
 class Key(TypedDict):
@@ -665,6 +708,33 @@ class Line(TypedDict):
     uses: list[Any] | None
     answers: Any
     failed: bool
+
+
+class Listed(TypedDict):
+    """A worker, and how many jobs it holds."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: Ending | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    jobs_held: int
 
 
 class MadeKey(TypedDict):
@@ -808,7 +878,7 @@ class PausedOrNot(TypedDict):
     changed: bool
 
 
-class ProgressOutput(TypedDict):
+class Progress(TypedDict):
     """What a handler said last of how far it has come."""
 
     fraction: float
@@ -889,29 +959,6 @@ Refused = TypedDict(
     },
 )
 """How often a move was asked for that is not allowed in that state."""
-
-
-class RemoteJobsCheckpoint(TypedDict):
-    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
-
-    name: str
-    value: Any
-    large: bool
-    epoch: int
-    version: int
-    code: str | None
-    changed: bool
-
-
-class RemoteJobsStep(TypedDict):
-    """The step of a flow that a job carries out: the function to be called, and with what."""
-
-    flow: str
-    name: str
-    call: str
-    arguments: dict[str, Any]
-    timeout: float | None
-    retry_in: float | None
 
 
 class Repair(TypedDict):
@@ -1010,7 +1057,7 @@ class RunningStep(TypedDict):
     id: str
     name: str
     started_at: str | None
-    said: ProgressOutput | None
+    said: Progress | None
 
 
 class Runs(TypedDict):
@@ -1059,6 +1106,9 @@ class Schedules(TypedDict):
 
     schedules: list[Schedule]
     next: str | None
+
+
+Schema = dict[str, Any]
 
 
 class Score(TypedDict):
@@ -1263,14 +1313,7 @@ class Stay(TypedDict):
     p95: float | None
 
 
-class Steps(TypedDict):
-    """Some steps of a flow, and where to go on if there are more."""
-
-    steps: list[StepsStep]
-    next: str | None
-
-
-class StepsStep(TypedDict):
+class Step(TypedDict):
     """A step: its state, its tries, its job, and what was wrong with it."""
 
     id: str
@@ -1288,6 +1331,13 @@ class StepsStep(TypedDict):
     started_at: str | None
     completed_at: str | None
     updated_at: str
+
+
+class Steps(TypedDict):
+    """Some steps of a flow, and where to go on if there are more."""
+
+    steps: list[Step]
+    next: str | None
 
 
 class SubmittedCrew(TypedDict):
@@ -1328,104 +1378,6 @@ class Sum(TypedDict):
     output_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
-
-
-class SupervisorEnding(TypedDict):
-    """How a worker was asked to come to an end, by whom and why."""
-
-    how: str
-    jobs: str
-    by: str | None
-    reason: str | None
-
-
-class SupervisorListed(TypedDict):
-    """A worker, and how many jobs it holds."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: SupervisorEnding | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-    jobs_held: int
-
-
-class SupervisorWholeWorker(TypedDict):
-    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: SupervisorEnding | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-    doing: Any
-    jobs: list[HeldJob]
-    events: list[Moved]
-
-
-class SupervisorWorker(TypedDict):
-    """A worker, as lists show it."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: SupervisorEnding | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-
-
-class SupervisorWorkers(TypedDict):
-    """Some workers, and where to go on if there are more."""
-
-    workers: list[SupervisorListed]
-    next: str | None
 
 
 class Template(TypedDict):
@@ -1719,8 +1671,8 @@ class WholeJob(TypedDict):
     payload: Any
     result: Any
     waits_for: str | None
-    progress: ProgressOutput | None
-    steps: list[JobsCheckpoint]
+    progress: Progress | None
+    steps: list[Checkpoint]
     artifacts: list[Artifact]
     redriven_as: list[str]
     events: list[Moved]
@@ -1817,6 +1769,35 @@ class WholeWebhook(TypedDict):
     body: Any
 
 
+class WholeWorker(TypedDict):
+    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
+
+    id: str
+    name: str
+    state: str
+    status: str
+    workspace_id: str
+    host: str | None
+    pid: int | None
+    supervisor: str | None
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int | None
+    version: str | None
+    metadata: Any
+    actor: str | None
+    reason: str | None
+    asked_to_end: Ending | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    seen_at: str | None
+    doing: Any
+    jobs: list[HeldJob]
+    events: list[Moved]
+
+
 class WholeWorkstream(TypedDict):
     """A workstream with everything that is known of it."""
 
@@ -1860,73 +1841,7 @@ class Why(TypedDict):
     reasons: list[ReasonOutput]
 
 
-class WorkersEnding(TypedDict):
-    """How a worker is to come to an end: `drain` at its leisure, `soft` within its grace, `hard` at once; what becomes
-    of jobs that are cut short (`release` or `cancel`), who wants it and why."""
-
-    how: str
-    jobs: str
-    by: str | None
-    reason: str | None
-
-
-class WorkersListed(TypedDict):
-    """A worker, and how many jobs it holds."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: WorkersEnding | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-    jobs_held: int
-
-
-class WorkersWholeWorker(TypedDict):
-    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: WorkersEnding | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-    doing: Any
-    jobs: list[HeldJob]
-    events: list[Moved]
-
-
-class WorkersWorker(TypedDict):
+class Worker(TypedDict):
     """A worker, as lists show it."""
 
     id: str
@@ -1944,7 +1859,7 @@ class WorkersWorker(TypedDict):
     metadata: Any
     actor: str | None
     reason: str | None
-    asked_to_end: WorkersEnding | None
+    asked_to_end: Ending | None
     created_at: str
     updated_at: str
     started_at: str | None
@@ -1952,10 +1867,10 @@ class WorkersWorker(TypedDict):
     seen_at: str | None
 
 
-class WorkersWorkers(TypedDict):
+class Workers(TypedDict):
     """Some workers, and where to go on if there are more."""
 
-    workers: list[WorkersListed]
+    workers: list[Listed]
     next: str | None
 
 

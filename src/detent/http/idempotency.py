@@ -121,7 +121,7 @@ class Once:
     def unremembered(self, asked: Asked, value: Any) -> Response:
         """The answer to a request that changes nothing: done again it is the same, and a key that only reads leaves
         nothing behind."""
-        self._key(asked)
+        self.key(asked)
         return _answer(200, _text(value))
 
     async def _remembered(

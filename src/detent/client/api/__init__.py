@@ -13,6 +13,7 @@ from detent.client.api.crews import AsyncCrews, Crews
 from detent.client.api.dead_letters import AsyncDeadLetters, DeadLetters
 from detent.client.api.doctor import AsyncDoctor, Doctor
 from detent.client.api.events import AsyncEvents, Events
+from detent.client.api.flows import AsyncFlows, Flows
 from detent.client.api.health import AsyncHealth, Health
 from detent.client.api.jobs import AsyncJobs, Jobs
 from detent.client.api.keys import AsyncKeys, Keys
@@ -49,6 +50,7 @@ class AsyncApi:
         self.dead_letters = AsyncDeadLetters(wire)
         self.queues = AsyncQueues(wire)
         self.supervisor = AsyncSupervisor(wire)
+        self.flows = AsyncFlows(wire)
         self.runs = AsyncRuns(wire)
         self.workstreams = AsyncWorkstreams(wire)
         self.steps = AsyncSteps(wire)
@@ -85,6 +87,7 @@ class Api:
         self.dead_letters = DeadLetters(wire)
         self.queues = Queues(wire)
         self.supervisor = Supervisor(wire)
+        self.flows = Flows(wire)
         self.runs = Runs(wire)
         self.workstreams = Workstreams(wire)
         self.steps = Steps(wire)

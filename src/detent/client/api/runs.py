@@ -131,7 +131,7 @@ class AsyncRuns:
         *,
         after: str | None = None,
         limit: int | None = None,
-    ) -> AsyncGenerator[models.StepsStep, None]:
+    ) -> AsyncGenerator[models.Step, None]:
         """The steps of a run in the order of its definition. All of them, however many pages they fill; `limit` is the
         size of a page.
 
@@ -139,7 +139,7 @@ class AsyncRuns:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             f"/api/runs/{segment(id)}/steps",
             given({"after": after, "limit": limit}),
@@ -429,7 +429,7 @@ class Runs:
         *,
         after: str | None = None,
         limit: int | None = None,
-    ) -> Generator[models.StepsStep, None, None]:
+    ) -> Generator[models.Step, None, None]:
         """The steps of a run in the order of its definition. All of them, however many pages they fill; `limit` is the
         size of a page.
 
@@ -437,7 +437,7 @@ class Runs:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             f"/api/runs/{segment(id)}/steps",
             given({"after": after, "limit": limit}),

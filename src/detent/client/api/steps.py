@@ -36,7 +36,7 @@ class AsyncSteps:
         flow: str,
         after: str | None = None,
         limit: int | None = None,
-    ) -> AsyncGenerator[models.StepsStep, None]:
+    ) -> AsyncGenerator[models.Step, None]:
         """The steps of a flow, in the order of its definition. All of them, however many pages they fill; `limit` is
         the size of a page.
 
@@ -45,15 +45,15 @@ class AsyncSteps:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             "/api/steps",
             {"flow": flow, **given({"after": after, "limit": limit})},
         )
 
-    async def show(self, id: str) -> models.StepsStep:
+    async def show(self, id: str) -> models.Step:
         """One step."""
-        return await self._wire.get(models.StepsStep, f"/api/steps/{segment(id)}")
+        return await self._wire.get(models.Step, f"/api/steps/{segment(id)}")
 
     async def output(self, id: str) -> models.Output:
         """What came of a step."""
@@ -110,7 +110,7 @@ class Steps:
         flow: str,
         after: str | None = None,
         limit: int | None = None,
-    ) -> Generator[models.StepsStep, None, None]:
+    ) -> Generator[models.Step, None, None]:
         """The steps of a flow, in the order of its definition. All of them, however many pages they fill; `limit` is
         the size of a page.
 
@@ -119,15 +119,15 @@ class Steps:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             "/api/steps",
             {"flow": flow, **given({"after": after, "limit": limit})},
         )
 
-    def show(self, id: str) -> models.StepsStep:
+    def show(self, id: str) -> models.Step:
         """One step."""
-        return self._wire.get(models.StepsStep, f"/api/steps/{segment(id)}")
+        return self._wire.get(models.Step, f"/api/steps/{segment(id)}")
 
     def output(self, id: str) -> models.Output:
         """What came of a step."""

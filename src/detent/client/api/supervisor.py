@@ -18,6 +18,52 @@ class AsyncSupervisor:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
+    async def list(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Workers:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return await self._wire.get(
+            models.Workers,
+            "/api/supervisor/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
+    def all(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[models.Listed, None]:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
+        them, however many pages they fill; `limit` is the size of a page.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.pages(
+            models.Listed,
+            "workers",
+            "/api/supervisor/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
     async def create(
         self,
         *,
@@ -29,7 +75,7 @@ class AsyncSupervisor:
         version: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> models.SupervisorWorker:
+    ) -> models.Worker:
         """Makes a worker, IDLE, for a process to be.
 
         workspace_id: If it is not given: 'default'.
@@ -40,7 +86,7 @@ class AsyncSupervisor:
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return await self._wire.change(
-            models.SupervisorWorker,
+            models.Worker,
             "POST",
             "/api/supervisor/workers",
             given(
@@ -57,59 +103,13 @@ class AsyncSupervisor:
             idempotency_key=idempotency_key,
         )
 
-    async def list(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> models.SupervisorWorkers:
-        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return await self._wire.get(
-            models.SupervisorWorkers,
-            "/api/supervisor/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    def all(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncGenerator[models.SupervisorListed, None]:
-        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
-        them, however many pages they fill; `limit` is the size of a page.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.pages(
-            models.SupervisorListed,
-            "workers",
-            "/api/supervisor/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
+    async def show(self, id: str) -> models.WholeWorker:
+        """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
+        return await self._wire.get(models.WholeWorker, f"/api/supervisor/workers/{segment(id)}")
 
     async def metrics(self) -> models.Metrics:
         """The figures of the state machines of workers and crews."""
         return await self._wire.get(models.Metrics, "/api/supervisor/metrics")
-
-    async def show(self, id: str) -> models.SupervisorWholeWorker:
-        """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-        return await self._wire.get(models.SupervisorWholeWorker, f"/api/supervisor/workers/{segment(id)}")
 
     async def start(
         self,
@@ -223,6 +223,52 @@ class Supervisor:
     def __init__(self, wire: SyncWire) -> None:
         self._wire = wire
 
+    def list(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Workers:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.get(
+            models.Workers,
+            "/api/supervisor/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
+    def all(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Generator[models.Listed, None, None]:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
+        them, however many pages they fill; `limit` is the size of a page.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.pages(
+            models.Listed,
+            "workers",
+            "/api/supervisor/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
     def create(
         self,
         *,
@@ -234,7 +280,7 @@ class Supervisor:
         version: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> models.SupervisorWorker:
+    ) -> models.Worker:
         """Makes a worker, IDLE, for a process to be.
 
         workspace_id: If it is not given: 'default'.
@@ -245,7 +291,7 @@ class Supervisor:
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return self._wire.change(
-            models.SupervisorWorker,
+            models.Worker,
             "POST",
             "/api/supervisor/workers",
             given(
@@ -262,59 +308,13 @@ class Supervisor:
             idempotency_key=idempotency_key,
         )
 
-    def list(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> models.SupervisorWorkers:
-        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.get(
-            models.SupervisorWorkers,
-            "/api/supervisor/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    def all(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> Generator[models.SupervisorListed, None, None]:
-        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
-        them, however many pages they fill; `limit` is the size of a page.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.pages(
-            models.SupervisorListed,
-            "workers",
-            "/api/supervisor/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
+    def show(self, id: str) -> models.WholeWorker:
+        """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
+        return self._wire.get(models.WholeWorker, f"/api/supervisor/workers/{segment(id)}")
 
     def metrics(self) -> models.Metrics:
         """The figures of the state machines of workers and crews."""
         return self._wire.get(models.Metrics, "/api/supervisor/metrics")
-
-    def show(self, id: str) -> models.SupervisorWholeWorker:
-        """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-        return self._wire.get(models.SupervisorWholeWorker, f"/api/supervisor/workers/{segment(id)}")
 
     def start(self, id: str, *, reason: str | None = None, idempotency_key: str | None = None) -> models.Commanded:
         """Lets a worker begin: from IDLE to RUNNING, as its first claim does.

@@ -18,6 +18,52 @@ class AsyncWorkers:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
+    async def list(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Workers:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return await self._wire.get(
+            models.Workers,
+            "/api/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
+    def all(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[models.Listed, None]:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
+        them, however many pages they fill; `limit` is the size of a page.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.pages(
+            models.Listed,
+            "workers",
+            "/api/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
     async def create(
         self,
         *,
@@ -29,7 +75,7 @@ class AsyncWorkers:
         version: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> models.WorkersWorker:
+    ) -> models.Worker:
         """Makes a worker, IDLE. It has no heartbeat to miss until its first call.
 
         workspace_id: If it is not given: 'default'.
@@ -40,7 +86,7 @@ class AsyncWorkers:
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return await self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             "/api/workers",
             given(
@@ -57,63 +103,17 @@ class AsyncWorkers:
             idempotency_key=idempotency_key,
         )
 
-    async def list(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> models.WorkersWorkers:
-        """The workers that have not ended, the newest first.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return await self._wire.get(
-            models.WorkersWorkers,
-            "/api/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    def all(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncGenerator[models.WorkersListed, None]:
-        """The workers that have not ended, the newest first. All of them, however many pages they fill; `limit` is the
-        size of a page.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.pages(
-            models.WorkersListed,
-            "workers",
-            "/api/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    async def show(self, id: str) -> models.WorkersWholeWorker:
+    async def show(self, id: str) -> models.WholeWorker:
         """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-        return await self._wire.get(models.WorkersWholeWorker, f"/api/workers/{segment(id)}")
+        return await self._wire.get(models.WholeWorker, f"/api/workers/{segment(id)}")
 
-    async def start(self, id: str, *, idempotency_key: str | None = None) -> models.WorkersWorker:
+    async def start(self, id: str, *, idempotency_key: str | None = None) -> models.Worker:
         """The worker is at work: from IDLE to RUNNING, as its first claim does; one that is RUNNING stays so.
 
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return await self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             f"/api/workers/{segment(id)}/start",
             idempotency_key=idempotency_key,
@@ -213,13 +213,13 @@ class AsyncWorkers:
         reason: str | None = None,
         error: str | None = None,
         idempotency_key: str | None = None,
-    ) -> models.WorkersWorker:
+    ) -> models.Worker:
         """The worker has drained and ends, or fails. What it still holds comes back when its leases end.
 
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return await self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             f"/api/workers/{segment(id)}/end",
             given({"reason": reason, "error": error}),
@@ -233,6 +233,52 @@ class Workers:
     def __init__(self, wire: SyncWire) -> None:
         self._wire = wire
 
+    def list(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Workers:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.get(
+            models.Workers,
+            "/api/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
+    def all(
+        self,
+        *,
+        state: Sequence[str] | None = None,
+        host: str | None = None,
+        ended: bool | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Generator[models.Listed, None, None]:
+        """The workers that have not ended, the newest first: what they serve and when they were last heard of. All of
+        them, however many pages they fill; `limit` is the size of a page.
+
+        state: Only in these; may be repeated.
+        ended: Those that have ended, too.
+        after: `next` of an earlier answer; without it from the beginning.
+        limit: At most so many. If it is not given: 50.
+        """
+        return self._wire.pages(
+            models.Listed,
+            "workers",
+            "/api/workers",
+            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
+        )
+
     def create(
         self,
         *,
@@ -244,7 +290,7 @@ class Workers:
         version: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> models.WorkersWorker:
+    ) -> models.Worker:
         """Makes a worker, IDLE. It has no heartbeat to miss until its first call.
 
         workspace_id: If it is not given: 'default'.
@@ -255,7 +301,7 @@ class Workers:
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             "/api/workers",
             given(
@@ -272,63 +318,17 @@ class Workers:
             idempotency_key=idempotency_key,
         )
 
-    def list(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> models.WorkersWorkers:
-        """The workers that have not ended, the newest first.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.get(
-            models.WorkersWorkers,
-            "/api/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    def all(
-        self,
-        *,
-        state: Sequence[str] | None = None,
-        host: str | None = None,
-        ended: bool | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> Generator[models.WorkersListed, None, None]:
-        """The workers that have not ended, the newest first. All of them, however many pages they fill; `limit` is the
-        size of a page.
-
-        state: Only in these; may be repeated.
-        ended: Those that have ended, too.
-        after: `next` of an earlier answer; without it from the beginning.
-        limit: At most so many. If it is not given: 50.
-        """
-        return self._wire.pages(
-            models.WorkersListed,
-            "workers",
-            "/api/workers",
-            given({"state": state, "host": host, "ended": ended, "after": after, "limit": limit}),
-        )
-
-    def show(self, id: str) -> models.WorkersWholeWorker:
+    def show(self, id: str) -> models.WholeWorker:
         """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-        return self._wire.get(models.WorkersWholeWorker, f"/api/workers/{segment(id)}")
+        return self._wire.get(models.WholeWorker, f"/api/workers/{segment(id)}")
 
-    def start(self, id: str, *, idempotency_key: str | None = None) -> models.WorkersWorker:
+    def start(self, id: str, *, idempotency_key: str | None = None) -> models.Worker:
         """The worker is at work: from IDLE to RUNNING, as its first claim does; one that is RUNNING stays so.
 
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             f"/api/workers/{segment(id)}/start",
             idempotency_key=idempotency_key,
@@ -428,13 +428,13 @@ class Workers:
         reason: str | None = None,
         error: str | None = None,
         idempotency_key: str | None = None,
-    ) -> models.WorkersWorker:
+    ) -> models.Worker:
         """The worker has drained and ends, or fails. What it still holds comes back when its leases end.
 
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
         return self._wire.change(
-            models.WorkersWorker,
+            models.Worker,
             "POST",
             f"/api/workers/{segment(id)}/end",
             given({"reason": reason, "error": error}),

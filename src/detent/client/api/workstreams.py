@@ -131,7 +131,7 @@ class AsyncWorkstreams:
         *,
         after: str | None = None,
         limit: int | None = None,
-    ) -> AsyncGenerator[models.StepsStep, None]:
+    ) -> AsyncGenerator[models.Step, None]:
         """The steps of a workstream in the order of its definition. All of them, however many pages they fill; `limit`
         is the size of a page.
 
@@ -139,7 +139,7 @@ class AsyncWorkstreams:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             f"/api/workstreams/{segment(id)}/steps",
             given({"after": after, "limit": limit}),
@@ -470,7 +470,7 @@ class Workstreams:
         *,
         after: str | None = None,
         limit: int | None = None,
-    ) -> Generator[models.StepsStep, None, None]:
+    ) -> Generator[models.Step, None, None]:
         """The steps of a workstream in the order of its definition. All of them, however many pages they fill; `limit`
         is the size of a page.
 
@@ -478,7 +478,7 @@ class Workstreams:
         limit: At most so many. If it is not given: 100.
         """
         return self._wire.pages(
-            models.StepsStep,
+            models.Step,
             "steps",
             f"/api/workstreams/{segment(id)}/steps",
             given({"after": after, "limit": limit}),

@@ -5,94 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
-from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
+from detent.bounds import LONGEST_KEY
 from detent.http.auth import Principal, Reads, Supervises
-from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, Once, example
-from detent.http.pages import After, Db, Most, Name, Text, WholeDb, answer, fails, only
-from detent.http.routes.events import Moved, shown
-from detent.http.routes.jobs import States
-from detent.lifecycle import JOB, WORKER
+from detent.http.pages import Db, Text, WholeDb, answer, fails, only
+from detent.http.routes.worker_models import NewWorker, Worker, add_reads, worker
 from detent.service import stats, supervision
 from detent.service import workers as service
-from detent.service.entities import public_id, states_named
 from detent.store import Store
-from detent.store.records import WorkerFilter
-from detent.store.worker_list import ALIVE
 
 router = APIRouter(prefix="/api/supervisor", tags=["supervisor"])
-
-LIST = "supervisor workers"
-
-Served = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
-
-
-class Ending(BaseModel):
-    """How a worker was asked to come to an end, by whom and why."""
-
-    how: str
-    jobs: str
-    by: str | None
-    reason: str | None
-
-
-class Worker(BaseModel):
-    """A worker, as lists show it."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: Ending | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-
-
-class Listed(Worker):
-    """A worker, and how many jobs it holds."""
-
-    jobs_held: int
-
-
-class Workers(BaseModel):
-    """Some workers, and where to go on if there are more."""
-
-    workers: list[Listed]
-    next: str | None
-
-
-class HeldJob(BaseModel):
-    """A job that a worker holds."""
-
-    id: str
-    kind: str
-
-
-class WholeWorker(Worker):
-    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
-
-    doing: Any
-    jobs: list[HeldJob]
-    events: list[Moved]
+add_reads(router, "/workers", "supervisor workers")
 
 
 class Commanded(Worker):
@@ -101,20 +29,6 @@ class Commanded(Worker):
     command: str
     from_state: str
     to_state: str
-
-
-class NewWorker(Asked):
-    """A worker that some process will be; until that says its first word, it has no heartbeat to miss."""
-
-    model_config = example(workspace_id="ws_test", name="gpu-1", queues=["render"], metadata={"rack": 4})
-
-    workspace_id: Text = Field(default=service.USUAL_WORKSPACE, min_length=1, max_length=LONGEST_KEY)
-    name: Text | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
-    queues: list[Served] = Field(default=[], max_length=service.MOST_SERVED)
-    kinds: list[Served] = Field(default=[], max_length=service.MOST_SERVED)
-    concurrency: int | None = Field(default=None, ge=1, le=LARGEST_INT)
-    version: Text = Field(default="", max_length=LONGEST_NAME)
-    metadata: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it; 16 KiB.")
 
 
 class Command(Asked):
@@ -195,43 +109,15 @@ async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
     new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
 
     async def work(store: Store) -> dict[str, Any]:
-        return _worker(await service.create(store, caller.tenant_id, new, service.Wish(caller.actor)))
+        return worker(await service.create(store, caller.tenant_id, new, service.Wish(caller.actor)))
 
     return await does(asked, work, status=201)
-
-
-@router.get("/workers", response_model=Workers, responses=fails(errors.BadCursor))
-async def listing(
-    caller: Reads,
-    store: Db,
-    state: States = None,
-    host: Name = None,
-    ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
-    after: After = None,
-    limit: Most = 50,
-) -> Response:
-    """The workers that have not ended, the newest first: what they serve and when they were last heard of."""
-    states = states_named(WORKER, state or []) or (None if ended else ALIVE)
-    wanted = WorkerFilter(caller.tenant_id, states, host)
-    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit)
-    found = [{**_worker(row), "jobs_held": page.jobs[row["id"]]} for row in page.workers]
-    return answer({"workers": found, "next": sealed(LIST, page.next)})
 
 
 @router.get("/metrics", response_model=Metrics, responses=fails())
 async def metrics(caller: Reads, store: Db, whole: WholeDb) -> Response:
     """The figures of the state machines of workers and crews."""
     return answer(only(Metrics, supervision.figures(await stats.current(store, caller.tenant_id, whole))))
-
-
-@router.get("/workers/{id}", response_model=WholeWorker, responses=fails(errors.NotFound))
-async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-    story = await service.show(store, caller.tenant_id, id)
-    own = [job for job in story.jobs if job["tenant_id"] == caller.tenant_id]
-    held = [{"id": public_id(JOB.name, job["id"]), "kind": job["kind"]} for job in own]
-    events = [shown(event) for event in story.events]
-    return answer({**_worker(story.worker), "doing": story.doing, "jobs": held, "events": events})
 
 
 @router.post("/workers/{id}/start", response_model=Commanded, responses=COMMANDED)
@@ -284,7 +170,3 @@ async def _commanded(
         return {**only(Worker, done["worker"]), **states}
 
     return await does(asked, work)
-
-
-def _worker(row: service.Row) -> dict[str, Any]:
-    return only(Worker, service.as_json(row))

@@ -11,117 +11,42 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
-from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Reads, Supervises
-from detent.http.cursors import opened, sealed
+from detent.bounds import LONGEST_KEY
+from detent.http.auth import Supervises
 from detent.http.idempotency import Asked, Does, KeyHeader, example
-from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
-from detent.http.routes.events import Moved, shown
+from detent.http.pages import Db, Text, answer, fails
 from detent.http.routes.given_jobs import GivenJob, Lease, given, us
 from detent.http.routes.remote_jobs import Epoch, JobId, Outcome, Settled, outcome_said
-from detent.lifecycle import JOB, WORKER
+from detent.http.routes.worker_models import Ending, NewWorker, Served, Worker, add_reads, worker
+from detent.lifecycle import WORKER
 from detent.moments import rfc3339
 from detent.service import enrolment
 from detent.service import workers as service
-from detent.service.entities import public_id, states_named
 from detent.service.orders import Order
 from detent.store import Store
-from detent.store.records import WorkerFilter
-from detent.store.worker_list import ALIVE
 from detent.worker import remote_claims, remote_reports
 from detent.worker.settlement import plain
 
 router = APIRouter(prefix="/api/workers", tags=["workers"])
+add_reads(router, "", "workers")
 
-LIST = "workers"
 LONGEST_WAIT = 30.0
 
-Served = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
 
-
-class Ending(BaseModel):
-    """How a worker is to come to an end: `drain` at its leisure, `soft` within its grace, `hard` at once; what becomes
-    of jobs that are cut short (`release` or `cancel`), who wants it and why."""
-
-    how: str
-    jobs: str
-    by: str | None
-    reason: str | None
-
-
-class Worker(BaseModel):
-    """A worker, as lists show it."""
-
-    id: str
-    name: str
-    state: str
-    status: str
-    workspace_id: str
-    host: str | None
-    pid: int | None
-    supervisor: str | None
-    queues: list[str]
-    kinds: list[str]
-    concurrency: int | None
-    version: str | None
-    metadata: Any
-    actor: str | None
-    reason: str | None
-    asked_to_end: Ending | None
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    completed_at: str | None
-    seen_at: str | None
-
-
-class Listed(Worker):
-    """A worker, and how many jobs it holds."""
-
-    jobs_held: int
-
-
-class Workers(BaseModel):
-    """Some workers, and where to go on if there are more."""
-
-    workers: list[Listed]
-    next: str | None
-
-
-class HeldJob(BaseModel):
-    """A job that a worker holds."""
-
-    id: str
-    kind: str
-
-
-class WholeWorker(Worker):
-    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
-
-    doing: Any
-    jobs: list[HeldJob]
-    events: list[Moved]
-
-
-class NewWorker(Asked):
+class Enrolment(NewWorker):
     """A worker: what it is called, which queues and kinds of jobs it takes, and how many at a time."""
 
     model_config = example(workspace_id="ws_test", name="gpu-1", queues=["render"], kinds=["still"], concurrency=4)
 
-    workspace_id: Text = Field(default=service.USUAL_WORKSPACE, min_length=1, max_length=LONGEST_KEY)
-    name: Text | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
     queues: list[Served] = Field(default=["default"], max_length=service.MOST_SERVED)
     kinds: list[Served] = Field(
         default=[], max_length=service.MOST_SERVED, description="Without any, it takes every kind."
     )
-    concurrency: int | None = Field(default=None, ge=1, le=LARGEST_INT)
-    version: Text = Field(default="", max_length=LONGEST_NAME)
-    metadata: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it; 16 KiB.")
 
 
 class Claim(Asked):
@@ -220,48 +145,19 @@ class End(Asked):
     error: Text | None = Field(default=None, max_length=LONGEST_KEY)
 
 
-States = Annotated[list[str] | None, Query(max_length=20, description="Only in these; may be repeated.")]
 KNOWN = fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight)
 
 
 @router.post("", status_code=201, response_model=Worker, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
+async def create(asked: Enrolment, caller: Supervises, does: Does) -> Response:
     """Makes a worker, IDLE. It has no heartbeat to miss until its first call."""
     remote_claims.check_kinds(asked.kinds)
     new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
 
     async def work(store: Store) -> dict[str, Any]:
-        return _worker(await service.create(store, caller.tenant_id, new, service.Wish(caller.actor)))
+        return worker(await service.create(store, caller.tenant_id, new, service.Wish(caller.actor)))
 
     return await does(asked, work, status=201)
-
-
-@router.get("", response_model=Workers, responses=fails(errors.BadCursor))
-async def listing(
-    caller: Reads,
-    store: Db,
-    state: States = None,
-    host: Name = None,
-    ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
-    after: After = None,
-    limit: Most = 50,
-) -> Response:
-    """The workers that have not ended, the newest first."""
-    states = states_named(WORKER, state or []) or (None if ended else ALIVE)
-    wanted = WorkerFilter(caller.tenant_id, states, host)
-    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit)
-    found = [{**_worker(row), "jobs_held": page.jobs[row["id"]]} for row in page.workers]
-    return answer({"workers": found, "next": sealed(LIST, page.next)})
-
-
-@router.get("/{id}", response_model=WholeWorker, responses=fails(errors.NotFound))
-async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
-    story = await service.show(store, caller.tenant_id, id)
-    own = [job for job in story.jobs if job["tenant_id"] == caller.tenant_id]
-    held = [{"id": public_id(JOB.name, job["id"]), "kind": job["kind"]} for job in own]
-    events = [shown(event) for event in story.events]
-    return answer({**_worker(story.worker), "doing": story.doing, "jobs": held, "events": events})
 
 
 @router.post(
@@ -273,7 +169,7 @@ async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked 
     """The worker is at work: from IDLE to RUNNING, as its first claim does; one that is RUNNING stays so."""
 
     async def work(store: Store) -> dict[str, Any]:
-        return _worker(await enrolment.start(store, caller.tenant_id, id, caller.actor))
+        return worker(await enrolment.start(store, caller.tenant_id, id, caller.actor))
 
     return await does(asked or Asked(), work)
 
@@ -350,7 +246,7 @@ async def end(id: str, caller: Supervises, does: Does, asked: Annotated[End | No
 
     async def work(store: Store) -> dict[str, Any]:
         reason, error = (text and plain(text) for text in (how.reason, how.error))
-        return _worker(await enrolment.end(store, caller.tenant_id, id, reason, error))
+        return worker(await enrolment.end(store, caller.tenant_id, id, reason, error))
 
     return await does(how, work)
 
@@ -370,10 +266,6 @@ async def _watched(request: Request) -> AsyncIterator[asyncio.Event]:
         yield left
     finally:
         watching.cancel()
-
-
-def _worker(row: service.Row) -> dict[str, Any]:
-    return only(Worker, service.as_json(row))
 
 
 def _wanted(state: str, order: Order | None, now: int) -> dict[str, Any]:
