@@ -17,6 +17,7 @@ from detent.http.auth import Reads, Writes
 from detent.http.idempotency import Asked, Does
 from detent.http.limits import Limits
 from detent.http.pages import Db, answer
+from detent.http.routes import ROUTERS
 from detent.http.second_lock import narrows
 from detent.lifecycle import JOB
 from detent.store import EventFilter, JobFilter, Store, open_store
@@ -58,7 +59,7 @@ def careless_server(
     """A server whose routes forget the tenant: with the second lock, and a twin without."""
     url = postgres_server.create_database(template=migrated_template)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "ROUTERS", (*application.ROUTERS, careless))
+        patch.setattr(application, "ROUTERS", (*ROUTERS, careless))
         with serving(url, Keys(), Limits(row_security=request.param)) as started:
             two_tenants(started)
             yield started
