@@ -137,7 +137,7 @@ class Fuzzer:
     def _judge(self, label: str, check: Callable[[], None]) -> None:
         try:
             check()
-        except (AssertionError, Exception) as error:
+        except (Exception, BaseExceptionGroup) as error:
             kind = f"{label}: {type(error).__name__}"
             self.found.wrong.setdefault(kind, str(error)[:3_000])
 
