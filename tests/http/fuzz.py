@@ -171,7 +171,7 @@ def _session(headers: dict[str, str]) -> requests.Session:
 
 def main() -> int:
     """Asks a server that runs in a process of its own, over a new database."""
-    from tests.http.fuzzed import server
+    from tests.http.processes import server
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
