@@ -148,8 +148,9 @@ class Server(uvicorn.Server):
 def listening_on(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens there; a place that is taken, or not ours, is `BadInput`."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # The event loop sends at once only where a socket says that it is TCP: else half an answer may wait for 40 ms.
+        made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(place)
     except OSError as error:
