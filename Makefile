@@ -14,7 +14,7 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test retest check chaos bench docs lock lock-is-portable clean
+.PHONY: help run test retest check chaos fuzz bench docs lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -43,6 +43,9 @@ check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated d
 
 chaos: $(STAMP)/dev ## long runs of injected faults
 	@$(BIN)/pytest -m chaos -n 0 -s $(ARGS)
+
+fuzz: $(STAMP)/dev ## 100,000 requests made from the OpenAPI document (ARGS="--requests 10000 --seed 7 --database sqlite")
+	@$(BIN)/python -m tests.http.fuzz $(ARGS)
 
 bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)

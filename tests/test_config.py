@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from detent import config
+from detent.allowance import Allowance
 from detent.errors import BadConfig
 from detent.process.limits import Limits
 from tests.support.command import environment
@@ -97,6 +99,13 @@ def test_agents_have_what_the_file_says_and_the_usual_for_the_rest(file: Path) -
     assert (found.agents.max_turns, found.agents.max_tool_calls, found.agents.skills) == (5, 50, "skills")
 
 
+def test_a_server_has_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
+    file.write_text('[server]\nmax_queued = 5\nrow_security = "require"\n')
+    found = config.read(file).server
+    assert found.allowance == replace(Allowance(), max_queued=5)
+    assert (found.row_security, found.failed_keys_per_minute) == ("require", 600)
+
+
 def test_without_a_file_there_are_no_caps_and_no_provider_is_named(file: Path) -> None:
     file.write_text("")
     found = config.read(file)
@@ -180,6 +189,9 @@ WRONG = [
     ("[budgets]\nwarn_at = nan", "budgets.warn_at: it should"),
     ("[agents]\nmax_turns = 0", "agents.max_turns: it should"),
     ('[agents]\ntimeout = "soon"', "agents.timeout: 'soon' is no duration"),
+    ("[server]\nburst = -1", "server.burst: it should"),
+    ("[server]\nmax_quewed = 1", "server.max_quewed is no key that is known here; did you mean max_queued?"),
+    ('[server]\nrow_security = "maybe"', "server.row_security: it should"),
     ("[agent]\nmax_turns = 1", "agent is no key that is known here; did you mean agents?"),
     (TOOL + 'command = ["a"', "this is no TOML: Unclosed array"),
     (b"\xff", "it is no text in UTF-8"),

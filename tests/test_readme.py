@@ -10,7 +10,9 @@ import pytest
 from detent import config
 from detent.agent.routing import Tier
 from detent.agent_settings import TIERS, Agents, Budgets, Models, Price
+from detent.allowance import Allowance
 from detent.flow_files import read_flow
+from detent.server_settings import Server
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +79,19 @@ def flow_names(texts: list[str], folder: Path) -> list[str]:
         file.write_text(text)
         found.append(read_flow(file).name)
     return found
+
+
+def test_the_page_about_the_server_has_every_setting_and_the_usual_ones(tmp_path: Path) -> None:
+    page = "docs/how-to/http.md"
+    text = (ROOT / page).read_text("utf-8")
+    (block,) = blocks(page, "toml")
+    (tmp_path / "detent.toml").write_text(block)
+    config.read(tmp_path / "detent.toml")
+    assert [key for key in Server.model_fields if not re.search(rf"^{key} = ", block, re.MULTILINE)] == []
+    usual = Allowance()
+    assert f"| `requests_per_second`, `burst` | {usual.requests_per_second:,}, {usual.burst:,} |" in text
+    for key in ("max_in_flight", "max_streams", "max_queued"):
+        assert f"| `{key}` | {getattr(usual, key):,} |" in text
 
 
 def test_the_page_about_agents_has_every_setting_and_the_models_that_are_used(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Running:
 @contextmanager
 def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Running]:
     """A server of this database, which it makes if there is none, until the block ends."""
-    listening = socket.socket()
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)  # so that it is noticed who does not read
     listening.bind(("127.0.0.1", 0))
     begun: queue.SimpleQueue[tuple[Server, FastAPI, asyncio.AbstractEventLoop]] = queue.SimpleQueue()

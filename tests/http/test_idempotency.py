@@ -79,6 +79,24 @@ def test_of_sixteen_at_once_one_makes_a_job_and_the_others_are_told(client: http
     assert raced(client) == (1, 1)
 
 
+def test_of_sixty_four_at_once_with_two_bodies_one_body_makes_one_job(client: httpx.Client) -> None:
+    bodies = [BODY, {"kind": "other"}]
+
+    def send(number: int) -> tuple[int, int, bytes]:
+        which = number % 4 == 3
+        answer = client.post("/api/jobs", json=bodies[which], headers={"Idempotency-Key": "two"})
+        return which, answer.status_code, answer.content
+
+    with ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(send, range(64)))
+    made = {(which, content) for which, status, content in answers if status == 201}
+    assert len(made) == 1
+    assert {status for _, status, _ in answers} <= {201, 409, 422}
+    ((winner, _),) = made
+    assert {status for which, status, _ in answers if which != winner} <= {409, 422}
+    assert jobs(client) == 1
+
+
 def test_a_server_that_remembers_nothing_is_noticed(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Once, "key", lambda self, asked: None)  # a twin that knows no keys
     assert raced(client) == (16, 16)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import httpx
 import pytest
 
@@ -154,14 +157,28 @@ def test_an_answer_that_tells_the_two_apart_is_noticed(
         assert told(other.get(f"/api/jobs/{theirs}")) != told(other.get(f"/api/jobs/{unknown}"))
 
 
+NAMES = {"name", "tool"}
+"""Parameters of paths that name something within the tenant, so that nobody can name anything foreign by them."""
+
+
+def unshown(document: dict[str, Any]) -> set[tuple[str, str]]:
+    """The routes to something by its id that are not among those above, or are there for nothing."""
+    routes = {(method.upper(), path.replace(":path}", "}")) for path, methods in document["paths"].items() for method in methods}
+    by_id = {(method, path) for method, path in routes if set(re.findall(r"{(\w+)}", path)) - NAMES}
+    return by_id ^ {(method, path.replace("{}", "{id}")) for method, path in BY_ID}
+
+
 def test_every_route_with_an_id_is_among_those(running: Running) -> None:
-    taken = {
-        (method.upper(), path.replace("{id}", "{}").replace(":path}", "}"))
-        for path, methods in running.app.openapi()["paths"].items()
-        for method in methods
-        if "{id}" in path
-    }
-    assert taken == set(BY_ID)
+    assert unshown(running.app.openapi()) == set()
+
+
+@pytest.mark.parametrize("path", ["/api/more/{id}", "/api/jobs/{id}/more/{name}", "/api/more/{job_id}/cancel"])
+def test_a_route_with_an_id_that_is_not_among_those_is_noticed(running: Running, path: str) -> None:
+    document = running.app.openapi()
+    twin = {"paths": document["paths"] | {path: {"get": {}}}}
+    assert unshown(twin) == {("GET", path)}
+    less = {"paths": {known: one for known, one in document["paths"].items() if known != "/api/why/{id}"}}
+    assert unshown(less) == {("GET", "/api/why/{id}")}
 
 
 def test_lists_events_and_queues_show_only_ones_own(client: httpx.Client, running: Running) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import time
 
 import pytest
 
+from detent.http.server import listening_on
 from detent.store import NewJob
 from tests.http.conftest import OURS, Running
 from tests.http.wire import connected, exchanged, head
@@ -80,6 +83,24 @@ def test_every_answer_has_an_id_and_the_headers_that_keep_browsers_from_guessing
         assert client.get("/healthz", headers={"X-Request-ID": "mine-1"}).headers["x-request-id"] == "mine-1"
         odd = client.get("/healthz", headers={"X-Request-ID": "no spaces, please"}).headers["x-request-id"]
         assert len(odd) == 32
+
+
+def test_an_answer_does_not_wait_for_the_client_to_say_that_it_got_half_of_it() -> None:
+    async def sends_at_once() -> bool:
+        said = asyncio.get_running_loop().create_future()
+
+        def came(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            made = writer.get_extra_info("socket")
+            said.set_result(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0)
+            writer.close()
+
+        with listening_on("127.0.0.1", 0) as listening:
+            async with await asyncio.start_server(came, sock=listening.dup()):
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                writer.close()
+                return bool(await said)
+
+    assert asyncio.run(sends_at_once())
 
 
 def listeners_become(running: Running, number: int) -> bool:

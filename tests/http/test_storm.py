@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import selectors
 import socket
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +19,12 @@ import httpx
 import pytest
 
 from tests.http.conftest import Running
+from tests.http.processes import Served, new_key, served
 from tests.support import command
 from tests.support.dev_server import announced, ended
 
 STREAMS, MEGABYTES, SECONDS = 1_000, 200, 1.0
+SLOWED = 2.0
 
 
 @pytest.mark.chaos
@@ -40,6 +46,59 @@ def test_of_sixty_four_posts_under_one_key_one_makes_a_job_in_every_round(runnin
             refused += sum(one.status_code == 409 for one in answers)
         assert len(client.get("/api/jobs", params={"limit": 1000}).json()["jobs"]) == 20
     print(f"20 rounds of 64 posts: 20 jobs, {replayed} replayed, {refused} told to ask again")
+
+
+def p95_ms(place: Served, key: str, seconds: float) -> float:
+    """What nineteen of twenty requests of a quiet neighbour take at most, of fifty a second."""
+    took = []
+    with httpx.Client(base_url=place.address, headers={"Authorization": f"Bearer {key}"}, timeout=30) as client:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            began = time.perf_counter()
+            assert client.get("/api/jobs", params={"limit": 1}).status_code == 200
+            took.append((time.perf_counter() - began) * 1_000)
+            time.sleep(0.02)
+    return statistics.quantiles(took, n=20)[-1]
+
+
+@contextmanager
+def flooded(place: Served, key: str, seconds: float) -> Iterator[dict[str, int]]:
+    """A thousand requests a second by another tenant; what they were answered is known when it is over."""
+    arguments = [str(place.port), key, "1000", str(seconds)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.http.flood", *arguments], stdout=subprocess.PIPE, text=True
+    )
+    answered: dict[str, int] = {}
+    with process:
+        yield answered
+        assert process.stdout is not None
+        answered |= json.loads(process.stdout.read())
+
+
+@pytest.mark.chaos
+def test_a_tenant_that_asks_a_thousand_times_a_second_slows_its_neighbour_to_no_more_than_twice_its_time(
+    database_url: str,
+) -> None:
+    assert command.run("migrate", "--db", database_url).returncode == 0
+    assert command.run("tenants", "add", "loud", "--db", database_url).returncode == 0
+    loud, quiet = new_key(database_url, "loud"), new_key(database_url)
+    with served(database_url, "--requests-per-second", "50", "--burst", "100") as place:
+        p95_ms(place, quiet, 1)
+        figures = []
+        for _ in range(3):  # a machine that others use is not the same from one moment to the next
+            alone = p95_ms(place, quiet, 4)
+            with flooded(place, loud, 5) as answered:
+                time.sleep(0.5)
+                beside = p95_ms(place, quiet, 4)
+            figures.append(beside / alone)
+            told = ", ".join(f"{status}: {count:,}" for status, count in sorted(answered.items()))
+            print(
+                f"neighbour's p95 {alone:.1f} ms alone, {beside:.1f} ms beside the flood ({told}): x {figures[-1]:.2f}"
+            )
+            assert answered["429"] > 0
+            assert 0 < answered["200"] < 100 + 50 * 8  # the burst, and what comes in later; the flood ends in time
+            assert set(answered) == {"200", "429"}
+    assert min(figures) <= SLOWED
 
 
 @contextmanager

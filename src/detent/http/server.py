@@ -149,7 +149,7 @@ def listening_on(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens there; a place that is taken, or not ours, is `BadInput`."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With its protocol: asyncio sends small answers at once only over what says that it is TCP.
+        # The event loop sends at once only where a socket says that it is TCP: else half an answer may wait for 40 ms.
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(place)

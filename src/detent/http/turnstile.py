@@ -33,11 +33,13 @@ class Guest:
     def __init__(self, allowance: Allowance, now: float) -> None:
         self.in_flight = self.streams = 0
         self.known_until = -math.inf
+        self.allowance = allowance
         self.bucket = Bucket(allowance.burst, now)
         self.learn(allowance)
 
     def learn(self, allowance: Allowance) -> None:
-        """What it may ask from now on."""
+        """What it may ask from now on; a larger bucket is no emptier for that."""
+        self.bucket.level += max(0, allowance.burst - self.allowance.burst)
         self.allowance = allowance
         rate, burst = allowance.requests_per_second, allowance.burst
         self.policy = f'"tenant";q={burst};w={max(1, math.ceil(burst / rate))}' if rate and burst else ""
