@@ -19,7 +19,7 @@ from detent.lifecycle import JOB, decide, insist
 from detent.service import flows
 from detent.service import jobs as job_service
 from detent.service import workers as worker_service
-from detent.store import Store
+from detent.store import NewJob, Store
 from detent.worker import remote_reports
 from detent.worker.remote_claims import Claims
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
@@ -129,11 +129,12 @@ def test_a_worker_is_given_only_the_queues_and_kinds_it_serves(client: httpx.Cli
     assert "takes only: yes" in other["reason"]
 
 
-def test_what_needs_the_database_is_no_kind_for_such_a_worker(client: httpx.Client) -> None:
+def test_what_needs_the_database_is_no_kind_for_such_a_worker(client: httpx.Client, running: Running) -> None:
     refused = client.post("/api/workers", json={"kinds": ["detent.agent"]})
     assert (refused.status_code, "with the database" in refused.json()["detail"]) == (422, True)
     worker = made(client)
-    enqueued(client, kind="detent.tool")
+    tenant = running.ours
+    running.do(lambda store: store.enqueue([NewJob("detent.tool", tenant_id=tenant)]))  # nobody can put one in by hand
     assert claimed(client, worker) == []
 
 

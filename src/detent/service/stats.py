@@ -64,6 +64,7 @@ async def read(store: Store, tenant: str) -> Stats:
 async def current(store: Store, tenant_id: int, whole: Store | None = None) -> Stats:
     """A tenant's figures to this moment, by its key. The log is that of all tenants: where the store is narrowed to one
     of them, the whole one counts."""
+    await flush(whole or store)
     await roll_up(whole or store)
     return await read(store, await tenants.name_of(store, tenant_id))
 

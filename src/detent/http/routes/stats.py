@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from detent.http.auth import Reads
-from detent.http.pages import Db, answer, fails
+from detent.http.pages import Db, WholeDb, answer, fails
 from detent.http.routes.queues import Queue
 from detent.http.routes.supervisor import Refused, Repeated, Stay, Transition
 from detent.service import stats as service
@@ -75,6 +75,6 @@ class Stats(BaseModel):
 
 
 @router.get("", response_model=Stats, responses=fails())
-async def stats(caller: Reads, store: Db) -> Response:
+async def stats(caller: Reads, store: Db, whole: WholeDb) -> Response:
     """What was counted since the database was made, and what is in the queues now."""
-    return answer(service.as_json(await service.current(store, caller.tenant_id)))
+    return answer(service.as_json(await service.current(store, caller.tenant_id, whole)))
