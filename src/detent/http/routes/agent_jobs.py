@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Adds, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Text, answer, fails, only
@@ -151,7 +151,7 @@ class CancelledAgent(BaseModel):
 
 
 @router.post("", status_code=201, response_model=Agent, responses=fails(errors.KeyReused, errors.RequestInFlight))
-async def create(asked: NewAgent, caller: Writes, does: Does, trace: Trace) -> Response:
+async def create(asked: NewAgent, caller: Adds, does: Does, trace: Trace) -> Response:
     """Gives a task to an agent. It is durable: a worker carries it out, now or after a crash."""
     said = asked.model_dump(exclude={"request_id", "output_schema"})
     rest: dict[str, Any] = {"tenant_id": caller.tenant_id, "actor": caller.actor, "trace_id": trace}

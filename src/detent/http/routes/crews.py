@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Administers, Reads, Writes
+from detent.http.auth import Adds, Administers, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, Reason, example
 from detent.http.pages import After, Db, JsonObject, Most, Text, answer, fails, only
@@ -157,7 +157,7 @@ async def listing(
     response_model=SubmittedCrew,
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
-async def submit(asked: NewCrew, caller: Writes, does: Does, trace: Trace) -> Response:
+async def submit(asked: NewCrew, caller: Adds, does: Does, trace: Trace) -> Response:
     """Gives a task to a crew. What makes it impossible, such as a parent that is not there, is on record as its end."""
 
     async def work(store: Store) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Approves, Writes
+from detent.http.auth import Adds, Approves, Writes
 from detent.http.definitions import Defines
 from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import Text, fails, only
@@ -83,7 +83,7 @@ ANSWERS = fails(
 )
 
 
-async def create(asked: NewRun, caller: Writes, defines: Defines, does: Does, trace: Trace) -> Response:
+async def create(asked: NewRun, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
     """Starts a run: of a template, or as it is defined in the request. Workers carry it out."""
     key = asked.key or does.key(asked)
     return await started(KIND, StartedRun, asked, caller, defines, does, key=key, trace_id=trace)

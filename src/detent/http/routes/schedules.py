@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_KEY, LONGEST_NAME
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Adds, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, JsonObject, Most, Text, answer, fails
@@ -181,7 +181,7 @@ async def resume(name: ScheduleName, caller: Writes, does: Does, asked: Asked | 
 
 
 @router.post("/{name}/run-now", status_code=201, response_model=OutOfTurn, responses=CHANGES)
-async def run_now(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
+async def run_now(name: ScheduleName, caller: Adds, does: Does, asked: Asked | None = None) -> Response:
     """Enqueues the job of a schedule at once; its ticks stay as they are."""
 
     async def work(store: Store) -> dict[str, Any]:

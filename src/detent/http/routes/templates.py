@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_KEY
-from detent.http.auth import Reads, Writes
+from detent.http.auth import Adds, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.definitions import Defines
 from detent.http.idempotency import Asked, Does, example
@@ -110,7 +110,7 @@ async def show(name: Named, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def start(
-    name: Named, caller: Writes, does: Does, trace: Trace, asked: Annotated[Start | None, Body()] = None
+    name: Named, caller: Adds, does: Does, trace: Trace, asked: Annotated[Start | None, Body()] = None
 ) -> Response:
     """Starts a flow of a definition that is kept, a run or a workstream as it says. Workers carry it out."""
     given = asked or Start()

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Depends, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_KEY
-from detent.http.auth import Supervises
+from detent.http.auth import Supervises, lasting
 from detent.http.idempotency import Asked, Does, KeyHeader, example
 from detent.http.pages import Db, Text, answer, fails
 from detent.http.routes.given_jobs import GivenJob, Lease, given, us
@@ -174,7 +174,7 @@ async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked 
     return await does(asked or Asked(), work)
 
 
-@router.post("/{id}/claim", response_model=Claimed, responses=fails(errors.NotFound))
+@router.post("/{id}/claim", response_model=Claimed, responses=fails(errors.NotFound), dependencies=[Depends(lasting)])
 async def claim(
     id: str,
     caller: Supervises,

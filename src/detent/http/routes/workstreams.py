@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Writes, insist
+from detent.http.auth import Adds, Writes, insist
 from detent.http.definitions import Defines
 from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import JsonObject, Text, only
@@ -82,7 +82,7 @@ add_common(router, KIND, Workstreams, Workstream, WholeWorkstream)
 
 
 @router.post("", status_code=201, response_model=StartedWorkstream, responses=STARTS)
-async def create(asked: NewWorkstream, caller: Writes, defines: Defines, does: Does, trace: Trace) -> Response:
+async def create(asked: NewWorkstream, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
     """Starts a workstream: of a template, or as it is defined in the request. Workers carry it out."""
     return await started(KIND, StartedWorkstream, asked, caller, defines, does, key=asked.key, trace_id=trace)
 
@@ -106,7 +106,7 @@ async def abandon(id: str, caller: Writes, does: Does, asked: Annotated[Reason |
 
 
 @router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
-async def fork(id: str, asked: Fork, caller: Writes, does: Does) -> Response:
+async def fork(id: str, asked: Fork, caller: Adds, does: Does) -> Response:
     """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep approvals
     that were given before it, the key needs the scope `approve`, too."""
 
