@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,13 +12,17 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from detent import __version__
-from detent.http import problems
-from detent.http.auth import Authenticate
+from detent.http import idempotency, problems
+from detent.http import trace as tracing
+from detent.http.auth import BEARER, SCOPE_OF, Authenticate
 from detent.http.broadcast import Broadcast
+from detent.http.directory import Directory
 from detent.http.door import Door
+from detent.http.idempotency import once
 from detent.http.limits import Limits
 from detent.http.pages import Problem
 from detent.http.routes import ROUTERS
+from detent.http.trace import trace
 from detent.store import Store
 
 ABOUT = (
@@ -57,11 +61,9 @@ def _routed(**more: Any) -> FastAPI:
         description=ABOUT,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=operation_id,
         **more,
     )
-    for router in ROUTERS:
-        app.include_router(router)
+    app.router.routes.append(Directory(ROUTES))
     return app
 
 
@@ -75,16 +77,46 @@ NAMES = {"listing": "list"}
 """Functions that could not be called what they do."""
 
 
+def _routes() -> Iterator[APIRoute]:
+    for router in ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                route.operation_id = operation_id(route)
+                yield route
+
+
+ROUTES = tuple(_routes())
+
+
 def described() -> dict[str, Any]:
     """The OpenAPI document, without a server."""
     return document(_routed())
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the one schema that the framework does not find by itself."""
+    """The OpenAPI document, with what the framework does not find by itself."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes)
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        schemas["Problem"] = Problem.model_json_schema()
+        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=ROUTES)
+        parts = made.setdefault("components", {})
+        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        parts["securitySchemes"] = {"HTTPBearer": BEARER}
+        for route in ROUTES:
+            if route.include_in_schema:
+                _tell(route, made["paths"])
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _tell(route: APIRoute, paths: dict[str, Any]) -> None:
+    """What dependencies look up by themselves: the key, and headers."""
+    asked = {one.call for one in route.dependant.dependencies}
+    headers = [parameter for dependency, parameter in _HEADERS.items() if dependency in asked]
+    for method in route.methods or ():
+        said = paths[route.path][method.lower()]
+        if not asked.isdisjoint(SCOPE_OF):
+            said["security"] = [{"HTTPBearer": []}]
+        if headers:
+            said["parameters"] = [*said.get("parameters", ()), *headers]
+
+
+_HEADERS = {once: idempotency.PARAMETER, trace: tracing.PARAMETER}

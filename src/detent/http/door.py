@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detent import errors
@@ -30,6 +30,9 @@ BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 DRAINED_BODIES = 16
 """How many times the limit is read and thrown away of a body that is too large, so that its sender hears the answer."""
 
+# As they go out, for they go out with every answer.
+_SECURITY = [(name.lower().encode(), value.encode()) for name, value in SECURITY.items()]
+_REQUEST_ID = REQUEST_ID.lower().encode()
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _JSON = re.compile(r'application/json(\s*;\s*charset="?utf-?8"?)?', re.IGNORECASE)
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
@@ -119,10 +122,9 @@ class _Outgoing:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
-            headers = MutableHeaders(scope=message)
-            for name, value in SECURITY.items():
-                headers.setdefault(name, value)
-            headers[REQUEST_ID] = self.request_id
+            headers = message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, self.request_id.encode())]
+            present = {name for name, _ in headers}
+            headers += [pair for pair in _SECURITY if pair[0] not in present]
         await self._send(message)
 
 

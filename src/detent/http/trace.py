@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import Depends, Header
+from fastapi import Depends, Request
+
+HEADER = "traceparent"
 
 # A later version may say more behind the flags; version ff is none.
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
@@ -28,10 +30,18 @@ def trace_id(header: str | None) -> str | None:
     return found[1]
 
 
-async def _trace(
-    traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace goes on in the job.")] = None,
-) -> str | None:
-    return trace_id(traceparent)
+PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "W3C Trace Context; its trace goes on in the job.",
+}
 
 
-Trace = Annotated[str | None, Depends(_trace)]
+async def trace(request: Request) -> str | None:
+    """The dependency of a route that makes jobs."""
+    return trace_id(request.headers.get(HEADER))
+
+
+Trace = Annotated[str | None, Depends(trace)]
