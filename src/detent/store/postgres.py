@@ -22,6 +22,7 @@ from detent.store.handover import Unmoved
 from detent.store.migrations import newest
 from detent.store.own_sql import insist_harmless
 from detent.store.postgres_bell import Bell
+from detent.store.postgres_connections import MOST_CONNECTIONS, Connections
 from detent.store.postgres_guest import Guest
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
@@ -47,8 +48,6 @@ from detent.store.wakes import wakes
 
 T = TypeVar("T")
 
-MOST_AT_HAND = 2
-MOST_CONNECTIONS = 10
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 MOST_ROUNDS = 8
 STATEMENTS_KEPT = 400
@@ -57,17 +56,14 @@ STATEMENTS_KEPT = 400
 class PostgresStore(PostgresVerbs):
     """An open PostgreSQL database."""
 
-    def __init__(self, url: DatabaseUrl, pool: asyncpg.Pool, tally: Tally) -> None:
+    def __init__(self, url: DatabaseUrl, connections: Connections, tally: Tally) -> None:
         self.url = url.shown
         self._url = url
-        self._pool = pool
+        self._connections = connections
         self._catalogue = Catalogue(POSTGRES)
         self._keys = KeyPages()
         self._turn = Turn()
         self.tally = tally
-        self._at_hand: list[asyncpg.Connection] = []
-        self._most_at_hand = MOST_AT_HAND
-        self._wanted = 0
         self._bell = Bell(url, self._ring)
         self._home: str | None = None
 
@@ -83,15 +79,12 @@ class PostgresStore(PostgresVerbs):
         finally:
             await connection.close()
         with explained(url):
-            return cls(url, await _open_pool(url), tally or Tally())
+            return cls(url, Connections(await _open_pool(url)), tally or Tally())
 
     async def close(self) -> None:
         await flush(self)
         await self._bell.close()
-        self._most_at_hand = 0  # what is still in use goes back to the pool, which waits for it
-        while self._at_hand:
-            await self._pool.release(self._at_hand.pop())
-        await self._pool.close()
+        await self._connections.close()
 
     @asynccontextmanager
     async def transaction(self, tenant_id: int | None = None) -> AsyncIterator[PostgresTransaction]:
@@ -212,56 +205,35 @@ class PostgresStore(PostgresVerbs):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         with explained(self._url):
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
             try:
                 yield connection
             except BaseException:
-                await self._pool.release(connection)
+                await self._connections.release(connection)
                 raise
-            await self._put_back(connection)
+            await self._connections.put_back(connection)
 
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
         """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
         try:
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
             try:
                 rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
             except BaseException:
-                await self._pool.release(connection)
+                await self._connections.release(connection)
                 raise
-            await self._put_back(connection)
+            await self._connections.put_back(connection)
         except asyncpg.LockNotAvailableError:
             raise
         except FROM_POSTGRES as error:
             raise explanation(error, self._url) from error
         return rows
 
-    async def _acquired(self) -> asyncpg.Connection:
-        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
-        while self._at_hand:
-            connection = self._at_hand.pop()
-            if not connection.is_closed():
-                return connection
-            await self._pool.release(connection)
-        self._wanted += 1
-        try:
-            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
-        finally:
-            self._wanted -= 1
-
-    async def _put_back(self, connection: asyncpg.Connection) -> None:
-        """After a statement that went well a connection is as it was. A few are kept at hand for the next ones, unless
-        somebody waits for the pool: going through it takes as long as a short statement."""
-        if self._wanted or len(self._at_hand) >= self._most_at_hand or connection.is_closed():
-            await self._pool.release(connection)
-        else:
-            self._at_hand.append(connection)
-
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
         """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
         with explained(self._url):
-            connection = await self._acquired()
+            connection = await self._connections.acquired()
         try:
             transaction = connection.transaction(**options)
             with explained(self._url):
@@ -278,9 +250,9 @@ class PostgresStore(PostgresVerbs):
             with explained(self._url):
                 await transaction.commit()
         except BaseException:
-            await self._pool.release(connection)
+            await self._connections.release(connection)
             raise
-        await self._put_back(connection)
+        await self._connections.put_back(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
         return self.transaction()
