@@ -46,9 +46,10 @@ Name = Annotated[Text | None, Query(min_length=1, max_length=500)]
 
 def answer(value: Any, status: int = 200) -> Response:
     """JSON that was made to the shape of its model already, and is not checked a second time."""
-    return Response(json.dumps(value, separators=(",", ":")).encode(), status, None, JSON)
+    return Response(_written(value).encode(), status, None, JSON)
 
 
+_written = json.JSONEncoder(separators=(",", ":")).encode
 JSON = "application/json"
 
 

@@ -29,7 +29,7 @@ class Connections:
         while True:
             while self._at_hand:
                 connection = self._at_hand.pop()
-                if not connection.is_closed():
+                if _usable(connection):
                     return connection
                 await self.release(connection)
             if self._lent < MOST_CONNECTIONS:
@@ -40,7 +40,7 @@ class Connections:
 
     async def put_back(self, connection: asyncpg.Connection) -> None:
         """After a statement that went well a connection is as it was, and good for the next one."""
-        if connection.is_closed():
+        if not _usable(connection):
             await self.release(connection)
         elif not self._hand(connection):
             if len(self._at_hand) < self._most_at_hand:
@@ -76,17 +76,21 @@ class Connections:
 
     async def _handed(self) -> asyncpg.Connection | None:
         """What somebody gives back; none if there is one more to be had from the pool."""
-        waiting: asyncio.Future[asyncpg.Connection | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[asyncpg.Connection | None] = loop.create_future()
         self._waiting.append(waiting)
+        late = loop.call_later(connect_seconds(), _give_up, waiting)
         try:
-            async with asyncio.timeout(connect_seconds()):
-                return await waiting
-        except BaseException:
-            if waiting.done() and not waiting.cancelled():  # it came too late for this one
-                await self._pass_on(waiting.result())
+            return await waiting
+        except asyncio.CancelledError:
+            if not waiting.cancelled():  # it came at the same moment, and is for the next
+                await self._pass_on(waiting)
             raise
+        finally:
+            late.cancel()
 
-    async def _pass_on(self, connection: asyncpg.Connection | None) -> None:
+    async def _pass_on(self, came: asyncio.Future[asyncpg.Connection | None]) -> None:
+        connection = None if came.exception() else came.result()
         if connection is None:
             self._hand(None)
         else:
@@ -98,4 +102,17 @@ class Connections:
             if not waiting.done():
                 waiting.set_result(connection)
                 return True
+        return False
+
+
+def _give_up(waiting: asyncio.Future[asyncpg.Connection | None]) -> None:
+    if not waiting.done():
+        waiting.set_exception(TimeoutError())
+
+
+def _usable(connection: asyncpg.Connection) -> bool:
+    """One that was lost the driver's pool has taken back already; it refuses to say that it is closed."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
         return False
