@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from detent.http import idempotency, problems
 from detent.http import trace as tracing
 from detent.http.auth import BEARER, SCOPE_OF, Authenticate
 from detent.http.broadcast import Broadcast
-from detent.http.directory import Directory
+from detent.http.directory import Directory, noun
 from detent.http.door import Door
 from detent.http.idempotency import once
 from detent.http.limits import Limits
@@ -77,15 +78,19 @@ NAMES = {"listing": "list"}
 """Functions that could not be called what they do."""
 
 
-def _routes() -> Iterator[APIRoute]:
-    for router in ROUTERS:
-        for route in router.routes:
-            if isinstance(route, APIRoute):
-                route.operation_id = operation_id(route)
-                yield route
+def _named() -> Iterator[APIRoute]:
+    """Every route with its name. Where two of one tag would have the same, the one that is about another noun says so:
+    `workers_start` and `workers_start_job`."""
+    found = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    names = Counter(map(operation_id, found))
+    for route in found:
+        name, about = operation_id(route), noun(route.path)
+        again = names[name] > 1 and not name.startswith(f"{about.replace('-', '_')}_")
+        route.operation_id = f"{name}_{about.removesuffix('s')}" if again else name
+        yield route
 
 
-ROUTES = tuple(_routes())
+ROUTES = tuple(_named())
 
 
 def described() -> dict[str, Any]:

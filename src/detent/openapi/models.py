@@ -47,7 +47,7 @@ def _referred(schema: Any) -> Iterator[str]:
 
 def _model(name: str, schema: Schema) -> str:
     fields = {field: _type(schema, field, said) for field, said in schema.get("properties", {}).items()}
-    if "enum" in schema or schema.get("type") != "object":
+    if not fields:  # one of some words, or anything
         return f"\n{name} = {_SPELLING.of(schema)}\n"
     if all(field.isidentifier() and not keyword.iskeyword(field) for field in fields):
         return _class(name, schema, fields)
