@@ -11,7 +11,7 @@ from detent.errors import StoreError
 from detent.lifecycle import JOB
 from detent.store import NewJob, Store, open_store
 from detent.store.postgres import PostgresStore
-from detent.store.postgres_pool import AppConnection
+from detent.store.postgres_connections import AppConnection
 from detent.store.protocol import Store as Promises
 from detent.store.records import DEFAULT_TENANT
 from tests.acceptance.write_calls import CALLS, Call, examine
