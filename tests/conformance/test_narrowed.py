@@ -118,6 +118,33 @@ async def test_sessions_that_change_hands_take_nothing_with_them(
     assert await mixed_up(postgres_store, tenants) != {(tenant_id, tenant_id) for tenant_id in tenants}
 
 
+async def test_sessions_that_the_server_has_ended_meanwhile_are_passed_over(postgres_store: Store) -> None:
+    tenants = [await postgres_store.add_tenant(f"t-{number}") for number in range(3)]
+    await postgres_store.enqueue([NewJob("kind", tenant_id=tenant_id) for tenant_id in tenants])
+    assert await mixed_up(postgres_store, tenants) == {(tenant_id, tenant_id) for tenant_id in tenants}
+    async with postgres_store.transaction() as engine:
+        ended = await engine.fetch(
+            "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid", _at_hand(postgres_store)
+        )
+    assert len(ended) > 1
+    await _until_taken_back(postgres_store)
+    assert await mixed_up(postgres_store, tenants) == {(tenant_id, tenant_id) for tenant_id in tenants}
+
+
+def _at_hand(store: Store) -> list[int]:
+    assert isinstance(store, PostgresStore)
+    assert store._app is not None
+    return [one.get_server_pid() for one in store._app._at_hand]
+
+
+async def _until_taken_back(store: Store) -> None:
+    """The driver's pool takes a session back as soon as it hears that it was ended."""
+    assert isinstance(store, PostgresStore)
+    assert store._app is not None
+    while any(one._con is not None for one in store._app._at_hand):
+        await asyncio.sleep(0.01)
+
+
 async def test_a_request_that_is_cut_off_leaves_no_session_in_doubt(postgres_store: Store) -> None:
     other = await postgres_store.add_tenant("other")
     await postgres_store.enqueue([NewJob("kind", tenant_id=tenant_id) for tenant_id in (OURS, other)])
