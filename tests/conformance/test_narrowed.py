@@ -16,6 +16,7 @@ from detent.store.protocol import Store as Promises
 from detent.store.records import DEFAULT_TENANT
 from tests.acceptance.write_calls import CALLS, Call, examine
 from tests.conformance.promises import keeps
+from tests.conformance.stage import eventually
 from tests.conformance.test_tenants import OURS, THEIRS, peopled, tenants_seen
 from tests.support.postgres_server import PostgresServer
 
@@ -127,22 +128,21 @@ async def test_sessions_that_the_server_has_ended_meanwhile_are_passed_over(post
             "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid", _at_hand(postgres_store)
         )
     assert len(ended) > 1
-    await _until_taken_back(postgres_store)
+    await eventually(lambda: _are_taken_back(postgres_store))
     assert await mixed_up(postgres_store, tenants) == {(tenant_id, tenant_id) for tenant_id in tenants}
+
+
+async def _are_taken_back(store: Store) -> bool:
+    """The driver's pool takes a session back as soon as it hears that it was ended."""
+    assert isinstance(store, PostgresStore)
+    assert store._app is not None
+    return all(one._con is None for one in store._app._at_hand)
 
 
 def _at_hand(store: Store) -> list[int]:
     assert isinstance(store, PostgresStore)
     assert store._app is not None
     return [one.get_server_pid() for one in store._app._at_hand]
-
-
-async def _until_taken_back(store: Store) -> None:
-    """The driver's pool takes a session back as soon as it hears that it was ended."""
-    assert isinstance(store, PostgresStore)
-    assert store._app is not None
-    while any(one._con is not None for one in store._app._at_hand):
-        await asyncio.sleep(0.01)
 
 
 async def test_a_request_that_is_cut_off_leaves_no_session_in_doubt(postgres_store: Store) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -112,10 +112,10 @@ NAMES = {"listing": "list"}
 """Functions that could not be called what they do."""
 
 
-def _named() -> Iterator[APIRoute]:
+def named(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
     """Every route with its name. Where two of one tag would have the same, the one that is about another noun says so:
     `workers_start` and `workers_start_job`."""
-    found = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    found = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     names = Counter(map(operation_id, found))
     for route in found:
         name, about = operation_id(route), noun(route.path)
@@ -124,7 +124,7 @@ def _named() -> Iterator[APIRoute]:
         yield route
 
 
-ROUTES = tuple(_named())
+ROUTES = tuple(named(ROUTERS))
 
 
 def described() -> dict[str, Any]:
