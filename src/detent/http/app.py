@@ -92,7 +92,7 @@ def _routed(**more: Any) -> FastAPI:
         telemetry=NO_TELEMETRY,
         **more,
     )
-    app.router.routes.append(Directory(ROUTES))
+    app.router.routes.insert(0, Directory(ROUTES))
     return app
 
 

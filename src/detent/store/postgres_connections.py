@@ -16,6 +16,9 @@ STATEMENTS_KEPT = 400
 APP_ROLE = "detent_app"
 NARROWING = "SELECT set_config('detent.tenant', $1, false)"
 
+Waiting = asyncio.Future[asyncpg.Connection | None]
+"""One who waits, for a connection or for word that the pool has one more."""
+
 
 class Connections:
     """Those of one pool. Going through the driver's pool takes as long as a short statement: so what is given back goes
@@ -26,7 +29,8 @@ class Connections:
         self._at_hand: list[asyncpg.Connection] = []
         self._most_at_hand = most_at_hand
         self._lent = 0
-        self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
+        self._waiting: deque[tuple[float, Waiting]] = deque()
+        self._late: asyncio.TimerHandle | None = None
 
     async def acquired(self) -> asyncpg.Connection:
         """One at hand, one of the pool, or the first that is given back."""
@@ -64,6 +68,8 @@ class Connections:
     async def close(self) -> None:
         """What is still in use goes back to the pool, which waits for it."""
         self._most_at_hand = 0
+        if self._late is not None:
+            self._late.cancel()
         while self._at_hand:
             await self.release(self._at_hand.pop())
         await self._pool.close()
@@ -81,19 +87,28 @@ class Connections:
     async def _handed(self) -> asyncpg.Connection | None:
         """What somebody gives back; none if there is one more to be had from the pool."""
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[asyncpg.Connection | None] = loop.create_future()
-        self._waiting.append(waiting)
-        late = loop.call_later(connect_seconds(), _give_up, waiting)
+        waiting: Waiting = loop.create_future()
+        self._waiting.append((loop.time(), waiting))
+        if self._late is None:
+            self._late = loop.call_later(connect_seconds(), self._give_up)
         try:
             return await waiting
         except asyncio.CancelledError:
             if not waiting.cancelled():  # it came at the same moment, and is for the next
                 await self._pass_on(waiting)
             raise
-        finally:
-            late.cancel()
 
-    async def _pass_on(self, came: asyncio.Future[asyncpg.Connection | None]) -> None:
+    def _give_up(self) -> None:
+        """Nobody waits for ever. One clock for all of them: most wait so shortly that their own would be wound up in
+        vain."""
+        loop, patience = asyncio.get_running_loop(), connect_seconds()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] + patience <= loop.time()):
+            _, waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(TimeoutError())
+        self._late = loop.call_at(self._waiting[0][0] + patience, self._give_up) if self._waiting else None
+
+    async def _pass_on(self, came: Waiting) -> None:
         connection = None if came.exception() else came.result()
         if connection is None:
             self._hand(None)
@@ -102,7 +117,7 @@ class Connections:
 
     def _hand(self, connection: asyncpg.Connection | None) -> bool:
         while self._waiting:
-            waiting = self._waiting.popleft()
+            _, waiting = self._waiting.popleft()
             if not waiting.done():
                 waiting.set_result(connection)
                 return True
@@ -182,11 +197,6 @@ def new_pool(url: DatabaseUrl, *, connection_class: type = asyncpg.Connection, *
 async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
     """Sessions hold no state but what each next user of them sets anew (other settings are local to transactions), so a
     reset would be a wasted trip."""
-
-
-def _give_up(waiting: asyncio.Future[asyncpg.Connection | None]) -> None:
-    if not waiting.done():
-        waiting.set_exception(TimeoutError())
 
 
 def _usable(connection: asyncpg.Connection) -> bool:
