@@ -44,11 +44,16 @@ class ApiKey(Secret):
     @property
     def hash(self) -> str:
         """What is kept of it, and what it is found by."""
-        return sha256(self.value.encode("ascii")).hexdigest()
+        return hash_of(self.value)
 
     def matches(self, hash: str) -> bool:
         """Whether that is its hash, in a time that does not tell how much of it is."""
         return hmac.compare_digest(self.hash.encode(), hash.encode("utf-8", "replace"))
+
+
+def hash_of(text: str) -> str:
+    """What would be kept of a text if it were a key."""
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new(random_bits: Callable[[int], int] = secrets.randbits) -> ApiKey:

@@ -1,9 +1,15 @@
 """A floor that runs other SQL than the product measures nothing: they are held to each other here."""
 
 import re
+from typing import Any
+
+import pytest
 
 from bench import floor_postgres, floor_sqlite
+from bench.http import bare_postgres, bare_sqlite
 from detent.lifecycle import JOB, Change, Right
+from detent.service.jobs import LISTED
+from detent.store import EventFilter, JobFilter, event_log, job_list
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.postgres_server import SESSION_SETTINGS
 from detent.store.queries import Catalogue
@@ -44,3 +50,14 @@ def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
 
 def test_the_floor_of_postgresql_has_the_session_settings_of_the_product() -> None:
     assert floor_postgres.SETTINGS.items() <= SESSION_SETTINGS.items()
+
+
+@pytest.mark.parametrize(("routes", "dialect"), [(bare_sqlite, SQLITE), (bare_postgres, POSTGRES)])
+def test_the_bare_routes_run_the_statements_of_the_product(routes: Any, dialect: Dialect) -> None:
+    named = Catalogue(dialect)
+    for name in ("limit_rules", "artifacts", "checkpoints", "telemetry"):
+        assert bare(getattr(routes, name.upper())) == bare(named[name].sql)
+    assert job_list.page(dialect, JobFilter(1), None, 51, True, LISTED)[0] == routes.PAGE_OF_JOBS
+    assert job_list.page(dialect, JobFilter(1, redriven_from=(5,)), None, 100, False, ("id",))[0] == routes.LATER
+    wanted = EventFilter(tenant_id=1, entity="job", entity_id=5)
+    assert event_log.page(dialect, wanted, None, 1000, True)[0] == routes.EVENTS

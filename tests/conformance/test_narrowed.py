@@ -11,11 +11,12 @@ from detent.errors import StoreError
 from detent.lifecycle import JOB
 from detent.store import NewJob, Store, open_store
 from detent.store.postgres import PostgresStore
-from detent.store.postgres_pool import AppConnection
+from detent.store.postgres_connections import AppConnection
 from detent.store.protocol import Store as Promises
 from detent.store.records import DEFAULT_TENANT
 from tests.acceptance.write_calls import CALLS, Call, examine
 from tests.conformance.promises import keeps
+from tests.conformance.stage import eventually
 from tests.conformance.test_tenants import OURS, THEIRS, peopled, tenants_seen
 from tests.support.postgres_server import PostgresServer
 
@@ -116,6 +117,32 @@ async def test_sessions_that_change_hands_take_nothing_with_them(
     narrow = AppConnection.narrow
     monkeypatch.setattr(AppConnection, "narrow", once)  # a twin that leaves a session with whom it had first
     assert await mixed_up(postgres_store, tenants) != {(tenant_id, tenant_id) for tenant_id in tenants}
+
+
+async def test_sessions_that_the_server_has_ended_meanwhile_are_passed_over(postgres_store: Store) -> None:
+    tenants = [await postgres_store.add_tenant(f"t-{number}") for number in range(3)]
+    await postgres_store.enqueue([NewJob("kind", tenant_id=tenant_id) for tenant_id in tenants])
+    assert await mixed_up(postgres_store, tenants) == {(tenant_id, tenant_id) for tenant_id in tenants}
+    async with postgres_store.transaction() as engine:
+        ended = await engine.fetch(
+            "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid", _at_hand(postgres_store)
+        )
+    assert len(ended) > 1
+    await eventually(lambda: _are_taken_back(postgres_store))
+    assert await mixed_up(postgres_store, tenants) == {(tenant_id, tenant_id) for tenant_id in tenants}
+
+
+async def _are_taken_back(store: Store) -> bool:
+    """The driver's pool takes a session back as soon as it hears that it was ended."""
+    assert isinstance(store, PostgresStore)
+    assert store._app is not None
+    return all(one._con is None for one in store._app._at_hand)
+
+
+def _at_hand(store: Store) -> list[int]:
+    assert isinstance(store, PostgresStore)
+    assert store._app is not None
+    return [one.get_server_pid() for one in store._app._at_hand]
 
 
 async def test_a_request_that_is_cut_off_leaves_no_session_in_doubt(postgres_store: Store) -> None:

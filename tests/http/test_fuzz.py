@@ -77,7 +77,7 @@ async def open_to_all() -> Response:
 @pytest.fixture(scope="module")
 def wrong_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "ROUTERS", (wrong,))
+        patch.setattr(application, "ROUTES", tuple(application.named([wrong])))
         with serving(f"sqlite:///{tmp_path_factory.mktemp('wrong')}/detent.db", Keys()) as started:
             two_tenants(started)
             yield started

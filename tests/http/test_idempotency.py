@@ -100,3 +100,9 @@ def test_of_sixty_four_at_once_with_two_bodies_one_body_makes_one_job(client: ht
 def test_a_server_that_remembers_nothing_is_noticed(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Once, "key", lambda self, asked: None)  # a twin that knows no keys
     assert raced(client) == (16, 16)
+
+
+@pytest.mark.parametrize("key", ["", "a" * 501])
+def test_a_key_that_is_too_short_or_too_long_is_refused(client: httpx.Client, key: str) -> None:
+    answer = client.post("/api/jobs", json=BODY, headers={"Idempotency-Key": key})
+    assert (answer.status_code, answer.json()["errors"][0]["where"]) == (422, "header.Idempotency-Key")

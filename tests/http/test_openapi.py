@@ -64,3 +64,9 @@ def test_nothing_is_referred_to_that_is_not_there(document: dict[str, Any]) -> N
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert "Problem" in referred
     assert referred <= set(document["components"]["schemas"])
+
+
+def test_every_operation_has_a_name_of_its_own(document: dict[str, Any]) -> None:
+    names = [said["operationId"] for _, _, said in operations(document)]
+    assert "jobs_enqueue" in names
+    assert len(set(names)) == len(names)

@@ -59,7 +59,7 @@ def careless_server(
     """A server whose routes forget the tenant: with the second lock, and a twin without."""
     url = postgres_server.create_database(template=migrated_template)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "ROUTERS", (*ROUTERS, careless))
+        patch.setattr(application, "ROUTES", tuple(application.named([*ROUTERS, careless])))
         with serving(url, Keys(), Limits(row_security=request.param)) as started:
             two_tenants(started)
             yield started

@@ -91,8 +91,12 @@ def test_whatever_a_document_has_becomes_code_that_needs_no_mending(tmp_path: Pa
             "properties": {
                 "items": {"type": "array", "items": {"$ref": "#/components/schemas/detent__http__routes__odd__Item"}},
                 "next": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "shape": {"$ref": "#/components/schemas/Shape"},
+                "colour": {"$ref": "#/components/schemas/Colour"},
             },
         },
+        Shape={"type": "object", "additionalProperties": True},
+        Colour={"enum": ["red"], "type": "string"},
         detent__http__routes__odd__Item={"type": "object", "properties": {"from": {"const": "x"}}},
     )
     for one in made["paths"]["/api/things/{id}/file"].values():

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from detent import __version__
 from detent.config import Config
-from detent.http import problems
-from detent.http.auth import Authenticate
+from detent.http import idempotency, problems
+from detent.http import trace as tracing
+from detent.http.auth import BEARER, SCOPE_OF, Authenticate
 from detent.http.broadcast import Broadcast
+from detent.http.directory import Directory, noun
 from detent.http.door import Door
 from detent.http.guesses import Guesses
+from detent.http.idempotency import key_given, once
 from detent.http.limits import Limits
 from detent.http.pages import Problem
 from detent.http.room import Room
 from detent.http.routes import ROUTERS
 from detent.http.second_lock import narrows, of_tenant
+from detent.http.trace import trace
 from detent.http.turnstile import Turnstile
 from detent.store import Store
 from detent.worker.remote_claims import Claims
@@ -84,12 +89,10 @@ def _routed(**more: Any) -> FastAPI:
         description=ABOUT,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=operation_id,
         telemetry=NO_TELEMETRY,
         **more,
     )
-    for router in ROUTERS:
-        app.include_router(router)
+    app.router.routes.insert(0, Directory(ROUTES))
     return app
 
 
@@ -109,16 +112,50 @@ NAMES = {"listing": "list"}
 """Functions that could not be called what they do."""
 
 
+def named(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
+    """Every route with its name. Where two of one tag would have the same, the one that is about another noun says so:
+    `workers_start` and `workers_start_job`."""
+    found = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    names = Counter(map(operation_id, found))
+    for route in found:
+        name, about = operation_id(route), noun(route.path)
+        again = names[name] > 1 and not name.startswith(f"{about.replace('-', '_')}_")
+        route.operation_id = f"{name}_{about.removesuffix('s')}" if again else name
+        yield route
+
+
+ROUTES = tuple(named(ROUTERS))
+
+
 def described() -> dict[str, Any]:
     """The OpenAPI document, without a server."""
     return document(_routed())
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the one schema that the framework does not find by itself."""
+    """The OpenAPI document, with what the framework does not find by itself."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes)
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        schemas["Problem"] = Problem.model_json_schema()
+        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=ROUTES)
+        parts = made.setdefault("components", {})
+        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        parts["securitySchemes"] = {"HTTPBearer": BEARER}
+        for route in ROUTES:
+            if route.include_in_schema:
+                _tell(route, made["paths"])
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _tell(route: APIRoute, paths: dict[str, Any]) -> None:
+    """What dependencies look up by themselves: the key, and headers."""
+    asked = {one.call for one in route.dependant.dependencies}
+    headers = [parameter for dependency, parameter in _HEADERS.items() if dependency in asked]
+    for method in route.methods or ():
+        said = paths[route.path_format][method.lower()]
+        if not asked.isdisjoint(SCOPE_OF):
+            said["security"] = [{"HTTPBearer": []}]
+        if headers:
+            said["parameters"] = [*said.get("parameters", ()), *headers]
+
+
+_HEADERS = {once: idempotency.PARAMETER, key_given: idempotency.PARAMETER, trace: tracing.PARAMETER}

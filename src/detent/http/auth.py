@@ -10,8 +10,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from fastapi import Depends, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, Request
 
 from detent.errors import MissingScope, Unauthenticated
 from detent.service.bulk import MOST_AT_ONCE
@@ -60,13 +59,11 @@ def one_token(token: str, caller: Caller) -> Authenticate:
     return authenticate
 
 
-_bearer = HTTPBearer(auto_error=False, description="A key: `Authorization: Bearer dk_…`")
+BEARER = {"type": "http", "scheme": "bearer", "description": "A key: `Authorization: Bearer dk_…`"}
 
 
-async def authenticated(
-    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-) -> Principal:
-    """Who asks, as the gate has found out; nobody we know is `Unauthenticated`."""
+async def authenticated(request: Request) -> Principal:
+    """Who asks, as the gate has found out; nobody we know is `Unauthenticated`. It may be asked again and again."""
     state = request.scope["state"]
     if "principal" not in state:
         raise state.get("refusal", Unauthenticated())
@@ -82,8 +79,9 @@ async def still_good(request: Request, token: str) -> Principal:
     return found
 
 
-async def lasting(request: Request, _: Annotated[Principal, Depends(authenticated)]) -> None:
+async def lasting(request: Request) -> None:
     """A request that waits for long and does little is a stream, whatever it gives: it takes the place of one."""
+    await authenticated(request)
     request.scope["state"]["visit"].stay()
 
 
@@ -102,13 +100,15 @@ def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
     """The dependency of a route that needs this scope; `admin` has all of them. A route that makes jobs, about so many,
     is refused where too many wait."""
 
-    # Async like every dependency here: the framework would send others to a thread.
-    async def check(caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    # Async like every dependency here: the framework would send others to a thread. And with no dependency of its own,
+    # for the framework takes its time over each.
+    async def check(request: Request) -> Principal:
+        caller = await authenticated(request)
         insist(caller, scope)
         return caller
 
-    async def check_room(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Principal:
-        await check(caller)
+    async def check_room(request: Request) -> Principal:
+        caller = await check(request)
         most = request.scope["state"]["visit"].allowance.max_queued
         await request.app.state.room.take(caller.tenant_id, most, jobs)
         return caller

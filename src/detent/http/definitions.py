@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from detent.errors import BadFlow, ProgramsRefused
 from detent.flow.definition import Flow
-from detent.http.auth import Principal, authenticated, may
+from detent.http.auth import authenticated, may
 from detent.service import submissions
 
 WHERE = "body.definition"
@@ -48,8 +48,8 @@ class Definitions:
             raise ProgramsRefused(steps=steps, whom="keys with the scope 'admin' alone")
 
 
-async def _definitions(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Definitions:
-    return Definitions(request.app.state.limits.programs, may(caller, "admin"))
+async def _definitions(request: Request) -> Definitions:
+    return Definitions(request.app.state.limits.programs, may(await authenticated(request), "admin"))
 
 
 Defines = Annotated[Definitions, Depends(_definitions)]

@@ -12,7 +12,7 @@ import secrets
 from contextlib import suppress
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detent import errors
@@ -32,6 +32,9 @@ BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 DRAINED_BODIES = 16
 """How many times the limit is read and thrown away of a body that is too large, so that its sender hears the answer."""
 
+# As they go out, for they go out with every answer.
+_SECURITY = [(name.lower().encode(), value.encode()) for name, value in SECURITY.items()]
+_REQUEST_ID = REQUEST_ID.lower().encode()
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _JSON = re.compile(r'application/json(\s*;\s*charset="?utf-?8"?)?', re.IGNORECASE)
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
@@ -146,12 +149,10 @@ class _Outgoing:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun, self.status = True, message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in SECURITY.items():
-                headers.setdefault(name, value)
-            for name, value in self._state.get("limits", {}).items():
-                headers[name] = value
-            headers[REQUEST_ID] = self.request_id
+            headers = message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, self.request_id.encode())]
+            headers += self._state.get("limits", ())
+            present = {name for name, _ in headers}
+            headers += [pair for pair in _SECURITY if pair[0] not in present]
         await self._send(message)
 
 

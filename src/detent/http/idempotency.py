@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from detent.bounds import check_name
-from detent.errors import BadInput, FlowBusy
-from detent.http.auth import Principal, authenticated
+from detent.errors import BadInput, FlowBusy, InvalidRequest
+from detent.http.auth import authenticated
 from detent.http.pages import Text
 from detent.http.second_lock import of_tenant
 from detent.store import Store, Transaction
@@ -63,15 +63,15 @@ class Reason(Asked):
     reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
 
 
-KeyHeader = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=500,
-        description="The same key and body is answered as the first time, for an hour; another body is refused.",
-    ),
-]
+HEADER = "Idempotency-Key"
+LONGEST = 500
+PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST},
+    "description": "The same key and body is answered as the first time, for an hour; another body is refused.",
+}
 
 
 class Once:
@@ -171,13 +171,24 @@ def _address(path: str) -> str:
     return path if path.startswith(API) else f"{API}{path}"
 
 
-async def _once(
-    request: Request, caller: Annotated[Principal, Depends(authenticated)], given: KeyHeader = None
-) -> Once:
-    return Once(request, caller.tenant_id, given)
+async def key_given(request: Request) -> str | None:
+    """The header, looked up by hand: the framework takes longer over one than over all the rest of a request's head."""
+    given = request.headers.get(HEADER)
+    if given is not None and not 0 < len(given) <= LONGEST:
+        raise InvalidRequest(problems=[(f"header.{HEADER}", f"It must have 1 to {LONGEST} characters")])
+    return given
 
 
-Does = Annotated[Once, Depends(_once)]
+KeyGiven = Annotated[str | None, Depends(key_given)]
+"""The key alone, for a route that remembers by itself."""
+
+
+async def once(request: Request) -> Once:
+    """The dependency of every route that changes something."""
+    return Once(request, (await authenticated(request)).tenant_id, await key_given(request))
+
+
+Does = Annotated[Once, Depends(once)]
 """How a route does its work: `return await does(asked, work)`."""
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.http import problems
-from detent.http.auth import Principal, authenticated
+from detent.http.auth import authenticated
 from detent.http.cursors import LONGEST
 from detent.http.limits import LARGEST_PAGE
 from detent.http.second_lock import of_tenant
@@ -22,8 +22,8 @@ from detent.service.search import LONGEST_TEXT, MOST_LOOKED_AT
 from detent.store import Store
 
 
-async def _store(request: Request, caller: Annotated[Principal, Depends(authenticated)]) -> Store:
-    return of_tenant(request.app.state, caller.tenant_id)
+async def _store(request: Request) -> Store:
+    return of_tenant(request.app.state, (await authenticated(request)).tenant_id)
 
 
 async def _whole(request: Request) -> Store:
@@ -88,9 +88,10 @@ Search = Annotated[
 
 def answer(value: Any, status: int = 200) -> Response:
     """JSON that was made to the shape of its model already, and is not checked a second time."""
-    return Response(json.dumps(value, separators=(",", ":")).encode(), status, None, JSON)
+    return Response(_written(value).encode(), status, None, JSON)
 
 
+_written = json.JSONEncoder(separators=(",", ":")).encode
 JSON = "application/json"
 
 

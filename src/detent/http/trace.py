@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header
+from fastapi import Depends, Request
 
 from detent import trace_context
 
+HEADER = "traceparent"
+PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "W3C Trace Context; its trace goes on in the job.",
+}
 
-async def _trace(
-    traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace goes on in the job.")] = None,
-) -> str | None:
-    return trace_context.received(traceparent)
+
+async def trace(request: Request) -> str | None:
+    """The dependency of a route that makes jobs."""
+    return trace_context.received(request.headers.get(HEADER))
 
 
-Trace = Annotated[str | None, Depends(_trace)]
+Trace = Annotated[str | None, Depends(trace)]
 """What is kept of it with what the request makes."""

@@ -54,12 +54,13 @@ class Guest:
             raise TooManyAtOnce(most=may.max_in_flight, seconds=LATER_SECONDS)
         self.in_flight += 1
 
-    def headers(self) -> dict[str, str]:
-        """How it stands, as the IETF draft on RateLimit header fields has it."""
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """How it stands, as the IETF draft on RateLimit header fields has it, and as it goes out."""
         if not self.policy:
-            return {}
+            return []
         full = self.bucket.seconds_until(self.allowance.burst, self.allowance.requests_per_second)
-        return {"RateLimit-Policy": self.policy, "RateLimit": f'"tenant";r={int(self.bucket.level)};t={full}'}
+        left = f'"tenant";r={int(self.bucket.level)};t={full}'
+        return [(b"ratelimit-policy", self.policy.encode()), (b"ratelimit", left.encode())]
 
     def idle(self) -> bool:
         """Whether nothing of it is inside."""

@@ -222,12 +222,12 @@ class KeyRing:
 
     async def authenticate(self, token: str) -> Principal | None:
         """As the function of that name says, from memory if it can be."""
-        key = api_key.parse(token)
-        if key is None:
-            return None
-        hash, now = key.hash, self._monotonic()
+        hash = api_key.hash_of(token)
         known = self._good.get(hash) or self._bad.get(hash)
-        return known.principal if known and now < known.until else await self._ask(key, hash)
+        if known and self._monotonic() < known.until:
+            return known.principal
+        key = api_key.parse(token)
+        return None if key is None else await self._ask(key, hash)
 
     async def _ask(self, key: ApiKey, hash: str) -> Principal | None:
         """One who goes away while it is asked leaves the others their answer."""

@@ -71,8 +71,7 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
         return list(values)
 
     async def now(self) -> int:
-        async with self._connection() as connection:
-            return int(await connection.fetchval("SELECT detent_now()"))
+        return int((await self._sent("SELECT detent_now()", ()))[0][0])
 
     async def tenant(self, name: str) -> int:
         rows = await self._fetch("tenant_by_name", name=name)
@@ -90,10 +89,9 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
     async def rows(
         self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ("*",)
     ) -> list[dict[str, Any]]:
-        async with self._connection() as connection:
-            chosen = both("id = ANY($1::bigint[])", mine(lifecycle, lifecycle.table))
-            sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
-            return [dict(row) for row in await connection.fetch(sql, list(ids))]
+        chosen = both("id = ANY($1::bigint[])", mine(lifecycle, lifecycle.table))
+        sql = f"SELECT {', '.join(columns)} FROM {lifecycle.table} WHERE {chosen}"
+        return [dict(row) for row in await self._sent(sql, [list(ids)])]
 
     async def counts(self, lifecycle: Lifecycle) -> tuple[int, int]:
         ours = f"WHERE lifecycle = '{lifecycle.name}'" if lifecycle.shares_table else ""
@@ -112,8 +110,7 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
         columns: Sequence[str] = ("*",),
     ) -> list[dict[str, Any]]:
         sql, values = job_list.page(POSTGRES, wanted, after, limit, newest_first, columns)
-        async with self._connection() as connection:
-            return [dict(row) for row in await connection.fetch(sql, *values)]
+        return [dict(row) for row in await self._sent(sql, values)]
 
     async def queues(self, tenant_id: int) -> list[QueueSummary]:
         return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
@@ -133,8 +130,7 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         sql, values = worker_list.page(POSTGRES, wanted, after, limit)
-        async with self._connection() as connection:
-            return [dict(row) for row in await connection.fetch(sql, *values)]
+        return [dict(row) for row in await self._sent(sql, values)]
 
     async def worker_states(self, tenant_id: int) -> dict[str, int]:
         return dict(await self._fetch("worker_states", tenant_id=tenant_id))
@@ -169,16 +165,14 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
         newest_first: bool = False,
     ) -> list[Event]:
         sql, values = event_log.page(POSTGRES, wanted, after, limit, newest_first)
-        async with self._connection() as connection:
-            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
+        return [event_log.event(POSTGRES, row) for row in await self._sent(sql, values)]
 
     async def event_count(self, tenant_id: int | None = None) -> int:
         return int((await self._fetch("event_count", tenant_id=tenant_id))[0][0])
 
     async def history(self, after: tuple[int, int] | tuple[int, int, str], limit: int) -> list[Event]:
         sql, values = event_log.history(POSTGRES, after, limit)
-        async with self._connection() as connection:
-            return [event_log.event(POSTGRES, row) for row in await connection.fetch(sql, *values)]
+        return [event_log.event(POSTGRES, row) for row in await self._sent(sql, values)]
 
     async def blob(self, tenant_id: int, hash: str) -> bytes | None:
         rows = await self._fetch("blob", tenant_id=tenant_id, hash=hash)

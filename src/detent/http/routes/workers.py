@@ -18,7 +18,7 @@ from starlette.responses import Response
 from detent import errors
 from detent.bounds import LONGEST_KEY
 from detent.http.auth import Supervises, lasting
-from detent.http.idempotency import Asked, Does, KeyHeader, example
+from detent.http.idempotency import Asked, Does, KeyGiven, example
 from detent.http.pages import Db, Text, answer, fails
 from detent.http.routes.given_jobs import GivenJob, Lease, given, us
 from detent.http.routes.remote_jobs import Epoch, JobId, Outcome, Settled, outcome_said
@@ -180,8 +180,8 @@ async def claim(
     caller: Supervises,
     store: Db,
     request: Request,
+    given_key: KeyGiven,
     asked: Annotated[Claim | None, Body()] = None,
-    given_key: KeyHeader = None,
 ) -> Response:
     """Gives the worker jobs that are due: at once, or as soon as there are some within `wait` seconds. A claim whose
     answer was lost, sent again under its key, is given the same jobs as long as it holds them; what was claimed for a
