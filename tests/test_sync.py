@@ -165,12 +165,13 @@ def test_many_threads_share_it_and_one_may_close_it(app: Detent, note: DeclaredJ
         if number % 3 == 0:
             app.sync.close()
 
+    before = set(threading.enumerate())
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(some, range(8)))
     assert notes(database_url) == {str(number): 20 for number in range(8)}
     app.sync.close()
     app.sync.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("detent")]
+    assert not [one for one in set(threading.enumerate()) - before if one.name.startswith("detent")]
 
 
 # --- real processes

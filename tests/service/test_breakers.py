@@ -370,7 +370,7 @@ async def test_tellers_that_do_not_lock_are_caught_by_the_same_check(
     leave_out(monkeypatch, "lock_breaker", r"\{for_change\}")
     store = await open_store(postgres_url)
     with pytest.raises(AssertionError):
-        assert await failures_counted(store, 6, 8) == [48, 48]
+        assert await failures_counted(store, 6, 2) == [12, 12]
     await store.close()
 
 
