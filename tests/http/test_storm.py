@@ -85,7 +85,7 @@ def test_a_tenant_that_asks_a_thousand_times_a_second_slows_its_neighbour_to_no_
     with served(database_url, "--requests-per-second", "50", "--burst", "100") as place:
         p95_ms(place, quiet, 1)
         figures = []
-        for _ in range(3):  # a machine that others use is not the same from one moment to the next
+        for _ in range(5):  # a machine that others use is not the same from one moment to the next
             alone = p95_ms(place, quiet, 4)
             with flooded(place, loud, 5) as answered:
                 time.sleep(0.5)
@@ -98,7 +98,7 @@ def test_a_tenant_that_asks_a_thousand_times_a_second_slows_its_neighbour_to_no_
             assert answered["429"] > 0
             assert 0 < answered["200"] < 100 + 50 * 8  # the burst, and what comes in later; the flood ends in time
             assert set(answered) == {"200", "429"}
-    assert min(figures) <= SLOWED
+    assert statistics.median(figures) <= SLOWED
 
 
 @contextmanager
