@@ -100,9 +100,28 @@ def test_a_key_that_got_into_a_text_is_taken_out() -> None:
 def test_scopes_are_the_declared_ones_in_their_order() -> None:
     assert api_key.scopes_of(["admin", "read", "read"]) == (Scope.READ, Scope.ADMIN)
     assert api_key.scopes_of(Scope) == tuple(Scope) == ("read", "write", "approve", "supervise", "admin")
+    assert api_key.scopes_of(["approve:ops", "approve:legal", "read"]) == ("read", "approve:legal", "approve:ops")
 
 
-@pytest.mark.parametrize("names", [[], ["root"], ["read", "READ"], ["read,write"], [""]])
+def test_a_key_has_only_so_many_scopes() -> None:
+    with pytest.raises(BadInput, match="at most 50 scopes, not 51"):
+        api_key.scopes_of(f"approve:team-{number}" for number in range(51))
+
+
+WRONG = [
+    [],
+    ["root"],
+    ["read", "READ"],
+    ["read,write"],
+    [""],
+    ["approve:"],
+    ["approve:a,b"],
+    ["approve:a b"],
+    ["write:a"],
+]
+
+
+@pytest.mark.parametrize("names", WRONG)
 def test_other_scopes_are_refused(names: list[str]) -> None:
     with pytest.raises(BadInput, match="read, write, approve, supervise, admin"):
         api_key.scopes_of(names)

@@ -27,7 +27,8 @@ _FORM = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{BODY_LENGTH + CHECKSUM_LENGTH}}}")
 
 
 class Scope(StrEnum):
-    """What a key may be for. None includes another, but for `admin`, which includes all."""
+    """What a key may be for. None includes another, but for `admin`, which includes all. A key that is to answer what
+    is asked of somebody (`approval: {by: ops}`) has a scope named for them: `approve:ops`."""
 
     READ = "read"
     WRITE = "write"
@@ -80,18 +81,50 @@ def parse(text: str) -> ApiKey | None:
     return ApiKey(text) if checksum == _checksum(body) else None
 
 
-def scopes_of(names: Iterable[str]) -> tuple[Scope, ...]:
-    """The scopes of these names, each once and in the order they are declared; an unknown one, or none, is refused.
+MOST_SCOPES = 50
+KNOWN_SCOPES = f"{', '.join(Scope)} or {Scope.APPROVE}:WHO"
+_APPROVER = re.compile(rf"{Scope.APPROVE}:[A-Za-z_][\w-]{{0,99}}")
 
-    >>> scopes_of(["write", "read", "write"])
-    (<Scope.READ: 'read'>, <Scope.WRITE: 'write'>)
+
+def approver(who: str | None) -> str:
+    """The scope it takes to answer what is asked of somebody, or of anyone.
+
+    >>> approver("ops"), str(approver(None))
+    ('approve:ops', 'approve')
+    """
+    return f"{Scope.APPROVE}:{who}" if who else Scope.APPROVE
+
+
+def answers_somebody(scopes: Iterable[str]) -> bool:
+    """Whether one of the scopes is for what is asked of somebody in particular."""
+    return any(_APPROVER.fullmatch(scope) for scope in scopes)
+
+
+def known_scopes(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that are scopes, each once: as they are declared, and then whose approvals they are for.
+
+    >>> known_scopes(["approve:ops", "write", "fly", "read", "write"])
+    ('read', 'write', 'approve:ops')
     """
     given = set(names)
-    if unknown := sorted(given.difference(Scope)):
-        raise BadInput(what=f"{unknown[0]!r} is no scope; a key is for {', '.join(Scope)}")
+    return (*(scope.value for scope in Scope if scope in given), *sorted(filter(_APPROVER.fullmatch, given)))
+
+
+def scopes_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The scopes of these names; one that is none, or none at all, is refused.
+
+    >>> scopes_of(["write", "read", "write"])
+    ('read', 'write')
+    """
+    given = set(names)
+    known = known_scopes(given)
+    if unknown := sorted(given.difference(known)):
+        raise BadInput(what=f"{unknown[0]!r} is no scope; a key is for {KNOWN_SCOPES}")
     if not given:
-        raise BadInput(what=f"a key is for something; give it scopes of {', '.join(Scope)}")
-    return tuple(scope for scope in Scope if scope in given)
+        raise BadInput(what=f"a key is for something; give it scopes of {KNOWN_SCOPES}")
+    if len(given) > MOST_SCOPES:
+        raise BadInput(what=f"a key has at most {MOST_SCOPES} scopes, not {len(given):,}")
+    return known
 
 
 def _checksum(text: str) -> str:

@@ -148,14 +148,15 @@ class DeclaredJob:
             if text is not None:
                 check_name(what, text)
         await self._app.open()
-        new = self._app.new_job(self.kind, arguments)._replace(
+        new = self._app.new_job(self.kind, arguments)
+        new = new._replace(
             key=_key,
             delay_us=span_us(_run_in),
             correlation_id=_correlation_id,
             trace_id=trace_context.said(_trace_id),
+            priority=new.priority if _priority is None else _priority,
+            queue=new.queue if _queue is None else _queue,
         )
-        changes: dict[str, Any] = {"priority": _priority, "queue": _queue}
-        new = new._replace(**{name: value for name, value in changes.items() if value is not None})
         await self._app.declare_limit(self.kind)
         window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
         if window is not None:
@@ -296,6 +297,8 @@ class Detent:
         refuse_while_loading()
         if self._server is not None:
             raise NeedsDatabase(what=f"use one: it works for {self._server}, which can be asked by detent.client")
+        if self._store is not None:
+            return self._store
         async with self._opening:
             if self._store is None:
                 self.url = _lasting(self.url)

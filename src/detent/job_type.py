@@ -120,7 +120,7 @@ class JobType:
         """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""
         try:
             self.check(arguments)
-            text = json.dumps(arguments, separators=(",", ":"), allow_nan=False) if arguments else "{}"
+            text = _written(arguments) if arguments else "{}"
         except (TypeError, ValueError, RecursionError) as error:
             raise BadInput(what=f"job {self.name}: {error}") from None
         if len(text) > LARGEST_PAYLOAD:
@@ -132,6 +132,9 @@ class JobType:
         that a look at their names does not settle."""
         if not self.required <= arguments.keys() <= self.accepted:
             self.signature.bind(**arguments)
+
+
+_written = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozenset[str]]:

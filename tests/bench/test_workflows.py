@@ -68,6 +68,17 @@ def test_a_time_that_was_not_measured_is_not_below_its_limit() -> None:
     assert limit.told({"p50_ms": "alone p50, ms"}, {"a": figures(p50_ms=2.5)})[2] == "2.50"
 
 
+def test_a_time_that_was_seen_elsewhere_is_as_much_longer_as_this_machine_is_slower() -> None:
+    limit = Limit("p50_ms", "a", 3.0, (System("peer", "server", 1, {"rate": 100.0, "p50_ms": 3.0}),))
+    slower = {"peer/server": figures(rate=75.0, p50_ms=30.0)}
+    assert limit.met({"a": figures(p50_ms=3.9)} | slower)
+    assert not limit.met({"a": figures(p50_ms=4.0)} | slower)
+    assert limit.told({"p50_ms": "p50"}, {"a": figures(p50_ms=3.9)} | slower) == ("p50, a", "< 4 (3 there)", "3.90")
+    faster = {"peer/server": figures(rate=200.0)}
+    assert limit.met({"a": figures(p50_ms=2.9)} | faster)
+    assert not limit.met({"a": figures(p50_ms=3.0)} | faster)
+
+
 def test_a_time_once_seen_of_a_peer_is_told_beside_what_is_found_here() -> None:
     systems = [OURS, System("peer", "server", 1, {"rate": 100.0, "p50_ms": 3.0})]
     measured = {"detent/sqlite": figures(p50_ms=2.5), "peer/server": figures(rate=65.0, p50_ms=9.0)}

@@ -202,6 +202,9 @@ async def test_flows_are_listed_and_those_inside_others_found_by_their_step(stor
     assert keys(await store.flows(WORKSTREAM, FlowFilter(OURS, name="outer"))) == [later, outer]
     assert keys(await store.flows(WORKSTREAM, FlowFilter(OURS, states=("S_RUNNING",)))) == [later]
     assert await store.flows(WORKSTREAM, FlowFilter(OURS, states=())) == []
+    made = (await entity(store, WORKSTREAM, later))["created_at"]
+    assert keys(await store.flows(WORKSTREAM, FlowFilter(OURS, made_since=made))) == [later]
+    assert keys(await store.flows(WORKSTREAM, FlowFilter(OURS, made_before=made))) == [outer]
     assert (await store.flows(WORKSTREAM))[0] == await entity(store, WORKSTREAM, later)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from detent.api_key import Scope
+from detent.api_key import Scope, scopes_of
 from detent.http.auth import Caller
 from tests.http.conftest import Running
 
@@ -25,8 +25,8 @@ def admin(running: Running) -> Iterator[httpx.Client]:
 @contextmanager
 def only(running: Running, *scopes: str) -> Iterator[httpx.Client]:
     """One of ours whose key is for these alone."""
-    token = f"dk_only_{'_'.join(scopes)}"
-    running.keys.known[token] = Caller(running.ours, frozenset(map(Scope, scopes)), "key:only")
+    token = f"dk_only_{'_'.join(scopes).replace(':', '_')}"
+    running.keys.known[token] = Caller(running.ours, frozenset(scopes_of(scopes)), "key:only")
     with running.client(token) as opened:
         yield opened
 

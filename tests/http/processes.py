@@ -66,13 +66,15 @@ def new_key(url: str, tenant: str = "default", scopes: str = "admin") -> str:
 
 
 @contextmanager
-def server(database: str) -> Iterator[tuple[str, str]]:
-    """Over a new database of either kind."""
+def server(database: str, configuration: str = "") -> Iterator[tuple[str, str]]:
+    """Over a new database of either kind, with what its `detent.toml` says."""
     with ExitStack() as ending:
+        folder = ending.enter_context(tempfile.TemporaryDirectory())
+        said = Path(folder, "detent.toml")
+        said.write_text(configuration)
         if database == "sqlite":
-            folder = ending.enter_context(tempfile.TemporaryDirectory())
             url = f"sqlite:///{Path(folder)}/detent.db"
         else:
             url = ending.enter_context(postgres.start(settings={"autovacuum": "off"})).create_database()
         assert command.run("migrate", "--db", url).returncode == 0
-        yield ending.enter_context(served(url, *UNLIMITED)).address, new_key(url)
+        yield ending.enter_context(served(url, *UNLIMITED, "--config", str(said))).address, new_key(url)

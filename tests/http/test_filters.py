@@ -7,6 +7,7 @@ import pytest
 
 from detent.service import search
 from tests.http.conftest import Running
+from tests.http.flow_stage import workstream
 from tests.http.test_jobs import enqueued
 from tests.http.test_other_routes import dead
 
@@ -69,6 +70,25 @@ def test_a_page_of_a_search_ends_when_it_is_full(client: httpx.Client) -> None:
     rest = client.get("/api/jobs", params={"text": "wanted", "limit": 2, "after": first["next"]}).json()
     assert [one["key"] for one in first["jobs"] + rest["jobs"]] == ["wanted-2", "wanted-1", "wanted-0"]
     assert rest["next"] is None
+
+
+def test_flows_are_searched_and_bounded_by_when_they_were_made(client: httpx.Client) -> None:
+    first, second = (workstream(client, key=key) for key in ("Order-1", "other"))
+    client.post(f"/api/workstreams/{second['id']}/abandon", json={"reason": "the order was withdrawn"})
+    ask = lambda **params: [  # noqa: E731 - one line for each
+        one["id"] for one in client.get("/api/workstreams", params=params).json()["workstreams"]
+    ]
+    assert ask(text="ORDER") == [second["id"], first["id"]]
+    assert ask(text="order", state="S_RUNNING") == [first["id"]]
+    assert ask(text="nowhere") == []
+    assert ask(since=second["created_at"]) == [second["id"]]
+    assert ask(until=second["created_at"]) == [first["id"]]
+    assert ask(since="1h", until="0s", name="graph") == [second["id"], first["id"]]
+    assert client.get("/api/runs", params={"since": "1h", "text": "order"}).json()["runs"] == []
+    assert client.get("/api/runs", params={"since": "soon"}).status_code == 422
+    page = client.get("/api/workstreams", params={"text": "order", "limit": 1}).json()
+    rest = client.get("/api/workstreams", params={"text": "order", "limit": 1, "after": page["next"]}).json()
+    assert [one["id"] for one in rest["workstreams"]] == [first["id"]]
 
 
 def test_dead_letters_are_searched_and_bounded_by_time(client: httpx.Client, running: Running) -> None:

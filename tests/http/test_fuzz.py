@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from fastapi import APIRouter
@@ -10,6 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from detent import errors
 from detent.http import app as application
 from detent.http.auth import Reads
 from detent.http.pages import answer, fails
@@ -29,10 +32,9 @@ def test_no_request_made_from_the_document_is_answered_wrongly(running: Running)
 
 def test_every_route_of_the_document_is_asked(running: Running) -> None:
     fuzzer = Fuzzer(running.address, THEIRS)
-    streams = {"GET /api/events/stream"}
     asked = {operation.label for operation in fuzzer.operations()}
     paths = running.app.openapi()["paths"]
-    assert asked | streams == {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert asked == {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
 
 class Shown(BaseModel):
@@ -74,16 +76,55 @@ async def open_to_all() -> Response:
     return answer({"number": 1})
 
 
-@pytest.fixture(scope="module")
-def wrong_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+class Thing(BaseModel):
+    """Something that is made, and then found by its id."""
+
+    id: str
+
+
+linked = APIRouter()
+THING = "thing_0199c82c-0000-7000-8000-00000000002a"
+
+
+@linked.post("/api/things", status_code=201, response_model=Thing, responses=fails())
+async def make_thing(caller: Reads) -> Response:
+    """Makes one."""
+    return answer({"id": THING}, 201)
+
+
+@linked.get("/api/things/{id}", response_model=Thing, responses=fails(errors.NotFound))
+async def show_thing(id: str, caller: Reads) -> Response:
+    """A twin that breaks for things that are there, and for no others."""
+    if id == THING:
+        raise ZeroDivisionError
+    raise errors.NotFound(what="thing", id=id, listing="nowhere")
+
+
+@contextmanager
+def serving_only(router: APIRouter, folder: Path) -> Iterator[Running]:
+    """A server that has these routes and no others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "ROUTES", tuple(application.named([wrong])))
-        with serving(f"sqlite:///{tmp_path_factory.mktemp('wrong')}/detent.db", Keys()) as started:
+        patch.setattr(application, "ROUTES", tuple(application.named([router])))
+        with serving(f"sqlite:///{folder}/detent.db", Keys()) as started:
             two_tenants(started)
             yield started
 
 
+@pytest.fixture(scope="module")
+def wrong_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_only(wrong, tmp_path_factory.mktemp("wrong")) as started:
+        yield started
+
+
+def test_what_breaks_only_for_things_that_were_made_is_found_by_chains(tmp_path: Path) -> None:
+    with serving_only(linked, tmp_path) as started:
+        fuzzer = Fuzzer(started.address, THEIRS, 7, without_key=0)
+        fuzzer.follow(20)
+    assert [where.partition(":")[0] for where in fuzzer.found.wrong] == ["GET /api/things/{id}"]
+    assert fuzzer.found.chains > 0
+
+
 def test_routes_that_break_or_lie_are_noticed(wrong_server: Running) -> None:
-    found = Fuzzer(wrong_server.address, THEIRS, 7, without_key=0.5).ask_all(100)
+    found = Fuzzer(wrong_server.address, THEIRS, 7, without_key=0.5).ask_singly(100)
     noticed = {where.partition(":")[0].removesuffix(" without a key") for where in found.wrong}
     assert noticed == {f"GET {route.path}" for route in wrong.routes if isinstance(route, APIRoute)}, found.told()

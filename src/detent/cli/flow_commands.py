@@ -47,6 +47,7 @@ def lister(kind: Kind) -> Command:
         state: States = None,
         name: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this definition.")] = None,
         inside: Annotated[bool, typer.Option("--inside", help="Those inside other flows, too.")] = False,
+        text: screen.Search = None,
         limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
         after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
         tenant: Tenant = DEFAULT_TENANT_NAME,
@@ -57,7 +58,7 @@ def lister(kind: Kind) -> Command:
 
         async def read(store: Store, tenant_id: int) -> tuple[Page, int]:
             wanted = FlowFilter(tenant_id, states, name, inside)
-            return await stories.page(store, kind, wanted, after=after, limit=limit), await store.now()
+            return await stories.page(store, kind, wanted, after=after, limit=limit, text=text), await store.now()
 
         page, now = asyncio.run(with_tenant(db, tenant, read))
         screen.emit(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.api_key import Scope
+from detent.api_key import KNOWN_SCOPES
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from detent.service import keys as service
@@ -31,7 +31,7 @@ def create(
     name: Annotated[str, typer.Option(metavar="NAME", help="Who or what it is for.")],
     scopes: Annotated[
         str,
-        typer.Option(metavar="SCOPE[,…]", help=f"What it may be used for: {', '.join(Scope)}; admin is all of them."),
+        typer.Option(metavar="SCOPE[,…]", help=f"What it may be used for: {KNOWN_SCOPES}; admin is all of them."),
     ],
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lives, as in 90d; or never.")] = (
         service.USUAL_LIFE

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from fastapi import Depends, Request
 
+from detent.api_key import Scope, answers_somebody, approver
 from detent.errors import MissingScope, Unauthenticated
 from detent.service.bulk import MOST_AT_ONCE
 from detent.service.keys import KeyRing
@@ -96,6 +97,19 @@ def insist(caller: Principal, scope: str) -> None:
         raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
 
 
+def insist_answerer(caller: Principal, who: str | None) -> None:
+    """A key that may not answer what is asked of them, or of anyone, is `MissingScope`."""
+    insist(caller, approver(who))
+
+
+async def answers(request: Request) -> Principal:
+    """The dependency of routes that answer: for somebody or for anyone, which the question will say."""
+    caller = await authenticated(request)
+    if not answers_somebody(caller.scopes):
+        insist(caller, Scope.APPROVE)
+    return caller
+
+
 def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
     """The dependency of a route that needs this scope; `admin` has all of them. A route that makes jobs, about so many,
     is refused where too many wait."""
@@ -118,7 +132,7 @@ def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
     return found
 
 
-SCOPE_OF: dict[Callable[..., Any], str] = {}
+SCOPE_OF: dict[Callable[..., Any], str] = {answers: Scope.APPROVE}
 """Which scope each of these dependencies asks for, to be told in the documentation."""
 
 
@@ -127,6 +141,6 @@ Writes = Annotated[Principal, Depends(requires("write"))]
 Adds = Annotated[Principal, Depends(requires("write", jobs=1))]
 """Writes, and makes a job: of a tenant that has too many waiting it is refused."""
 AddsMany = Annotated[Principal, Depends(requires("write", jobs=MOST_AT_ONCE))]
-Approves = Annotated[Principal, Depends(requires("approve"))]
+Approves = Annotated[Principal, Depends(answers)]
 Supervises = Annotated[Principal, Depends(requires("supervise"))]
 Administers = Annotated[Principal, Depends(requires("admin"))]

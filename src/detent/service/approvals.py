@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from detent import ids
@@ -70,14 +71,31 @@ async def page(
     return Page(found[:limit], found[limit - 1].public_id if len(found) > limit else None)
 
 
+Insist = Callable[[str | None], None]
+"""Refuses whoever may not answer what is asked of somebody, or, if of none, of anyone."""
+
+
+def anybody(who: str | None) -> None:
+    """Refuses nobody: whoever has the database may answer everything."""
+
+
 async def decide(
-    store: Store, tenant_id: int, id: str, decision: str, *, by: str, comment: str | None = None
+    store: Store,
+    tenant_id: int,
+    id: str,
+    decision: str,
+    *,
+    by: str,
+    comment: str | None = None,
+    insist: Insist = anybody,
 ) -> Approval:
     """Decides a question; what was decided the same way before is answered the same, another way is refused."""
     check_name("name", by)
     if comment is not None and len(comment) > LONGEST_COMMENT:
         raise BadInput(what=f"a comment of {len(comment):,} characters is over the limit of {LONGEST_COMMENT}")
     asked = await store.approval(tenant_id, key_of(id))
+    if asked is not None:
+        insist(asked.scope)
     if asked is not None and asked.step_id is not None:
         return await flows.decide_gate(store, await flows.step_of(store, asked), decision, by, comment, asked.id)
     found = await store.decide_approval(tenant_id, key_of(id), decision, by, comment)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from detent import ids, trace_context
@@ -18,6 +20,7 @@ from detent.service.entities import public_id
 from detent.service.events import as_json as event_json
 from detent.service.flow_scene import Row, content, inputs_of
 from detent.service.flows import FlowRef
+from detent.service.search import search
 from detent.store import Event, EventFilter, Store
 from detent.store.approvals import Approval
 from detent.store.protocol import Reader
@@ -71,14 +74,34 @@ class Story(NamedTuple):
 # --- finding
 
 
-async def page(store: Reader, kind: Kind, wanted: FlowFilter, *, after: str | None = None, limit: int = 50) -> Page:
-    """One page of flows of a kind, the newest first."""
+async def page(
+    store: Reader,
+    kind: Kind,
+    wanted: FlowFilter,
+    *,
+    after: str | None = None,
+    limit: int = 50,
+    text: str | None = None,
+) -> Page:
+    """One page of flows of a kind, the newest first: all that match, or of the next few thousand of them those in whose
+    name, key, correlation, reason or error the text stands."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} {kind.name}s, not {limit}")
     start = None if after is None else key_of(kind, after)
-    found = await store.flows(kind.flow, wanted, after=start, limit=limit + 1)
+
+    async def read(place: int | None, most: int) -> list[Row]:
+        return await store.flows(kind.flow, wanted, after=place, limit=most)
+
+    if text is not None:
+        done = await search(read, itemgetter("id"), _texts, text, after=start, limit=limit)
+        return Page(done.found, None if done.next is None else public_id(kind.flow.name, done.next))
+    found = await read(start, limit + 1)
     shown = found[:limit]
     return Page(shown, public_id(kind.flow.name, shown[-1]["id"]) if len(found) > limit else None)
+
+
+def _texts(flow: Row) -> Iterable[str | None]:
+    return (flow.get(name) for name in ("name", "key", "correlation_id", "reason", "error"))
 
 
 def key_of(kind: Kind, id: str) -> int:

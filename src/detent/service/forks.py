@@ -12,9 +12,11 @@ from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import Verb
 from detent.service import advance, launch, secrecy
+from detent.service.approvals import Insist
 from detent.service.definitions import KINDS, shape, shape_of
 from detent.service.flow_scene import Actor, Row, Scene, inputs_of
 from detent.service.flows import FlowRef
+from detent.service.gate_answers import insist_on_step
 from detent.service.settle import again_if_moved
 from detent.store import Store
 from detent.store.protocol import Reader, Transaction
@@ -48,12 +50,14 @@ async def fork(
     return await again_if_moved(store, work)
 
 
-async def kept_answers(store: Reader, ref: FlowRef, from_step: str) -> list[str]:
-    """The approvals that a fork from there would keep as they were given: whoever forks it gives them once more."""
+async def insist_on_kept_answers(store: Reader, ref: FlowRef, from_step: str, insist: Insist) -> None:
+    """A fork from there keeps approvals that were given before it: whoever forks it gives them once more."""
     (flow,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
     whole = await shape(store, flow["tenant_id"], flow["template_id"])
     kept = set(whole.steps) - after(whole, from_step) if from_step in whole.steps else set()
-    return [name for name, step in whole.steps.items() if name in kept and step.kind == "approval"]
+    for name, step in whole.steps.items():
+        if name in kept:
+            insist_on_step(step, insist)
 
 
 def after(shape: Shape, name: str) -> set[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from detent.errors import BadInput, NothingAsked
+from detent.flow.definition import Step
 from detent.service import flows
+from detent.service.approvals import Insist, anybody
 from detent.service.definitions import shape
 from detent.service.flow_scene import Row
 from detent.service.flows import FlowRef
@@ -14,21 +16,37 @@ from detent.store.protocol import Reader
 
 
 async def answer(
-    store: Store, ref: FlowRef, decision: str, *, gate: str | None = None, by: str, comment: str | None = None
+    store: Store,
+    ref: FlowRef,
+    decision: str,
+    *,
+    gate: str | None = None,
+    by: str,
+    comment: str | None = None,
+    insist: Insist = anybody,
 ) -> Approval:
     """Approves or rejects what a flow asks. The same answer a second time is the first one, and nothing happens; where
     nothing is asked, this is `NothingAsked`."""
     step = await _gate(store, ref, gate)
-    if await store.gate(step["tenant_id"], step["id"]) is None:
+    asked = await store.gate(step["tenant_id"], step["id"])
+    if asked is None:
         raise await _nothing_asked(store, ref, step, decision)
+    insist(asked.scope)
     return await flows.decide_gate(store, step, decision, by, comment)
 
 
-async def asks(store: Reader, step: Row) -> bool:
-    """Whether somebody has to agree at a step: whoever skips it answers in their place."""
+async def insist_on_gate(store: Reader, step: Row, insist: Insist) -> None:
+    """Where somebody has to agree at a step, whoever skips it answers in their place."""
     (flow,) = await store.rows(flows.kind_of(step).flow, [step["flow_id"]], ("tenant_id", "template_id"))
     named = (await shape(store, flow["tenant_id"], flow["template_id"])).steps.get(step["name"])
-    return named is not None and named.kind == "approval"
+    if named is not None:
+        insist_on_step(named, insist)
+
+
+def insist_on_step(step: Step, insist: Insist) -> None:
+    """Whether they may answer, if a step asks anything at all."""
+    if step.kind == "approval":
+        insist(None if step.approval is None else step.approval.by)
 
 
 async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -> NothingAsked:

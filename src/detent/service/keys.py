@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from detent import api_key, ids
-from detent.api_key import ApiKey, Scope
+from detent.api_key import ApiKey
 from detent.bounds import check_name
 from detent.errors import BadInput, KeyEnded, NotFound, StoreError
 from detent.moments import Span, rfc3339, span_us
@@ -28,12 +28,8 @@ class Principal(NamedTuple):
     """Whom a request comes from, and what they may ask for."""
 
     tenant_id: int
-    scopes: frozenset[Scope]
+    scopes: frozenset[str]
     key_id: int
-
-    def may(self, scope: Scope) -> bool:
-        """Whether the key is for that; one for `admin` is for everything."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
 
     @property
     def actor(self) -> str:
@@ -190,8 +186,7 @@ async def _note_use(store: Store, found: LiveApiKey) -> None:
 
 def _principal(row: ApiKeyRow) -> Principal:
     """A scope that a newer program gave it, and this one does not know, is for nothing here."""
-    named = row.scopes.split(",")
-    return Principal(row.tenant_id, frozenset(scope for scope in Scope if scope in named), row.id)
+    return Principal(row.tenant_id, frozenset(api_key.known_scopes(row.scopes.split(","))), row.id)
 
 
 class _Known(NamedTuple):

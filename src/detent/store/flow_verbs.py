@@ -115,7 +115,8 @@ class FlowReads(ABC):
     ) -> list[dict[str, Any]]:
         states = None if wanted.states is None else self._list(wanted.states)
         which = {"tenant_id": wanted.tenant_id, "name": wanted.name, "inside": int(wanted.inside)}
-        found = await self._ask(f"listed_{lifecycle.table}", **which, names=states, after=after, limit=limit)
+        made = {"since": wanted.made_since, "before": wanted.made_before}
+        found = await self._ask(f"listed_{lifecycle.table}", **which, **made, names=states, after=after, limit=limit)
         return await self._in_order(lifecycle, found)
 
     async def flows_to_wake(self, lifecycle: Lifecycle, limit: int) -> list[dict[str, Any]]:

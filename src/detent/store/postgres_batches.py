@@ -84,10 +84,12 @@ DIFFERING = ("id", "seq", "epoch")
 
 
 def enqueue_statement(text: str, each: Sequence[str]) -> BatchStatement:
-    """The statement that enqueues: `text` names its values as parameters, and the batch as {given}."""
+    """The statement that enqueues: `text` names its values as parameters, and the batch as {given}; one job alone is
+    nothing but parameters."""
     batch = _Batch(("id", *NewJob._fields, "ring"), each)
     sql = _PARAMETER.sub(lambda match: f"g.{match[1]}" if match[1] in each else batch.places[match[1]], text)
-    return BatchStatement(sql.replace(GIVEN, f"{batch.arrays} AS g({', '.join(each)})"), batch.once, batch.each)
+    given = f"{batch.arrays} AS g({', '.join(each)})" if each else "(SELECT) AS g"
+    return BatchStatement(sql.replace(GIVEN, given), batch.once, batch.each)
 
 
 def move_statement(

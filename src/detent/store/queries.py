@@ -161,7 +161,7 @@ class Catalogue:
 
     def enqueue(self, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that enqueues jobs of these columns."""
-        each = shape(columns, ENQUEUE_SHAPES)
+        each = shape(columns, ENQUEUE_SHAPES) if len(columns["id"]) > 1 else ()
         name = "enqueue_limited" if any(columns["limit_key"]) else "enqueue"
         if (name, each) not in self._shaped:
             self._shaped[name, each] = enqueue_statement(self._filled(name), each)

@@ -37,9 +37,12 @@ class NewGate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Which flows to read; what is none does not narrow. Those inside others are left out unless `inside` says so."""
+    """Which flows to read; what is none does not narrow. Those inside others are left out unless `inside` says so.
+    Times are when they were made: from the one on, and before the other."""
 
     tenant_id: int | None = None
     states: tuple[str, ...] | None = None
     name: str | None = None
     inside: bool = False
+    made_since: int | None = None
+    made_before: int | None = None

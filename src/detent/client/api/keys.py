@@ -29,7 +29,7 @@ class AsyncKeys:
         request again tells which key was made, and null in the place of the secret.
 
         name: Who or what it is for.
-        scopes: Of read, write, approve, supervise, admin.
+        scopes: Of read, write, approve, supervise, admin or approve:WHO.
         expires: How long it lives; null is for ever. If it is not given: '90d'.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """
@@ -137,7 +137,7 @@ class Keys:
         request again tells which key was made, and null in the place of the secret.
 
         name: Who or what it is for.
-        scopes: Of read, write, approve, supervise, admin.
+        scopes: Of read, write, approve, supervise, admin or approve:WHO.
         expires: How long it lives; null is for ever. If it is not given: '90d'.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
         """

@@ -24,6 +24,9 @@ class AsyncRuns:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.Runs:
@@ -31,13 +34,28 @@ class AsyncRuns:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
         return await self._wire.get(
             models.Runs,
             "/api/runs",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def all(
@@ -46,6 +64,9 @@ class AsyncRuns:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[models.Run, None]:
@@ -54,6 +75,10 @@ class AsyncRuns:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -61,7 +86,18 @@ class AsyncRuns:
             models.Run,
             "runs",
             "/api/runs",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     async def create(
@@ -326,6 +362,9 @@ class Runs:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.Runs:
@@ -333,13 +372,28 @@ class Runs:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
         return self._wire.get(
             models.Runs,
             "/api/runs",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def all(
@@ -348,6 +402,9 @@ class Runs:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> Generator[models.Run, None, None]:
@@ -356,6 +413,10 @@ class Runs:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -363,7 +424,18 @@ class Runs:
             models.Run,
             "runs",
             "/api/runs",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def create(

@@ -61,7 +61,7 @@ class AsyncSteps:
 
     async def skip(self, id: str, *, reason: str | None = None, idempotency_key: str | None = None) -> models.Mended:
         """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
-        To skip an approval the key needs the scope `approve`, too.
+        To skip an approval the key needs the scope to answer it, too.
 
         reason: Why; it goes into the event log.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
@@ -135,7 +135,7 @@ class Steps:
 
     def skip(self, id: str, *, reason: str | None = None, idempotency_key: str | None = None) -> models.Mended:
         """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
-        To skip an approval the key needs the scope `approve`, too.
+        To skip an approval the key needs the scope to answer it, too.
 
         reason: Why; it goes into the event log.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.

@@ -24,6 +24,9 @@ class AsyncWorkstreams:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.Workstreams:
@@ -31,13 +34,28 @@ class AsyncWorkstreams:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
         return await self._wire.get(
             models.Workstreams,
             "/api/workstreams",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def all(
@@ -46,6 +64,9 @@ class AsyncWorkstreams:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[models.Workstream, None]:
@@ -54,6 +75,10 @@ class AsyncWorkstreams:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -61,7 +86,18 @@ class AsyncWorkstreams:
             models.Workstream,
             "workstreams",
             "/api/workstreams",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     async def create(
@@ -337,7 +373,7 @@ class AsyncWorkstreams:
         idempotency_key: str | None = None,
     ) -> models.WholeWorkstream:
         """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep
-        approvals that were given before it, the key needs the scope `approve`, too.
+        approvals that were given before it, the key needs the scopes to give them, too.
 
         reason: Why; it goes into the event log.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.
@@ -363,6 +399,9 @@ class Workstreams:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> models.Workstreams:
@@ -370,13 +409,28 @@ class Workstreams:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
         return self._wire.get(
             models.Workstreams,
             "/api/workstreams",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def all(
@@ -385,6 +439,9 @@ class Workstreams:
         state: Sequence[str] | None = None,
         name: str | None = None,
         inside: bool | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> Generator[models.Workstream, None, None]:
@@ -393,6 +450,10 @@ class Workstreams:
 
         state: Only in these; may be repeated.
         inside: Those inside other flows, too.
+        text: Only what holds this text, in whatever case, among the next 5,000 that match the other filters. A page may
+            then have few, or none, and `next` all the same: go on with it.
+        since: A time (2026-11-15T17:10:20Z), or how long ago (10m).
+        until: A time (2026-11-15T17:10:20Z), or how long ago (10m).
         after: `next` of an earlier answer; without it from the beginning.
         limit: At most so many. If it is not given: 50.
         """
@@ -400,7 +461,18 @@ class Workstreams:
             models.Workstream,
             "workstreams",
             "/api/workstreams",
-            given({"state": state, "name": name, "inside": inside, "after": after, "limit": limit}),
+            given(
+                {
+                    "state": state,
+                    "name": name,
+                    "inside": inside,
+                    "text": text,
+                    "since": since,
+                    "until": until,
+                    "after": after,
+                    "limit": limit,
+                },
+            ),
         )
 
     def create(
@@ -646,7 +718,7 @@ class Workstreams:
         idempotency_key: str | None = None,
     ) -> models.WholeWorkstream:
         """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep
-        approvals that were given before it, the key needs the scope `approve`, too.
+        approvals that were given before it, the key needs the scopes to give them, too.
 
         reason: Why; it goes into the event log.
         idempotency_key: The same key does it once; without one the client makes a new one for each call.

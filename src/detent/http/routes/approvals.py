@@ -1,7 +1,9 @@
-"""What jobs and flows ask people, and the decisions. Whoever decides is the key: its owner is told in the history."""
+"""What jobs and flows ask people, and the decisions. Whoever decides is the key: its owner is told in the history.
+What is asked of anyone takes the scope `approve`, what is asked of ops `approve:ops`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -9,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
-from detent.http.auth import Approves, Reads
+from detent.http.auth import Approves, Principal, Reads, insist_answerer
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Asked, Does, example
 from detent.http.pages import After, Db, Most, Name, Text, answer, fails, only
@@ -90,18 +92,27 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
 async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
     """Approves: the job or flow goes on. Approving twice changes nothing; what was rejected stays so. If what it would
     release is no longer what was shown, it is asked anew instead."""
-    return await _decide(id, service.APPROVED, caller.tenant_id, caller.actor, does, asked or Decision())
+    return await _decide(id, service.APPROVED, caller, does, asked or Decision())
 
 
 @router.post("/{id}/reject", response_model=Approval, responses=DECIDES)
 async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
     """Rejects: the job or flow fails, unless it knows what else to do."""
-    return await _decide(id, service.REJECTED, caller.tenant_id, caller.actor, does, asked or Decision())
+    return await _decide(id, service.REJECTED, caller, does, asked or Decision())
 
 
-async def _decide(id: str, decision: str, tenant_id: int, by: str, does: Does, how: Decision) -> Response:
+async def _decide(id: str, decision: str, caller: Principal, does: Does, how: Decision) -> Response:
     async def work(store: Store) -> dict[str, Any]:
-        return shown(await service.decide(store, tenant_id, id, decision, by=by, comment=how.reason))
+        found = await service.decide(
+            store,
+            caller.tenant_id,
+            id,
+            decision,
+            by=caller.actor,
+            comment=how.reason,
+            insist=partial(insist_answerer, caller),
+        )
+        return shown(found)
 
     return await does(how, work)
 

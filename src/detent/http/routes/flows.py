@@ -16,15 +16,16 @@ from detent.http.auth import Principal, Reads, Writes
 from detent.http.cursors import opened, sealed
 from detent.http.definitions import Definitions
 from detent.http.idempotency import Does, Reason
-from detent.http.pages import After, Db, Most, Name, answer, fails, only
+from detent.http.pages import After, Db, Most, Name, Search, answer, fails, only
 from detent.http.routes import approvals
 from detent.http.routes.events import LIST as EVENTS
-from detent.http.routes.events import Events
+from detent.http.routes.events import Events, Moment
 from detent.http.routes.events import shown as event_shown
 from detent.http.routes.flow_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
 from detent.http.routes.jobs import States
 from detent.http.routes.steps import Steps, own_step, step_page
 from detent.http.routes.webhooks import Webhooks, webhook_page
+from detent.moments import moment_us
 from detent.service import events, flow_progress, flows, templates
 from detent.service import flow_stories as stories
 from detent.service.definitions import Kind
@@ -133,11 +134,16 @@ def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: ty
         state: States = None,
         name: Name = None,
         inside: Annotated[bool, Query(description="Those inside other flows, too.")] = False,
+        text: Search = None,
+        since: Moment = None,
+        until: Moment = None,
         after: After = None,
         limit: Most = 50,
     ) -> Response:
-        wanted = FlowFilter(caller.tenant_id, stories.states_named(kind.flow, state or []), name, inside)
-        page = await stories.page(store, kind, wanted, after=opened(many, after), limit=limit)
+        states, now = stories.states_named(kind.flow, state or []), await store.now() if since or until else 0
+        made = (moment_us(said, now) if said else None for said in (since, until))
+        wanted = FlowFilter(caller.tenant_id, states, name, inside, *made)
+        page = await stories.page(store, kind, wanted, after=opened(many, after), limit=limit, text=text)
         rows = [only(listed, stories.flow_json(kind, row)) for row in page.flows]
         return answer({many: rows, "next": sealed(many, page.next)})
 

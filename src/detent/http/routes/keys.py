@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent import errors
-from detent.api_key import Scope
+from detent.api_key import KNOWN_SCOPES, MOST_SCOPES
 from detent.bounds import LONGEST_KEY
 from detent.http.auth import Administers, Reads
 from detent.http.cursors import opened, sealed
@@ -69,7 +69,7 @@ class NewKey(Asked):
     model_config = example(name="ci", scopes=["read", "write"], expires="90d")
 
     name: Text = Field(min_length=1, max_length=LONGEST_KEY, description="Who or what it is for.")
-    scopes: list[str] = Field(min_length=1, max_length=len(Scope), description=f"Of {', '.join(Scope)}.")
+    scopes: list[str] = Field(min_length=1, max_length=MOST_SCOPES, description=f"Of {KNOWN_SCOPES}.")
     expires: Life | None = Field(default=service.USUAL_LIFE, description="How long it lives; null is for ever.")
 
 

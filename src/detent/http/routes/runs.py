@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Adds, Approves, Writes
+from detent.http.auth import Adds, Approves, Principal, Writes, insist_answerer
 from detent.http.definitions import Defines
 from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import Text, fails, only
@@ -91,12 +92,12 @@ async def create(asked: NewRun, caller: Adds, defines: Defines, does: Does, trac
 
 async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
     """Approves what a run asks: it goes on. Approving twice changes nothing; if nothing is asked, this is refused."""
-    return await _answered(id, approvals.APPROVED, caller.tenant_id, caller.actor, does, asked or Answer())
+    return await _answered(id, approvals.APPROVED, caller, does, asked or Answer())
 
 
 async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
     """Rejects what a run asks: it fails."""
-    return await _answered(id, approvals.REJECTED, caller.tenant_id, caller.actor, does, asked or Answer())
+    return await _answered(id, approvals.REJECTED, caller, does, asked or Answer())
 
 
 async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
@@ -104,10 +105,18 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | 
     return await done_to(KIND, Run, flows.cancel, id, caller, does, asked or Reason())
 
 
-async def _answered(id: str, decision: str, tenant_id: int, by: str, does: Does, asked: Answer) -> Response:
+async def _answered(id: str, decision: str, caller: Principal, does: Does, asked: Answer) -> Response:
     async def work(store: Store) -> dict[str, Any]:
-        ref = await stories.find(store, KIND, tenant_id, id)
-        found = await gate_answers.answer(store, ref, decision, gate=asked.gate, by=by, comment=asked.reason)
+        ref = await stories.find(store, KIND, caller.tenant_id, id)
+        found = await gate_answers.answer(
+            store,
+            ref,
+            decision,
+            gate=asked.gate,
+            by=caller.actor,
+            comment=asked.reason,
+            insist=partial(insist_answerer, caller),
+        )
         row = only(Run, stories.flow_json(KIND, await stories.row_of(store, ref)))
         return {**row, "approval": approval_shown(found)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from detent import errors
 from detent.bounds import LONGEST_KEY
-from detent.http.auth import Principal, Reads, Writes, insist
+from detent.http.auth import Principal, Reads, Writes, insist_answerer
 from detent.http.cursors import opened, sealed
 from detent.http.idempotency import Does, Reason
 from detent.http.pages import After, Db, Most, answer, fails, only
@@ -105,7 +106,7 @@ async def output(id: str, caller: Reads, store: Db) -> Response:
 @router.post("/{id}/skip", response_model=Mended, responses=MENDS)
 async def skip(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
-    To skip an approval the key needs the scope `approve`, too."""
+    To skip an approval the key needs the scope to answer it, too."""
     return await _mend(flows.skip, id, caller, does, asked or Reason(), gates=True)
 
 
@@ -126,8 +127,8 @@ async def _mend(
 ) -> Response:
     async def work(store: Store) -> dict[str, Any]:
         row = await stories.find_step(store, caller.tenant_id, id)
-        if gates and await gate_answers.asks(store, row):
-            insist(caller, "approve")
+        if gates:
+            await gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
         await deed(store, row, Actor(caller.actor, asked.reason))
         (now,) = await store.steps_by_key([row["id"]])
         flow = await stories.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))

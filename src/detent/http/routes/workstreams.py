@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -9,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from detent.bounds import LONGEST_NAME
-from detent.http.auth import Adds, Writes, insist
+from detent.http.auth import Adds, Writes, insist_answerer
 from detent.http.definitions import Defines
 from detent.http.idempotency import Does, Reason, example
 from detent.http.pages import JsonObject, Text, only
@@ -108,12 +109,11 @@ async def abandon(id: str, caller: Writes, does: Does, asked: Annotated[Reason |
 @router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
 async def fork(id: str, asked: Fork, caller: Adds, does: Does) -> Response:
     """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep approvals
-    that were given before it, the key needs the scope `approve`, too."""
+    that were given before it, the key needs the scopes to give them, too."""
 
     async def work(store: Store) -> dict[str, Any]:
         ref = await stories.find(store, KIND, caller.tenant_id, id)
-        if await forks.kept_answers(store, ref, asked.from_step):
-            insist(caller, "approve")
+        await forks.insist_on_kept_answers(store, ref, asked.from_step, partial(insist_answerer, caller))
         made = await forks.fork(store, ref, asked.from_step, asked.inputs, actor=Actor(caller.actor, asked.reason))
         return only(WholeWorkstream, whole(await stories.story(store, made)))
 

@@ -118,6 +118,8 @@ SELECT id FROM breakers WHERE state IN ({breaker.OPEN}, {breaker.HALF_OPEN}) ORD
 SELECT id FROM {flows} WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND (CAST(:after AS {key}) IS NULL OR id < :after) AND (CAST(:name AS text) IS NULL OR name = :name)
     AND (CAST(:inside AS {int}) = 1 OR step_id IS NULL) AND ({no_names} OR state IN {names})
+    AND (CAST(:since AS {time}) IS NULL OR created_at >= :since)
+    AND (CAST(:before AS {time}) IS NULL OR created_at < :before)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: to_wake
