@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput, NotThere
 from detent.service import audit
 from detent.store.postgres_server import SESSION_SETTINGS

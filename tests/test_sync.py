@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput, StoreError
 from detent.service import audit
 from detent.store import open_store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from detent import Cancel, Detent, PermanentError, Snooze
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput
 from detent.testing import Harness, Settled
 

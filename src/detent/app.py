@@ -11,16 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from urllib.parse import quote
 
-from detent import __version__, ids, spans, trace_context
+from detent import __version__, spans
 from detent.agent.conversation import Provider
 from detent.agent_handle import AgentHandle, Ask, start_agent
-from detent.bounds import OWN_KINDS, check_name, check_priority
+from detent.bounds import OWN_KINDS, check_name
 from detent.clock import Clock
+from detent.crew_handle import CrewHandle
+from detent.declared_job import DeclaredJob
 from detent.declared_schedules import DeclaredSchedules, How
 from detent.errors import BadInput, NeedsDatabase
 from detent.flow_handle import Definition, FlowHandle, start_flow
+from detent.job_handle import Handle
 from detent.job_type import Handler, JobType
-from detent.lifecycle import CREW, JOB
 from detent.moments import Span, span_us
 from detent.service import approvals, artifacts, crews, limits, results, signals
 from detent.service.endings import Endings
@@ -35,7 +37,6 @@ from detent.store.url import database_url
 from detent.sync import Sync
 from detent.target import refuse_while_loading
 from detent.throttle import Throttle
-from detent.window import Window
 from detent.worker.agent_turn import Heard
 from detent.worker.bond import Bond
 from detent.worker.report import Doing
@@ -48,121 +49,6 @@ if TYPE_CHECKING:
     from detent.config import Config
 
 MEMORY = ":memory:"
-
-
-class Handle:
-    """An enqueued job."""
-
-    __slots__ = ("_app", "key")
-
-    def __init__(self, key: int, app: Detent) -> None:
-        self.key = key
-        self._app = app
-
-    @property
-    def id(self) -> str:
-        """Its public id."""
-        return ids.public(JOB.prefix, self.key)
-
-    async def result(self, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - a span, with an error that tells more
-        """What its handler returned, once it has ended. A job that ended without success raises `JobFailed`, one that
-        has not ended in time `StillUnfinished`."""
-        return await self._app.result(self.id, timeout)
-
-    async def artifacts(self) -> list[Artifact]:
-        """What it keeps beside its result."""
-        return await self._app.artifacts(self.id)
-
-    async def artifact(self, name: str) -> bytes:
-        """What is in one of its artifacts."""
-        return await self._app.artifact(self.id, name)
-
-
-class CrewHandle:
-    """A submitted crew."""
-
-    __slots__ = ("_app", "key")
-
-    def __init__(self, key: int, app: Detent) -> None:
-        self.key = key
-        self._app = app
-
-    @property
-    def id(self) -> str:
-        """Its public id."""
-        return ids.public(CREW.prefix, self.key)
-
-    async def result(self, timeout: Span | None = None) -> list[Any]:  # noqa: ASYNC109 - as Handle.result has it
-        """What its shares returned, in their order, once it has ended. One that ended without success raises
-        `CrewFailed`, one that has not ended in time `CrewUnfinished`."""
-        return await crews.result(await self._app.open(), self._app.tenant_id, self.id, timeout)
-
-    async def cancel(self, reason: str | None = None) -> None:
-        """Ends it, with the crews inside it and all their jobs."""
-        await crews.cancel(await self._app.open(), self._app.tenant_id, self.id, reason=reason)
-
-
-class DeclaredJob:
-    """A kind of job, as `@app.job` leaves it: enqueue it, or call the function itself."""
-
-    def __init__(self, app: Detent, kind: JobType) -> None:
-        self.kind = kind
-        self.__wrapped__ = kind.function
-        self._app = app
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.kind.function(*args, **kwargs)
-
-    def in_database(self, url: str) -> None:
-        """Whatever it was declared with, its application uses this database; for a process that has not opened it."""
-        self._app.url = url
-
-    async def enqueue(
-        self,
-        *,
-        _key: str | None = None,
-        _run_in: Span = 0,
-        _priority: int | None = None,
-        _queue: str | None = None,
-        _correlation_id: str | None = None,
-        _trace_id: str | None = None,
-        _unique: Span | None = None,
-        _debounce: Span | None = None,
-        _debounce_most: Span | None = None,
-        _tx: Any = None,
-        **arguments: Any,
-    ) -> Handle:
-        """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
-        on PostgreSQL an asyncpg connection of your own.
-
-        The same `_key` a second time makes no second job: the first one's handle is returned. With `_unique="10m"` that
-        holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
-        `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
-        `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
-
-        `_trace_id` names the trace it belongs to; a header `traceparent` is continued by the spans of the job.
-        """
-        if _priority is not None:
-            check_priority(_priority)
-        for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
-            if text is not None:
-                check_name(what, text)
-        await self._app.open()
-        new = self._app.new_job(self.kind, arguments)
-        new = new._replace(
-            key=_key,
-            delay_us=span_us(_run_in),
-            correlation_id=_correlation_id,
-            trace_id=trace_context.said(_trace_id),
-            priority=new.priority if _priority is None else _priority,
-            queue=new.queue if _queue is None else _queue,
-        )
-        await self._app.declare_limit(self.kind)
-        window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
-        if window is not None:
-            new = new._replace(trace_id=spans.carried(new.trace_id))
-            return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)
-        return Handle(await self._app.put(new, _tx), self._app)
 
 
 class Detent:

@@ -21,8 +21,10 @@ from detent.errors import BadInput
 from detent.lane import PATIENCE_SECONDS, Lane
 
 if TYPE_CHECKING:
-    from detent.app import DeclaredJob, Detent, Handle
+    from detent.app import Detent
+    from detent.declared_job import DeclaredJob
     from detent.flow_handle import Definition, FlowHandle
+    from detent.job_handle import Handle
     from detent.moments import Span
     from detent.service.flow_report import FlowReport
     from detent.service.flows import FlowRef

@@ -20,8 +20,9 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from detent import ids
-from detent.app import DeclaredJob, Detent
+from detent.app import Detent
 from detent.clock import ManualClock
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput
 from detent.job_type import JobType
 from detent.lifecycle import JOB

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.lifecycle import JOB
 from detent.store import Store, open_store
 from tests.acceptance.effects import Sink

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.lifecycle import WORKER
 from detent.service import breakers
 from detent.service.breakers import Answer

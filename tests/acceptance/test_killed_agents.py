@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.lifecycle import JOB
 from detent.service import transcripts
 from detent.store import open_store

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.lifecycle import JOB, WORKER, decide, insist
 from detent.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store, sqlite_due
 from detent.store.dialect import POSTGRES, SQLITE

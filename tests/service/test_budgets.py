@@ -10,8 +10,8 @@ import pytest
 
 from detent import Detent
 from detent.agent.conversation import Usage
-from detent.app import DeclaredJob
 from detent.budget import DAY_US, Caps, day_name, day_of, midnight_after
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, RUN

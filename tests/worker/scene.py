@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from detent import Detent
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.lifecycle import JOB, WORKER
 from detent.store import Event
 from tests.conformance.stage import entity, eventually, log, moved

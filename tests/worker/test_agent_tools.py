@@ -10,9 +10,9 @@ import pytest
 
 from detent import Detent
 from detent.agent.conversation import Answer, BusinessFailure, Request, SystemFailure, ToolUse
-from detent.app import Handle
 from detent.config import Config
 from detent.errors import JobFailed
+from detent.job_handle import Handle
 from detent.service import approvals, transcripts
 from detent.service.approvals import APPROVED, REJECTED
 from detent.worker import tool_step

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from detent import Breaker, Cancel, Detent, PermanentError, Snooze, ValidationError
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.outcomes import TransientError
 from detent.service.held_jobs import reset
 from detent.testing import Harness

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detent import Cancel, Detent, JobFailed, PermanentError
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.lifecycle import JOB
 from detent.service import children, jobs
 from detent.worker.context import Context

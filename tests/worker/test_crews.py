@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detent import CrewFailed, Detent, PermanentError
-from detent.app import CrewHandle
+from detent.crew_handle import CrewHandle
 from detent.errors import BadInput
 from detent.lifecycle import CREW
 from detent.service import crew_moves, crews

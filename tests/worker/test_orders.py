@@ -9,8 +9,8 @@ import time
 import pytest
 
 from detent import Detent
-from detent.app import Handle
 from detent.errors import WorkerExhausted, WorkerTerminated
+from detent.job_handle import Handle
 from detent.lifecycle import WORKER
 from detent.service import workers as service
 from detent.service.entities import public_id

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from detent import Detent, JobFailed, Snooze
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.lifecycle import JOB
 from detent.store.checkpoints import Report
 from detent.worker.context import Context

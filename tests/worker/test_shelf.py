@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from detent import Detent, DetentError, JobFailed, LeaseLost
-from detent.app import Handle
 from detent.errors import BadInput, NotFound, StillUnfinished
+from detent.job_handle import Handle
 from detent.lifecycle import JOB
 from detent.service.artifacts import LARGEST_ARTIFACT
 from detent.worker.context import Context

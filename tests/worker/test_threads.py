@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from detent import Detent
-from detent.app import DeclaredJob
+from detent.declared_job import DeclaredJob
 from detent.errors import WorkerExhausted
 from detent.worker.context import Context
 from detent.worker.threads import Threads

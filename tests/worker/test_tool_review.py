@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from detent import Detent
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.worker.tool_step import ToolSpec, run_tool
 from tests.process.stage import until
 from tests.process.survivors import NAME, assert_none, new_mark, survivors

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from detent import Detent, PermanentError
-from detent.app import Handle
 from detent.config import Config
 from detent.errors import JobFailed
 from detent.flow.definition import Step
+from detent.job_handle import Handle
 from detent.lifecycle import JOB
 from detent.process.limits import Limits
 from detent.service.job_steps import said

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from detent import Detent, Snooze
-from detent.app import DeclaredJob, Handle
+from detent.declared_job import DeclaredJob
 from detent.errors import BadInput
+from detent.job_handle import Handle
 from detent.worker.context import Context
 from detent.worker.versions import LIFT_SECONDS
 from tests.worker.scene import eventually, row, triggers, working

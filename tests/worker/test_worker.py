@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from detent import Cancel, Detent, PermanentError, Snooze, TransientError, ValidationError
-from detent.app import Handle
+from detent.job_handle import Handle
 from detent.lifecycle import JOB
 from detent.store import NewJob
 from detent.worker.context import Context

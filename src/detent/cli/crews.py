@@ -98,8 +98,8 @@ def submit(
     as_json: screen.Json = False,
 ) -> None:
     """Give a task to a crew: each worker gets one share, a job of the application."""
-    from detent.app import DeclaredJob
     from detent.cli.work import application
+    from detent.declared_job import DeclaredJob
 
     loaded = application(target, db)
     if job not in loaded.kinds:
