@@ -39,7 +39,7 @@ def test_the_sql_it_prints_is_the_schema_it_makes(tmp_path):
     made.close()
 
 
-def test_migrating_says_what_it_did_and_a_second_time_that_nothing_is_left(database_url, sqlite_url, postgres_url):
+def test_migrating_says_what_it_did_and_a_second_time_that_nothing_is_left(sqlite_url, postgres_url):
     for url in (sqlite_url, postgres_url):
         first = json.loads(run("migrate", "--json", "--db", url).stdout)
         assert [entry["number"] for entry in first["applied"]] == list(range(1, newest() + 1))
