@@ -31,6 +31,7 @@ from tests.support.dev_server import announced
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "remote_worker" / "worker.mjs"
 LEASE = "2"
+MORE = 200
 SLOWNESS = 0.2
 """What an effect takes, so that workers are struck while they are at it."""
 
@@ -137,7 +138,7 @@ class Scene:
         return len(asyncio.run(unfinished(self.url, self.keys)))
 
     def run(self, kills: int, pause: float, patience: float, restarts: int = 0) -> None:
-        """Strikes so often while there is work, and then lets it end."""
+        """Strikes so often, sees to it that there is work all the while, and then lets it end."""
         end = time.monotonic() + patience
         when = {kills * (number + 1) // (restarts + 1) for number in range(restarts)}
         while self.kills < kills and time.monotonic() < end:
@@ -147,7 +148,7 @@ class Scene:
             if self.kills in when:
                 self.restart_server()
             if self.kills % 5 == 0 and not self.left():
-                break
+                self.feed(MORE)
         while self.left() and time.monotonic() < end:
             time.sleep(0.2)
 

@@ -117,9 +117,9 @@ def test_flows_end_with_each_effect_once_whoever_is_killed(database_url: str) ->
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_200_flows_end_with_each_effect_once_whoever_is_killed(database_url: str) -> None:
+def test_500_flows_end_with_each_effect_once_whoever_is_killed(database_url: str) -> None:
     with stage(database_url, seed=2, lease="2s") as on:
-        check(on, 200, 150, 0.1, patience=1700)
+        check(on, 500, 150, 0.1, patience=1700)
 
 
 @pytest.mark.timeout(120)

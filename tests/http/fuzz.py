@@ -16,13 +16,14 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.errors import Unsatisfiable
+from hypothesis.errors import Flaky, Unsatisfiable
 from requests.adapters import HTTPAdapter
 from schemathesis import Case, GenerationMode, Response
 from schemathesis.checks import CHECKS, load_all_checks
@@ -127,7 +128,8 @@ class Fuzzer:
             if self.found.asked >= requests:
                 return
             before = self.found.asked
-            seed(self._seed + round)(machine).run(settings=_usual(max_examples=20, stateful_step_count=LINKS))
+            with suppress(Flaky):  # a chain that is made again is answered differently: there is more by then
+                seed(self._seed + round)(machine).run(settings=_usual(max_examples=20, stateful_step_count=LINKS))
             assert self.found.asked > before, "no chain can be made from this document"
 
     def _ask(self, operation: Operation, mode: GenerationMode, each: int, round: int) -> None:
