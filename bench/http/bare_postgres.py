@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from bench.floor_postgres import ENQUEUE, PAGE, SETTINGS, TAKE_PAGES
+from bench.floor_postgres import PAGE, SETTINGS, TAKE_PAGES
 from bench.http.bare import EVENT, LISTED, TENANT, NewJob, Row
 
 LIMIT_RULES = "SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name"
@@ -30,6 +30,27 @@ TELEMETRY = (
     "WHERE entity_id = $1 AND entity = $2 AND tenant_id = $3 ORDER BY ts DESC LIMIT $4"
 )
 
+ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+born AS (
+    INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id,
+        cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
+        step_id, crew_id, tree_id, key, payload)
+    SELECT $1::bigint, (SELECT now FROM clock), (SELECT now FROM clock),
+        greatest((SELECT now FROM clock), $7::bigint) + $8::bigint,
+        $5::int, 'queued', 'enqueue', $14::text, $16::text, $17::text, $15::text, $6::int, $9::int,
+        $4::text, $2::text, $10::text, $12::text, $13::text, $18::bigint, $19::bigint, $20::text, $21::bigint,
+        $22::bigint, $23::bigint, $11::text, $3::json
+    FROM (SELECT) AS g
+    ON CONFLICT DO NOTHING
+    RETURNING id, created_at, tenant_id, actor, correlation_id, trace_id, cause),
+logged AS (
+    INSERT INTO events (tx, entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state, actor,
+        correlation_id, trace_id, cause)
+    SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
+        'queued', actor, correlation_id, trace_id, cause FROM born),
+rung AS (SELECT pg_notify('detent_jobs', $24::text) WHERE $24::text IS NOT NULL)
+SELECT id FROM born LEFT JOIN rung ON true"""
+
 CONNECTIONS = 10
 
 
@@ -49,11 +70,11 @@ class Postgres:
         await self._pool.close()
 
     async def enqueue(self, job: NewJob) -> Row:
-        values = (job.kind, job.queue, TENANT, job.priority, None, 0, job.max_attempts, "dead_letter", job.key)
+        values = (job.queue, TENANT, job.priority, None, 0, job.max_attempts, "dead_letter", job.key)
         async with self._pool.acquire() as connection:
             await rows(connection, LIMIT_RULES)
             key = await self._key(connection)
-            await rows(connection, ENQUEUE, *values, *[None] * 13, [key], [json.dumps(job.payload)])
+            await rows(connection, ENQUEUE, key, job.kind, json.dumps(job.payload), *values, *[None] * 13)
             return (await rows(connection, JOB, [key]))[0]
 
     async def listed(self, limit: int) -> list[Row]:

@@ -42,10 +42,15 @@ def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
     named = Catalogue(POSTGRES)
     for floor, name in (("TAKE_PAGES", "take_pages"), ("CLAIM", "claim")):
         assert bare(getattr(floor_postgres, floor)) == bare(named[name].sql)
-    alike = {**dict.fromkeys(("id", *NewJob._fields), (1,)), "limit_key": (None,)}
+    alike = {**dict.fromkeys(("id", *NewJob._fields), (1, 1)), "limit_key": (None, None)}
     assert bare(floor_postgres.ENQUEUE) == bare(named.enqueue(alike).sql)
     assert bare(floor_postgres.START) == bare(moved(POSTGRES, "start"))
     assert bare(floor_postgres.SUCCEED) == bare(moved(POSTGRES, "succeed"))
+
+
+def test_the_bare_route_of_postgresql_enqueues_one_job_as_the_product_does() -> None:
+    one = {**dict.fromkeys(("id", *NewJob._fields), (1,)), "limit_key": (None,)}
+    assert bare(bare_postgres.ENQUEUE) == bare(Catalogue(POSTGRES).enqueue(one).sql)
 
 
 def test_the_floor_of_postgresql_has_the_session_settings_of_the_product() -> None:
