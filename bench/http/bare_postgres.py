@@ -33,8 +33,8 @@ TELEMETRY = (
 ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id,
-        cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id, limit_key,
-        step_id, crew_id, tree_id, key, payload)
+        cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id,
+        limit_key, step_id, crew_id, tree_id, key, payload)
     SELECT $1::bigint, (SELECT now FROM clock), (SELECT now FROM clock),
         greatest((SELECT now FROM clock), $7::bigint) + $8::bigint,
         $5::int, 'queued', 'enqueue', $14::text, $16::text, $17::text, $15::text, $6::int, $9::int,
