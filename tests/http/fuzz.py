@@ -95,7 +95,7 @@ class Fuzzer:
         self._ids: list[str] = []
         self.found = Findings()
         document = self._session.get(f"{address}/openapi.json", timeout=SECONDS).json()
-        self._own_key = self._session.get(f"{address}/api/whoami", timeout=SECONDS).json().get("actor")
+        self._own_key = self._session.get(f"{address}/api/whoami", timeout=SECONDS).json().get("actor", "")
         self.schema = schemathesis.openapi.from_dict(document)
         self.schema.config.update(base_url=address)
 
