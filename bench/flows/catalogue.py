@@ -5,10 +5,23 @@ from functools import partial
 from bench.peers.catalogue import System
 
 _flows = partial(System, program="flows", every_round=("wide", "chain"))
+_in_code = partial(_flows, "detent", program="steps", form="in code")
 
 SYSTEMS = (
-    _flows("detent", "postgres", 500, note="one worker process with its defaults, as `detent work`; commits durable"),
+    _flows(
+        "detent",
+        "postgres",
+        500,
+        note="a flow, each step a job that any worker may take; one worker process with its defaults; commits durable",
+    ),
     _flows("detent", "sqlite", 500, note="as on PostgreSQL"),
+    _in_code("postgres", 1_000, note="steps that a job awaits, as programs for DBOS and Parsl are written; as durable"),
+    _in_code("sqlite", 1_000, note="as on PostgreSQL"),
+    _in_code(
+        "unsynced",
+        3_000,
+        note="the same with synchronous=normal: results outlive a killed process, a power cut may take the last",
+    ),
     _flows(
         "dbos", "postgres", 100, note="wide: a workflow that awaits all steps at once; chain: one step after another"
     ),
@@ -30,6 +43,6 @@ SYSTEMS = (
         "parsl",
         "threads",
         3_000,
-        note="as above in threads of the program itself: no other process takes part, so a crash loses all that runs",
+        note="as above in threads of the program itself, which a crash ends with all that runs; results are not synced",
     ),
 )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-# "server": a server that the peer brings along, with a storage of its own; "processes", "threads": no database at all
-Engine = Literal["postgres", "sqlite", "redis", "server", "processes", "threads"]
+# "server": a server that the peer brings along, with a storage of its own; "processes", "threads": no database at all;
+# "unsynced": a SQLite file whose commits outlive the process, and reach the disk soon after
+Engine = Literal["postgres", "sqlite", "unsynced", "redis", "server", "processes", "threads"]
 Part = Literal["singles", "drain_by_one", "drain_by_two", "workflows", "wide", "chain"]
 ALL: tuple[Part, ...] = ("singles", "drain_by_one", "drain_by_two")
 
@@ -12,7 +13,8 @@ ALL: tuple[Part, ...] = ("singles", "drain_by_one", "drain_by_two")
 @dataclass(frozen=True, slots=True)
 class System:
     """One row of the report. `seen` holds figures that a well configured peer reached; `every_round` what is measured
-    in each round and not only in the first, because a target speaks of it."""
+    in each round and not only in the first, because a target speaks of it; `form` how work is written, where a system
+    has more than one way."""
 
     name: str
     engine: Engine
@@ -21,10 +23,11 @@ class System:
     every_round: tuple[Part, ...] = ()
     note: str = ""
     program: str = "program"
+    form: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.name}/{self.engine}"
+        return f"{self.name}{self.form and f' {self.form}'}/{self.engine}"
 
     @property
     def ours(self) -> bool:

@@ -38,6 +38,7 @@ class Engines:
         makers: dict[Engine, Callable[[System], AbstractContextManager[str]]] = {
             "postgres": self._database,
             "sqlite": self._file,
+            "unsynced": self._unsynced_file,
             "redis": self._broker,
             "server": self._server,
             "processes": self._files,
@@ -62,6 +63,11 @@ class Engines:
         with self._new_folder() as folder:
             path = folder / "bench.db"
             yield str(path) if system.name == "huey" else f"sqlite:///{path}"
+
+    @contextmanager
+    def _unsynced_file(self, system: System) -> Iterator[str]:
+        with self._file(system) as url:
+            yield f"{url}?synchronous=normal"
 
     @contextmanager
     def _files(self, system: System) -> Iterator[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
-from urllib.parse import quote
 
 from detent import __version__, spans
 from detent.agent.conversation import Provider
@@ -174,7 +172,7 @@ class Detent:
         """The same application with a store of its own, for another event loop."""
         if _in_memory(self.url):
             raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
-        twin = Detent(_lasting(self.url), tenant=self._tenant)
+        twin = Detent(database_url(self.url).lasting, tenant=self._tenant)
         twin.kinds, twin.older_kinds = self.kinds, self.older_kinds
         return twin
 
@@ -187,7 +185,7 @@ class Detent:
             return self._store
         async with self._opening:
             if self._store is None:
-                self.url = _lasting(self.url)
+                self.url = database_url(self.url).lasting
                 spans.adopt()
                 store = await open_store(self.url, clock=self._clock)
                 try:
@@ -514,11 +512,3 @@ def _read_config(path: str | None) -> Config:
 
 def _in_memory(url: str | None) -> bool:
     return database_url(url).path == MEMORY
-
-
-def _lasting(url: str | None) -> str:
-    """The same database whatever becomes of the environment and the working folder."""
-    target = database_url(url)
-    if target.dialect != "sqlite" or target.path == MEMORY:
-        return target.text
-    return f"sqlite:///{quote(os.path.abspath(target.path))}"

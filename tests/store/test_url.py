@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from detent.errors import BadDatabaseUrl, UnknownScheme
@@ -19,10 +21,25 @@ from detent.store.url import database_url, redacted
         ("sqlite://:memory:", ":memory:"),
         ("sqlite:///:memory:", ":memory:"),
         ("sqlite://", ":memory:"),
+        ("sqlite:///what%3F.db", "what?.db"),
+        ("sqlite:///work.db?synchronous=normal", "work.db"),
+        ("sqlite:///:memory:?synchronous=full", ":memory:"),
     ],
 )
 def test_a_sqlite_url_names_a_file_or_memory(text: str, path: str) -> None:
     assert database_url(text)[:3] == ("sqlite", text, path)
+
+
+def test_a_sqlite_url_says_when_a_commit_is_on_the_disk_and_keeps_saying_so_wherever_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert database_url("sqlite:///work.db").synchronous == "full"
+    normal = database_url("sqlite:///wo rk.db?synchronous=normal")
+    again = database_url(normal.lasting)
+    assert (normal.synchronous, again.synchronous) == ("normal", "normal")
+    assert again.path == str(tmp_path / "wo rk.db")
+    assert database_url(database_url("sqlite:///work.db").lasting)[2:] == (str(tmp_path / "work.db"), "full")
 
 
 @pytest.mark.parametrize("text", ["postgresql://ann@db/work", "postgres://ann:pw@db:5433/work?search_path=other"])
@@ -55,6 +72,11 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(text: str) -> None:
         ("sqlite://host/work.db", "three slashes"),
         ("sqlite:///", "three slashes"),
         ("sqlite:///nul%00.db", "NUL"),
+        ("sqlite:///work.db?synchronous=off", r"there may be \?synchronous=full or \?synchronous=normal"),
+        ("sqlite:///work.db?synchronous=", "synchronous=normal"),
+        ("sqlite:///work.db?synchronous=full&synchronous=normal", "synchronous=normal"),
+        ("sqlite:///work.db?mode=ro", "a . in a path is written %3F"),
+        ("sqlite:///what?.db", "a . in a path is written %3F"),
         ("postgresql://db:port/work", "the port is not a number"),
         ("postgresql://db:99999/work", "the port is not a number"),
     ],

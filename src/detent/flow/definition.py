@@ -161,7 +161,7 @@ class Step(Model):
     queue: str | None = Field(None, min_length=1, max_length=200)
     budget_usd: Dollars | None = None
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """What it is, by the key that says so."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
@@ -169,9 +169,10 @@ class Step(Model):
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
         """Every value of others it uses."""
-        said = self.model_dump(exclude={"when", "id", "depends_on", "description"}, exclude_defaults=True)
+        said = [getattr(self, name) for name in _REFERRING if name in self.__pydantic_fields_set__]
+        found = expression.references([part.model_dump() if isinstance(part, Model) else part for part in said])
         asked = () if self.when is None else expression.condition(self.when).references.values()
-        return (*expression.references(said), *asked)
+        return (*found, *asked)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
@@ -186,6 +187,8 @@ class Step(Model):
                 raise ValueError(f"{shown} belongs to a step of kind {' or '.join(kinds)}, not to {named[0]}")
         return self
 
+
+_REFERRING = [name for name in Step.model_fields if name not in ("when", "id", "depends_on", "description")]
 
 _PROCESS = ("tool", "command")
 _ONLY_OF = {

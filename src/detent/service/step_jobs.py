@@ -17,6 +17,8 @@ SPARE_ATTEMPTS = 100
 
 EXECUTED = ("tool", "command", "call", "agent")
 
+_written = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def breaker_of(step: Step) -> str | None:
     """What may hold back the job of a step."""
@@ -54,7 +56,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
         said["again"] = True
     return NewJob(
         f"{OWN_KINDS}{step.kind}",
-        json.dumps(said, separators=(",", ":")),
+        _written(said),
         step.queue or scene.flow["queue"] or "default",
         scene.tenant_id,
         max_attempts=attempts_of(scene.kind.name, step),

@@ -333,7 +333,7 @@ class SqliteTransaction(SqliteWithin):
 
 
 def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
-    db = connect(url.path, create=create)
+    db = connect(url.path, create=create, synchronous=url.synchronous)
     try:
         with explained(url.path):
             _bring_up_to_date(db, url, migrate, create or url.path == MEMORY)

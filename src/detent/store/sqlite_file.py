@@ -38,7 +38,7 @@ LACKS = ("no such table", "no such column")  # SQLite has no code of its own for
 FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
 
 
-def connect(path: str, *, read_only: bool = False, create: bool = True) -> apsw.Connection:
+def connect(path: str, *, read_only: bool = False, create: bool = True, synchronous: str = "full") -> apsw.Connection:
     """A connection with the settings every one of ours has; without `create`, only to a file that is there."""
     require_version(apsw.sqlite_lib_version())
     if not create and is_missing(path):
@@ -48,6 +48,8 @@ def connect(path: str, *, read_only: bool = False, create: bool = True) -> apsw.
         db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
         db.set_busy_timeout(BUSY_SECONDS * 1000)
         _prepare(db, path, read_only)
+        if not read_only:
+            db.pragma("synchronous", synchronous)
     return db
 
 
@@ -110,7 +112,6 @@ def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
         if not tables:
             db.pragma("application_id", APPLICATION_ID)
         _enter_wal(db)
-        db.pragma("synchronous", "full")
     db.pragma("cell_size_check", True)
     db.pragma("cache_size", -4096)  # KB; twice as much was no faster beside a million finished jobs
     db.pragma("journal_size_limit", 64 << 20)

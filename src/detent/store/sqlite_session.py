@@ -268,14 +268,15 @@ class Session(SessionReads):
         return len(self._run("drop_blobs", found=json.dumps(found)))
 
     def create(self, lifecycle: Lifecycle, birth: Birth, columns: dict[str, Any]) -> int:
-        (id,) = self._take_keys(1)
-        statement = self._catalogue.birth(lifecycle, tuple(columns))
-        values = {**birth.of(lifecycle, id)._asdict(), **columns, "id": id, "now": self.now}
-        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
-        return id
+        return self.create_many(lifecycle, [columns], birth)[0]
 
     def create_many(self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth) -> list[int]:
-        return [self.create(lifecycle, birth, dict(row)) for row in rows]
+        keys = self._take_keys(len(rows))
+        for id, row in zip(keys, rows, strict=True):
+            statement = self._catalogue.birth(lifecycle, tuple(row))
+            values = {**birth.of(lifecycle, id)._asdict(), **row, "id": id, "now": self.now}
+            self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        return list(keys)
 
     def amend(self, lifecycle: Lifecycle, keys: Sequence[int], tenant_id: int, columns: dict[str, Any]) -> int:
         statement = self._catalogue.amendment(lifecycle, tuple(columns))

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import os
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from detent.errors import BadDatabaseUrl, UnknownScheme
 
 DEFAULT_URL = "sqlite:///detent.db"
 
+SYNCHRONOUS = ("full", "normal")
+"""SQLite's `off` is not among them: with that, a power cut can damage the file."""
+
 
 class DatabaseUrl(NamedTuple):
-    """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL."""
+    """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL. `synchronous` is SQLite's
+    word for when a commit is on the disk: full, before it counts; normal, soon after."""
 
     dialect: str
     text: str
     path: str = ""
+    synchronous: str = "full"
 
     @property
     def shown(self) -> str:
         return redacted(self.text)
+
+    @property
+    def lasting(self) -> str:
+        """The same database whatever becomes of the environment and the working folder."""
+        if self.dialect != "sqlite" or self.path == ":memory:":
+            return self.text
+        setting = "" if self.synchronous == "full" else f"?synchronous={self.synchronous}"
+        return f"sqlite:///{quote(os.path.abspath(self.path))}{setting}"
 
 
 def database_url(text: str | None = None) -> DatabaseUrl:
@@ -30,13 +43,16 @@ def database_url(text: str | None = None) -> DatabaseUrl:
     'work.db'
     >>> database_url("sqlite:////var/lib/work.db").path
     '/var/lib/work.db'
+    >>> database_url("sqlite:///work.db?synchronous=normal").synchronous
+    'normal'
     """
     text = text or os.environ.get("DETENT_DB") or DEFAULT_URL
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise BadDatabaseUrl(url=redacted(text), detail="it has no scheme")
     if scheme == "sqlite":
-        return DatabaseUrl("sqlite", text, _sqlite_path(text, rest))
+        place, _, settings = rest.partition("?")
+        return DatabaseUrl("sqlite", text, _sqlite_path(text, place), _synchronous(text, settings))
     if scheme in ("postgresql", "postgres"):
         _check_postgres(text)
         return DatabaseUrl("postgres", text)
@@ -73,6 +89,15 @@ def _sqlite_path(text: str, rest: str) -> str:
     if "\0" in unquote(path):
         raise BadDatabaseUrl(url=text, detail="a path cannot hold a NUL character")
     return unquote(path)
+
+
+def _synchronous(text: str, settings: str) -> str:
+    given = dict(parse_qsl(settings, keep_blank_values=True))
+    chosen = given.pop("synchronous", "full")
+    if given or chosen not in SYNCHRONOUS or (settings and settings != f"synchronous={chosen}"):
+        known = " or ".join(f"?synchronous={one}" for one in SYNCHRONOUS)
+        raise BadDatabaseUrl(url=text, detail=f"after a path there may be {known}; a ? in a path is written %3F")
+    return chosen
 
 
 def _check_postgres(text: str) -> None:

@@ -247,7 +247,9 @@ def _takes_context(function: Callable[..., Any]) -> bool:
         return False
 
 
+@lru_cache(maxsize=1_000)
 def _function(named: str) -> Callable[..., Any]:
+    """What was found once is not looked for again; what was not found is."""
     module, _, name = named.partition(":")
     try:
         return unwrapped(load(Target(module, name)))
