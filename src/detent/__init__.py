@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from detent.breaker import Breaker
@@ -19,6 +20,7 @@ from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, Vali
 
 if TYPE_CHECKING:
     from detent.app import Detent
+    from detent.worker.context import Context
 
 __version__ = "0.1.0"
 
@@ -27,6 +29,7 @@ __all__ = [
     "ApprovalRejected",
     "Breaker",
     "Cancel",
+    "Context",
     "CrewFailed",
     "Detent",
     "DetentError",
@@ -42,10 +45,11 @@ __all__ = [
 ]
 
 
+_LOADED_WHEN_ASKED_FOR = {"Detent": "detent.app", "Context": "detent.worker.context"}
+
+
 def __getattr__(name: str) -> Any:
     """The application is loaded when it is asked for, so that a command that needs none starts at once."""
-    if name == "Detent":
-        from detent.app import Detent
-
-        return Detent
+    if name in _LOADED_WHEN_ASKED_FOR:
+        return getattr(import_module(_LOADED_WHEN_ASKED_FOR[name]), name)
     raise AttributeError(f"module 'detent' has no attribute {name!r}")

@@ -6,9 +6,8 @@ import time
 
 from bench.flows.protocol import FlowProgram, awaited
 from bench.peers.protocol import TARGET, speak
-from detent import Detent
+from detent import Context, Detent
 from detent.declared_job import DeclaredJob
-from detent.worker.context import Context
 
 app = Detent(TARGET)
 

@@ -7,8 +7,7 @@ import time
 
 from bench.peers.protocol import TARGET, speak
 from bench.workflows.protocol import LOOK_SECONDS, STEPS, WorkflowProgram, one_by_one_awaited, one_more
-from detent import Detent
-from detent.worker.context import Context
+from detent import Context, Detent
 
 LIST = 1000
 CONCURRENCY = 200
