@@ -33,7 +33,7 @@ _OF_LIMITS = ("limits", "limit_rules", "limit_wakes", "limit_uses", "recent_jobs
 _WIPE = "; ".join(
     [
         *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in _TABLES),
-        f"TRUNCATE {', '.join(_TABLES)}, queues, schedules, idempotency_keys, {', '.join(_OF_LIMITS)}",
+        f"TRUNCATE {', '.join(_TABLES)}, queues, schedules, seals, idempotency_keys, {', '.join(_OF_LIMITS)}",
         *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in _TABLES),
     ]
 )

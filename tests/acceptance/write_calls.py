@@ -10,6 +10,7 @@ from detent.errors import Unreachable
 from detent.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
 from detent.schedule import Rule
 from detent.service.audit import verify
+from detent.service.seals import next_seal
 from detent.store import Artifact, Blob, Job, NewJob, Store
 from detent.store.agents import AgentAudit, Spent
 from detent.store.api_keys import ApiKeyRow, NewApiKey
@@ -20,6 +21,7 @@ from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
 from detent.store.outbox import Delivery, NewDelivery
 from detent.store.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
 from detent.store.schedules import Plan, Schedule
+from detent.store.seals import NewSeal
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.spawned import keys_of
 from detent.store.steps import NewGate
@@ -438,6 +440,22 @@ async def take_duty(store: Store, _: Any, again: bool) -> bool:
 async def duty_taken(store: Store, _: Any, __: Any) -> None:
     """Nobody else has it; whoever lost the answer leaves it for the next time."""
     assert not await store.take_duty("sweep", HOUR)
+
+
+async def something_to_seal(store: Store) -> NewSeal:
+    last = await store.last_seal()
+    await a_job(store)
+    while not (page := await store.events(after=None if last is None else last.upto)):
+        pass  # on a busy server the newest events are held back while any transaction is open
+    return next_seal(last, page, None)
+
+
+async def put_seal(store: Store, seal: NewSeal, again: bool) -> bool:
+    return await store.put_seal(seal)
+
+
+async def sealed_once(store: Store, seal: NewSeal, _: bool) -> None:
+    assert [one.hash for one in await store.seals(after=seal.number - 1)] == [seal.hash]
 
 
 async def count(store: Store, _: Any, again: bool) -> bool:
@@ -1176,6 +1194,7 @@ CALLS: dict[str, Call] = {
     "prune": Call("prune", an_ended_job, prune, pruned, 0),
     "drop_unused_blobs": Call("drop_unused_blobs", an_unused_blob, drop_blobs, blobs_dropped, 0),
     "take_duty": Call("take_duty", nothing, take_duty, duty_taken, 0),
+    "put_seal": Call("put_seal", something_to_seal, put_seal, sealed_once, 0),
     "count": Call("count", nothing, count, counted_once, 0),
     "keep_artifact": Call("keep_artifact", claimed_and_running, keep_artifact, artifact_kept, 0),
     "checkpoint": Call("checkpoint", claimed_and_running, checkpoint, checkpointed, 0),

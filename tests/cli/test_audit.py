@@ -64,6 +64,26 @@ def test_problems_are_listed_and_exit_with_1(filled):
     assert set(found["problems"][0]) == {"entity", "what", "where"}
 
 
+def test_a_seal_is_told_and_kept_elsewhere_tells_whether_the_log_was_cut(filled):
+    url, events = filled
+    done = run("audit", "seal", "--db", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{events:,} events are sealed now, {events:,} in all.\nSeal 1: " in done.stdout
+    hash = done.stdout.split()[-1]
+    assert run("audit", "seal", "--db", url).stdout.startswith("Nothing was left to seal: ")
+    done = run("audit", "verify", "--against", hash, "--db", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{events:,} of the events are sealed, by 1 seal.\nClean: " in done.stdout
+    done = run("audit", "verify", "--against", hash[::-1], "--json", "--db", url)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["sealed"] == {"seals": 1, "events": events, "hash": hash}
+
+
+def test_an_empty_log_has_nothing_to_seal(sqlite_url):
+    assert run("migrate", "--db", sqlite_url).returncode == 0
+    assert run("audit", "seal", "--db", sqlite_url).stdout == "There are no events to seal.\n"
+
+
 def test_a_file_holds_every_event_as_a_line_of_json(filled, tmp_path):
     url, events = filled
     target = tmp_path / "log.jsonl"

@@ -32,6 +32,7 @@ ENGINES = {
     "keep_bucket",
     "lock_bucket",
     "open_charge",
+    "put_seal",
     "set_tenant_limits",
     "take_duty",
 }

@@ -1,9 +1,12 @@
-"""A store whose time the test moves, and a second tenant beside the default one."""
+"""A store whose time the test moves, a second tenant beside the default one, and a hand that no guard stops."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import urlsplit
 
+import apsw
 import pytest
 
 from detent.store import Store
@@ -26,3 +29,21 @@ async def other_tenant(store: Store, database_url: str) -> int:
     await hand.run("INSERT INTO tenants (id, name, created_at) VALUES (2, 'other', 0)")
     await hand.close()
     return 2
+
+
+@pytest.fixture
+def tamper(request: pytest.FixtureRequest, database_url: str) -> Callable[..., object]:
+    """Runs SQL with every trigger out of the way, and leaves none of that to be seen."""
+    if database_url.startswith("sqlite"):
+        return lambda *statements: _tamper_sqlite(database_url, statements)
+    server, name = request.getfixturevalue("postgres_server"), urlsplit(database_url).path.lstrip("/")
+    unguarded = "SET session_replication_role = replica"
+    return lambda *statements: server.superuser_sql("; ".join((unguarded, *statements)), name)
+
+
+def _tamper_sqlite(url: str, statements: tuple[str, ...]) -> None:
+    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    triggers: list[Any] = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for sql in [f"DROP TRIGGER {name}" for name, _ in triggers] + [*statements] + [sql for _, sql in triggers]:
+        db.execute(sql)
+    db.close()

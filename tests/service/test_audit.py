@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,24 +89,6 @@ async def test_one_entity_with_more_events_than_a_page_is_replayed_across_pages(
 
 
 # --- behind the product's back ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tamper(request: pytest.FixtureRequest, database_url: str) -> Callable[..., object]:
-    """Runs SQL with every trigger out of the way, and leaves none of that to be seen."""
-    if database_url.startswith("sqlite"):
-        return lambda *statements: _tamper_sqlite(database_url, statements)
-    server, name = request.getfixturevalue("postgres_server"), urlsplit(database_url).path.lstrip("/")
-    unguarded = "SET session_replication_role = replica"
-    return lambda *statements: server.superuser_sql("; ".join((unguarded, *statements)), name)
-
-
-def _tamper_sqlite(url: str, statements: tuple[str, ...]) -> None:
-    db = apsw.Connection(url.removeprefix("sqlite:///"))
-    triggers: list[Any] = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for sql in [f"DROP TRIGGER {name}" for name, _ in triggers] + [*statements] + [sql for _, sql in triggers]:
-        db.execute(sql)
-    db.close()
 
 
 async def problems(store: Store) -> dict[str, str]:

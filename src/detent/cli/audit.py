@@ -13,6 +13,8 @@ from detent.cli import screen
 from detent.cli.database import Db, opened
 from detent.cli.outfile import written_whole
 from detent.service import audit as service
+from detent.service import seals
+from detent.store.seals import Seal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,13 +25,17 @@ PROBLEMS = 1
 
 
 @app.command()
-def verify(db: Db = None, as_json: screen.Json = False) -> None:
-    """Replay every event and compare it with the rows; exit with 1 if anything does not fit."""
+def verify(
+    against: Annotated[str | None, typer.Option(metavar="HASH", help="A seal that was kept elsewhere.")] = None,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Replay every event, compare it with the rows and check every seal; exit with 1 if anything does not fit."""
 
     async def check() -> service.Verdict:
         async with opened(db) as store:
             with screen.progress("Verifying", "events") as told:
-                return await service.verify(store, told)
+                return await service.verify(store, told, against=against)
 
     began = time.perf_counter()
     verdict = asyncio.run(check())
@@ -37,6 +43,19 @@ def verify(db: Db = None, as_json: screen.Json = False) -> None:
     screen.emit(as_dict(verdict), lambda: drawn(verdict, seconds), as_json)
     if not verdict.clean:
         raise typer.Exit(PROBLEMS)
+
+
+@app.command()
+def seal(db: Db = None, as_json: screen.Json = False) -> None:
+    """Seal the events that are not sealed yet, and tell the newest seal: a line to keep elsewhere."""
+
+    async def make() -> tuple[int, Seal | None]:
+        async with opened(db) as store:
+            return await seals.seal(store), await store.last_seal()
+
+    events, last = asyncio.run(make())
+    result = {"events": events, "seal": None if last is None else last._asdict()}
+    screen.emit(result, lambda: _sealed(events, last), as_json)
 
 
 @app.command()
@@ -66,6 +85,11 @@ def as_dict(verdict: service.Verdict) -> dict[str, Any]:
         "events": verdict.events,
         "entities": verdict.entities,
         "rows": verdict.rows,
+        "sealed": {
+            "seals": verdict.sealed.seals,
+            "events": verdict.sealed.events,
+            "hash": verdict.sealed.last and verdict.sealed.last.hash,
+        },
         "problem_count": verdict.problem_count,
         "problems": [problem._asdict() for problem in verdict.problems],
     }
@@ -77,12 +101,14 @@ def drawn(verdict: service.Verdict, seconds: float) -> RenderableType:
 
     rows = ", ".join(f"{count:,} {name}" for name, count in verdict.rows.items() if count) or "none"
     read = f"{verdict.events:,} events of {verdict.entities:,} entities replayed in {seconds:.1f} s; rows: {rows}."
+    covered, number = verdict.sealed.events, verdict.sealed.seals
+    sealed = f"{covered:,} of the events are sealed, by {number:,} seal{'' if number == 1 else 's'}."
     if verdict.clean:
-        return Group(read, "Clean: sequences without a gap, every row is what its events say.")
+        return Group(read, sealed, "Clean: sequences without a gap, every row is what its events say, no seal broken.")
     count = "1 problem" if verdict.problem_count == 1 else f"{verdict.problem_count:,} problems"
     more = verdict.problem_count - len(verdict.problems)
     last = f"NOT clean: {count}" + (f", of which the first {len(verdict.problems):,} are shown." if more else ".")
-    return Group(_problems(verdict.problems), "", read, last)
+    return Group(_problems(verdict.problems), "", read, sealed, last)
 
 
 def _problems(problems: list[service.Problem]) -> RenderableType:
@@ -91,6 +117,17 @@ def _problems(problems: list[service.Problem]) -> RenderableType:
     for problem in problems:
         table.add_row(problem.entity, problem.where, problem.what)
     return table
+
+
+def _sealed(events: int, last: Seal | None) -> str:
+    if last is None:
+        return "There are no events to seal."
+    new = f"{events:,} events are sealed now, " if events else "Nothing was left to seal: "
+    return (
+        f"{new}{last.total:,} in all.\nSeal {last.number}: {last.hash}\n"
+        "Kept elsewhere, it tells later whether anything before it was changed:\n"
+        f"  detent audit verify --against {last.hash}"
+    )
 
 
 def _exported(file: Path, done: service.Exported) -> str:

@@ -2,7 +2,7 @@
 
 Verifying reads one moment of the database, entity by entity in pages, so memory stays bounded however long the log is.
 It rebuilds every entity from its events and compares it with its row; a row may be gone if retention accounts for it.
-What it cannot see is an edit that leaves a consistent story: an event's actor, reason or payload.
+An edit that leaves a consistent story, of an event's actor, reason or payload, is seen by the seals of the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 from detent.errors import Damaged
 from detent.lifecycle import LIFECYCLES
 from detent.lifecycle.replay import Replayed, Ways, advance, ways
+from detent.service import seals
 from detent.service.entities import public_id
 from detent.service.events import as_json
+from detent.service.seals import Sealed
 from detent.store.protocol import Reader, Store
 from detent.store.records import Event, EventFilter, Pruned
 
@@ -50,6 +52,7 @@ class Verdict:
     rows: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
+    sealed: Sealed = field(default_factory=Sealed)
 
     @property
     def clean(self) -> bool:
@@ -85,14 +88,16 @@ class Exported(NamedTuple):
     cursor: str | None
 
 
-async def verify(store: Store, progress: Progress | None = None) -> Verdict:
-    """Replays every event and compares every row, all as of one moment. Damage ends it, as a problem like others."""
+async def verify(store: Store, progress: Progress | None = None, *, against: str | None = None) -> Verdict:
+    """Replays every event, compares every row and checks every seal, all as of one moment; `against` is the hash of a
+    seal that was kept elsewhere. Damage ends it, as a problem like others."""
     verdict = Verdict()
     try:
         async with store.snapshot() as log:
             for fault in await log.faults():
                 verdict.add("–", fault, "database")
             await _Audit(log, verdict, progress).run()
+            verdict.sealed = await seals.check(log, verdict.add, against)
     except Damaged as damage:
         verdict.add("–", str(damage), "database")
     except TypeError:

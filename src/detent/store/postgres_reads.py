@@ -51,11 +51,12 @@ from detent.store.records import (
     WorkerFilter,
 )
 from detent.store.schedules import Schedule
+from detent.store.seal_verbs import SealReads
 from detent.store.signals import Signal
 from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads):
+class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads):
     """The reads."""
 
     _catalogue: Catalogue

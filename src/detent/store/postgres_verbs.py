@@ -52,6 +52,7 @@ from detent.store.records import (
     seen_before,
 )
 from detent.store.schedules import Plan, Planner, Schedule, planned
+from detent.store.seal_verbs import SealVerbs
 from detent.store.signals import NewSignal, Sent
 from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
@@ -64,7 +65,9 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs):
+class PostgresVerbs(
+    PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs, SealVerbs
+):
     """The reads and the writes."""
 
     _keys: KeyPages

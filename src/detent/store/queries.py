@@ -44,6 +44,7 @@ from detent.store.postgres_batches import (
 from detent.store.postgres_handover import words as handover_words
 from detent.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
 from detent.store.schedules import SCHEDULE_COLUMNS
+from detent.store.seals import SEAL_COLUMNS
 from detent.store.steps import STEP_COLUMNS
 from detent.store.templates import TEMPLATE_COLUMNS
 from detent.store.transcripts import LINE_COLUMNS
@@ -78,7 +79,7 @@ _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
 """
 
 # The statements that both databases share, by what they are about.
-_FILES = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", "keys")
+_FILES = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", "keys", "seals")
 
 # One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.
 _FLOWS = (RUN.table, WORKSTREAM.table)
@@ -98,6 +99,7 @@ _WORDS = {
     "pending": literal(PENDING),
     "step_columns": ", ".join(STEP_COLUMNS),
     "api_key_columns": ", ".join(API_KEY_COLUMNS),
+    "seal_columns": ", ".join(SEAL_COLUMNS),
     "audit_columns": ", ".join(AUDIT_COLUMNS),
     "breaker_columns": ", ".join(BREAKER_COLUMNS),
     "budget_columns": ", ".join(BUDGET_COLUMNS),

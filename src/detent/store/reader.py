@@ -36,6 +36,7 @@ from detent.store.records import (
     WorkerFilter,
 )
 from detent.store.schedules import Schedule
+from detent.store.seals import Seal
 from detent.store.signals import Signal
 from detent.store.steps import FlowFilter, Output
 from detent.store.templates import Template
@@ -521,6 +522,14 @@ class Reader(Protocol):
 
     async def log_position(self, reader: str) -> str | None:
         """How far a reader of the log has come; none if it has not begun."""
+        ...
+
+    async def seals(self, *, after: int = 0, limit: int = 100) -> list[Seal]:
+        """The seals of the log, of all tenants, in the order they were made: after that number, at most so many."""
+        ...
+
+    async def last_seal(self) -> Seal | None:
+        """The newest seal; none if nothing is sealed."""
         ...
 
     async def counters(self, tenant_id: int) -> list[Counter]:

@@ -45,6 +45,7 @@ from detent.store.records import (
     WorkerFilter,
 )
 from detent.store.schedules import Planner, Schedule
+from detent.store.seal_verbs import SealReads, SealVerbs
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
@@ -55,7 +56,7 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads):
+class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads):
     """The reads."""
 
     @abstractmethod
@@ -217,7 +218,7 @@ class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetRea
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs):
+class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs, SealVerbs):
     """The reads and the writes."""
 
     tally: Tally

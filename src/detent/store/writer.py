@@ -27,6 +27,7 @@ from detent.store.records import (
     Standing,
 )
 from detent.store.schedules import Planner, Schedule
+from detent.store.seals import NewSeal
 from detent.store.signals import NewSignal, Sent
 from detent.store.steps import NewGate
 from detent.store.templates import NewTemplate, Template
@@ -435,6 +436,10 @@ class Writer(Protocol):
 
     async def forget_telemetry(self, limit: int = 500) -> int:
         """Drops telemetry whose time is over, at most so much; returns how much."""
+        ...
+
+    async def put_seal(self, seal: NewSeal) -> bool:
+        """Keeps the next seal of the log. False, and nothing is changed, if there is one of that number."""
         ...
 
     async def take_duty(self, name: str, every_us: int) -> bool:

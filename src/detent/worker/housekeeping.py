@@ -1,7 +1,8 @@
 """Housekeeping: what every process with a database of its own does for all, whether it runs jobs or serves others.
 
-Leases that are over are reaped, schedules fired, flows and held jobs moved on when their time has come, and what is to
-be told to the outside is delivered. Any number of processes may do it; each thing is done by one of them.
+Leases that are over are reaped, schedules fired, flows and held jobs moved on when their time has come, what is to be
+told to the outside is delivered, and the log is sealed. Any number of processes may do it; each thing is done by one of
+them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from detent.worker.outage import Outage
 from detent.worker.pump import Pump
 from detent.worker.reaper import Reaper
 from detent.worker.scheduler import Scheduler
+from detent.worker.sealer import Sealer
 from detent.worker.settings import SILENT_US
 from detent.worker.watchman import Watchman
 
@@ -46,11 +48,13 @@ class Housekeeping:
         self._budgets = BudgetWatch(store, found, outage)
         self._scheduler = Scheduler(store, outage)
         self._courier = Courier(store, outage, chance)
+        self._sealer = Sealer(store, chance)
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         """Each goes on without end."""
         watching = [self._flows.run(), self._breakers.run(), self._budgets.run(), self._pump.run()]
-        return [self._reaper.run(), self._follow_up.run(), *watching, self._scheduler.run(), self._courier.run()]
+        others = [self._scheduler.run(), self._courier.run(), self._sealer.run()]
+        return [self._reaper.run(), self._follow_up.run(), *watching, *others]
 
     def begun(self, jobs: Iterable[Job]) -> None:
         """These jobs were just started."""

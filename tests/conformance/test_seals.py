@@ -1,0 +1,43 @@
+"""Seals of the log as they are kept: one chain for all tenants, in the order they were made."""
+
+from __future__ import annotations
+
+from detent.store import Store
+from detent.store.protocol import Reader, Writer
+from detent.store.seals import NewSeal, Seal
+from tests.conformance.promises import keeps
+from tests.conformance.times import SetClock
+
+
+def numbered(number: int, hash: str = "aa") -> NewSeal:
+    return NewSeal(number, 5, 5 * number, f"{number - 1}" if number > 1 else None, f"{number}", hash, "name")
+
+
+@keeps(
+    Writer.put_seal,
+    "Keeps the next seal of the log",
+    "False, and nothing is changed, if there is one of that number",
+)
+@keeps(Reader.last_seal, "The newest seal", "none if nothing is sealed")
+async def test_of_two_seals_with_one_number_the_first_stands(timed: Store, clock: SetClock) -> None:
+    assert await timed.last_seal() is None
+    assert await timed.put_seal(numbered(1))
+    kept = Seal(*numbered(1), sealed_at=clock.now)
+    await clock.advance(5)
+    assert not await timed.put_seal(numbered(1, "bb"))
+    assert await timed.last_seal() == kept
+    assert await timed.put_seal(numbered(2))
+    assert await timed.last_seal() == Seal(*numbered(2), sealed_at=clock.now)
+
+
+@keeps(
+    Reader.seals,
+    "The seals of the log, of all tenants, in the order they were made",
+    "after that number, at most so many",
+)
+async def test_seals_are_read_page_by_page_in_their_order(store: Store) -> None:
+    for number in (1, 2, 3):
+        await store.put_seal(numbered(number))
+    assert [one.number for one in await store.seals()] == [1, 2, 3]
+    assert [one.number for one in await store.seals(after=1, limit=1)] == [2]
+    assert await store.seals(after=3) == []
