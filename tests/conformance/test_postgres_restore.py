@@ -10,6 +10,8 @@ import asyncpg
 import pytest
 
 from detent.lifecycle import JOB
+from detent.service.audit import verify
+from detent.service.seals import seal
 from detent.store import Event, Store, open_store
 from tests.conformance.stage import claimed, entity, log, moved, queued, settled, worker
 from tests.conformance.test_follow import following, until
@@ -69,6 +71,7 @@ async def test_a_restored_log_goes_on_where_it_ended(
     running = await work(store)
     await settled(store)
     old, row = await store.events(limit=10_000), await entity(store, JOB, running)
+    assert await seal(store) == len(old)
     await store.close()
 
     url = restore(fresh_server, dump_as_owner(postgres_server, postgres_copy))
@@ -86,7 +89,9 @@ async def test_a_restored_log_goes_on_where_it_ended(
     assert everything == old + news
     assert [position(e) for e in everything] == sorted({position(e) for e in everything})
     assert everything == await log(restored)
-    assert await restored.faults() == []
+    assert await seal(restored) > 0
+    verdict = await verify(restored)
+    assert (verdict.problems, verdict.sealed.seals) == ([], 2)
     await restored.close()
 
     again = await open_store(url)  # opening it once more must not move the log a second time
