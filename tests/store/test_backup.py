@@ -16,11 +16,11 @@ from detent.store import Event, Store, open_store
 from detent.store.url import database_url as parsed
 from tests.store.conftest import hand_on
 from tests.store.intact import damages
-from tests.store.restored_server import restored
 from tests.store.walk import walk
 from tests.support import postgres_server as postgres
 from tests.support.postgres_binaries import environment
 from tests.support.postgres_server import PostgresServer
+from tests.support.second_server import restored
 
 ROOT = Path(__file__).parents[2]
 # A server that has been at work for a while: a new one is behind it in transaction ids.

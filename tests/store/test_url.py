@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from detent.errors import BadDatabaseUrl, UnknownScheme
+from detent.store.postgres_server import wanted
 from detent.store.url import database_url, redacted
 
 
@@ -39,12 +40,36 @@ def test_a_sqlite_url_says_when_a_commit_is_on_the_disk_and_keeps_saying_so_wher
     again = database_url(normal.lasting)
     assert (normal.synchronous, again.synchronous) == ("normal", "normal")
     assert again.path == str(tmp_path / "wo rk.db")
-    assert database_url(database_url("sqlite:///work.db").lasting)[2:] == (str(tmp_path / "work.db"), "full")
+    assert database_url(database_url("sqlite:///work.db").lasting)[2:4] == (str(tmp_path / "work.db"), "full")
 
 
 @pytest.mark.parametrize("text", ["postgresql://ann@db/work", "postgres://ann:pw@db:5433/work?search_path=other"])
 def test_a_postgres_url_is_passed_on_as_it_is(text: str) -> None:
     assert database_url(text)[:2] == ("postgres", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("postgresql://db/work", 1),
+        ("postgresql:///work", 1),
+        ("postgresql://ann:p@w@db1:5432,db2:5433/work", 2),
+        ("postgresql://[::1]:5432,[::2],db3/work", 3),
+    ],
+)
+def test_a_postgres_url_may_name_several_servers(text: str, servers: int) -> None:
+    assert database_url(text).servers == servers
+
+
+def test_of_several_servers_the_one_that_takes_writes_is_wanted_unless_somebody_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
+    assert wanted(database_url("postgresql://db/work")) is None
+    assert wanted(database_url("postgresql://db1,db2/work")) == "read-write"
+    assert wanted(database_url("postgresql://db1,db2/work?target_session_attrs=any")) is None
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "primary")
+    assert wanted(database_url("postgresql://db1,db2/work")) is None
 
 
 def test_without_a_url_it_is_the_environments_and_without_that_a_file_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +104,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(text: str) -> None:
         ("sqlite:///what?.db", "a . in a path is written %3F"),
         ("postgresql://db:port/work", "the port is not a number"),
         ("postgresql://db:99999/work", "the port is not a number"),
+        ("postgresql://db1:5432,db2:port/work", "the port is not a number"),
     ],
 )
 def test_a_url_that_names_nothing_is_refused_with_the_reason(text: str, why: str) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 
 import asyncpg
 
-from detent.store.postgres_server import SESSION_SETTINGS, connect_seconds
+from detent.store.postgres_server import SESSION_SETTINGS, connect_seconds, wanted
 from detent.store.url import DatabaseUrl
 
 MOST_AT_HAND = 2
@@ -187,6 +187,7 @@ def new_pool(url: DatabaseUrl, *, connection_class: type = asyncpg.Connection, *
         min_size=0,  # a floor would be restored in the background, with a traceback in the log whenever that fails
         max_size=MOST_CONNECTIONS,
         timeout=connect_seconds(),
+        target_session_attrs=wanted(url),
         server_settings={**SESSION_SETTINGS, **settings},
         statement_cache_size=STATEMENTS_KEPT,
         connection_class=connection_class,

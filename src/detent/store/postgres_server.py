@@ -65,10 +65,18 @@ def connect_seconds() -> float:
     return seconds
 
 
+def wanted(url: DatabaseUrl) -> str | None:
+    """Which of several servers to take: the one that accepts writes, unless somebody says otherwise."""
+    said = "target_session_attrs" in url.text or "PGTARGETSESSIONATTRS" in os.environ
+    return None if said or url.servers == 1 else "read-write"
+
+
 async def connect(url: DatabaseUrl) -> asyncpg.Connection:
     """A connection with the settings every one of ours has."""
     with explained(url):
-        connection = await asyncpg.connect(url.text, timeout=connect_seconds(), server_settings=SESSION_SETTINGS)
+        connection = await asyncpg.connect(
+            url.text, timeout=connect_seconds(), server_settings=SESSION_SETTINGS, target_session_attrs=wanted(url)
+        )
     version = connection.get_server_version()
     if version.major < OLDEST_POSTGRES:
         await connection.close()
@@ -113,6 +121,8 @@ def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
             return DiskFull(path=url.shown)
         case TimeoutError():
             return Unreachable(url=url.shown, detail=f"no answer within {connect_seconds():g} s")
+        case asyncpg.TargetServerAttributeNotMatched() | asyncpg.ReadOnlySQLTransactionError():
+            return Unreachable(url=url.shown, detail="no server there takes writes; is it a standby?")
         case asyncpg.InternalClientError():
             return Unreachable(url=url.shown, detail="the connection broke in the middle of a call")
         case OSError() | asyncpg.CannotConnectNowError() | asyncpg.ConnectionDoesNotExistError():

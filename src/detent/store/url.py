@@ -16,12 +16,14 @@ SYNCHRONOUS = ("full", "normal")
 
 class DatabaseUrl(NamedTuple):
     """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL. `synchronous` is SQLite's
-    word for when a commit is on the disk: full, before it counts; normal, soon after."""
+    word for when a commit is on the disk: full, before it counts; normal, soon after. `servers` is how many a URL of
+    PostgreSQL names, of which one takes writes."""
 
     dialect: str
     text: str
     path: str = ""
     synchronous: str = "full"
+    servers: int = 1
 
     @property
     def shown(self) -> str:
@@ -54,8 +56,7 @@ def database_url(text: str | None = None) -> DatabaseUrl:
         place, _, settings = rest.partition("?")
         return DatabaseUrl("sqlite", text, _sqlite_path(text, place), _synchronous(text, settings))
     if scheme in ("postgresql", "postgres"):
-        _check_postgres(text)
-        return DatabaseUrl("postgres", text)
+        return DatabaseUrl("postgres", text, servers=len(_servers(text)))
     raise UnknownScheme(scheme=scheme, url=redacted(text))
 
 
@@ -100,8 +101,11 @@ def _synchronous(text: str, settings: str) -> str:
     return chosen
 
 
-def _check_postgres(text: str) -> None:
+def _servers(text: str) -> list[str]:
+    """HOST:PORT of every server that a PostgreSQL URL names."""
     try:
-        _ = urlsplit(text).port
+        servers = urlsplit(text).netloc.rpartition("@")[2].split(",")
+        _ = [urlsplit(f"//{server}").port for server in servers]
     except ValueError:
         raise BadDatabaseUrl(url=redacted(text), detail="the port is not a number") from None
+    return servers
