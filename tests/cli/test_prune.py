@@ -16,7 +16,8 @@ BAD = {
 def test_what_has_ended_is_counted_then_deleted_and_the_audit_is_clean(database_url: str) -> None:
     fill(database_url)
     some = ("--older-than", "0s", "--states", "failed,dead_lettered")
-    nothing = {"jobs": {}, "workers": {}, "requests": 0, "telemetry": 0, "blobs": 0, "signals": 0}
+    kinds = ("jobs", "workers", "runs", "workstreams", "crews", "agent_jobs")
+    nothing = {**{kind: {} for kind in kinds}, "requests": 0, "telemetry": 0, "blobs": 0, "signals": 0}
     assert answer(database_url, "prune") == {"dry_run": False, **nothing}
     assert said(database_url, "prune") == "Nothing ended more than 7d ago that may go.\n"
     gone = {**nothing, "jobs": {"failed": 1, "dead_lettered": 2}}

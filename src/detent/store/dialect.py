@@ -31,6 +31,7 @@ SQLITE = Dialect(
         "names": "(SELECT value FROM json_each(:names))",
         "no_names": ":names IS NULL",
         "lock_tree": "SELECT :tree",
+        "lock_free_trees": "SELECT value FROM json_each(:ids)",
         "by_unfinished_steps": "INDEXED BY steps_unfinished",
         "for_share": "",
         "for_change": "",
@@ -61,6 +62,9 @@ POSTGRES = Dialect(
         "names": "(SELECT unnest(:names::text[]))",
         "no_names": ":names::text[] IS NULL",
         "lock_tree": "SELECT pg_advisory_xact_lock(:tree::bigint)",
+        "lock_free_trees": (
+            "SELECT tree FROM unnest(:ids::bigint[]) AS given(tree) WHERE pg_try_advisory_xact_lock(tree)"
+        ),
         "by_unfinished_steps": "",
         "for_share": "FOR SHARE",
         "for_change": "FOR NO KEY UPDATE",

@@ -41,7 +41,6 @@ from detent.store.records import (
     JSON_COLUMNS,
     Birth,
     Counter,
-    Expiry,
     Job,
     LimitRule,
     NewJob,
@@ -51,6 +50,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.retention_verbs import RetentionVerbs
 from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.signals import NewSignal, Sent
 from detent.store.spawned import keys_of, told
@@ -64,7 +64,9 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs):
+class PostgresVerbs(
+    PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs, RetentionVerbs
+):
     """The reads and the writes."""
 
     _keys: KeyPages
@@ -485,9 +487,6 @@ class PostgresVerbs(PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, Agen
 
     async def forget_limits(self, limit: int = 500) -> int:
         return sum([len(await self._fetch(name, limit=limit)) for name in FORGOTTEN])
-
-    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))
 
     async def record_telemetry(
         self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT
