@@ -128,9 +128,7 @@ async def test_what_is_pruned_is_gone_and_accounted_for_and_its_events_stay(time
     assert len(await log(timed, entity="job", entity_id=early)) == 4
 
 
-@keeps(
-    Writer.prune, "Deletes those of these entities that may still go, and accounts for them in the same write"
-)
+@keeps(Writer.prune, "Deletes those of these entities that may still go, and accounts for them in the same write")
 async def test_a_job_that_was_brought_back_after_it_was_read_stays(timed: Store, clock: SetClock) -> None:
     id = await ended(timed)
     await clock.advance(SECOND)

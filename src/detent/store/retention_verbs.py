@@ -102,7 +102,7 @@ class RetentionVerbs(RetentionReads, FlowVerbs):
         owners = [(row[2], row[0]) for row in going if row[0] in whole]
         for tenant_id in sorted({tenant_id for tenant_id, _ in owners}):
             mine = [owner for tenant, owner in owners if tenant == tenant_id]
-            await self._tell("take_budgets", tenant_id=tenant_id, ids=self._list(mine))
+            await self._tell("drop_flow_budgets", tenant_id=tenant_id, ids=self._list(mine))
         return len(whole)
 
     async def _may_go(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> Rows:
@@ -110,7 +110,7 @@ class RetentionVerbs(RetentionReads, FlowVerbs):
 
     async def _take(self, retinues: Sequence[Retinue]) -> None:
         keys = {table: sorted(id for one in retinues for id in one.keys[table]) for table in Retinue().keys}
-        told = {"take_gates": keys["steps"], "take_deliveries": keys["runs"] + keys["workstreams"]}
+        told = {"drop_gates": keys["steps"], "drop_deliveries": keys["runs"] + keys["workstreams"]}
         for statement, which in told.items():
             if which:
                 await self._tell(statement, ids=self._list(which))

@@ -77,15 +77,15 @@ DELETE FROM runs WHERE id IN {ids} RETURNING tenant_id, 'run', state, completed_
 -- Workstreams that go as a whole.
 DELETE FROM workstreams WHERE id IN {ids} RETURNING tenant_id, 'workstream', state, completed_at;
 
--- name: take_gates
+-- name: drop_gates
 -- What was asked at steps.
 DELETE FROM approvals WHERE step_id IN {ids};
 
--- name: take_deliveries
+-- name: drop_deliveries
 -- What was told to the outside of flows.
 DELETE FROM outbox WHERE entity_id IN {ids};
 
--- name: take_budgets
+-- name: drop_flow_budgets
 -- The budgets of flows; the ledger keeps what was spent.
 DELETE FROM budgets WHERE tenant_id = :tenant_id AND owner IN {ids} AND scope = 'flow' AND reserved_micros = 0;
 
