@@ -28,7 +28,7 @@ MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
 ]
 
 
-@pytest.mark.parametrize("dialect", (SQLITE, POSTGRES), ids=lambda dialect: str(dialect.name))
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: str(dialect.name))
 def test_no_two_statements_have_one_name(dialect: Dialect) -> None:
     """The later one would silently stand for both."""
     every = [name for file in (*_FILES, dialect.name) for name in _read(f"{file}.sql")]
