@@ -46,6 +46,7 @@ SQLITE = Dialect(
         "commit_order": "id",
         "after_cursor": "id > :id",
         "ended_before": "(:before ->> state)",
+        "by_itself": "",
     },
 )
 
@@ -81,6 +82,8 @@ POSTGRES = Dialect(
         "commit_order": "tx, id",
         "after_cursor": "(tx, id) > (:tx, :id) AND tx < detent_tx_horizon()",
         "ended_before": "(:before::json ->> state)::bigint",
+        # Of a sub-select: it is asked row by row. Else the planner reads a whole table to answer it for a page.
+        "by_itself": "OFFSET 0",
     },
 )
 

@@ -12,8 +12,9 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
 -- With an idempotency key it stays longer. What runs another job again stays while that one does: without it, that one
 -- would seem never to have been run again. A share stays while its crew is at work: its result is part of what that
 -- comes to.
-{old_enough} AND {key_may_go} AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from)
-    AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own WHERE own.id = jobs.crew_id AND own.completed_at IS NULL));
+{old_enough} AND {key_may_go} AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from {by_itself})
+    AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own
+        WHERE own.id = jobs.crew_id AND own.completed_at IS NULL {by_itself}));
 
 -- name: must_stay
 -- A job, the only table of its query, that is not old enough.
@@ -21,27 +22,30 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
 
 -- name: agent_may_go
 -- It stays while its job does, of which the conversation is a part.
-{old_enough} AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.id = agent_jobs.job_id AND {must_stay});
+{old_enough} AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.id = agent_jobs.job_id AND {must_stay} {by_itself});
 
 -- name: crew_may_go
 -- The outermost, with all crews inside; it stays while one of its shares does, and while the job that made it may still ask
 -- what came of it. One that is a step of a flow goes with that.
 {old_enough} AND {key_may_go}
-    AND NOT EXISTS (SELECT 1 FROM crews AS around WHERE around.id = crews.parent_id)
-    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = crews.step_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS asker WHERE asker.id = crews.asker_id AND asker.completed_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.crew_id = crews.id AND {must_stay});
+    AND NOT EXISTS (SELECT 1 FROM crews AS around WHERE around.id = crews.parent_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = crews.step_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS asker WHERE asker.id = crews.asker_id AND asker.completed_at IS NULL
+        {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.crew_id = crews.id AND {must_stay} {by_itself});
 
 -- name: flow_may_go
 -- The outermost, with all that is inside. The key of one that a schedule started is only there for the job that did: a day
 -- later that has ended, too. It stays while something works for it, is to be told of it, or may be paid for it.
 {old_enough} AND ({key_may_go} OR (completed_at < {now} - 86400000000 AND EXISTS (SELECT 1 FROM events AS birth
-        WHERE birth.entity_id = {flows}.id AND birth.seq = 1 AND birth.actor = {scheduler})))
-    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = {flows}.step_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS busy WHERE busy.tree_id = {flows}.id AND busy.completed_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM outbox AS told WHERE told.entity_id = {flows}.id AND told.state = {pending})
+        WHERE birth.entity_id = {flows}.id AND birth.seq = 1 AND birth.actor = {scheduler} {by_itself})))
+    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = {flows}.step_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS busy WHERE busy.tree_id = {flows}.id AND busy.completed_at IS NULL
+        {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM outbox AS told WHERE told.entity_id = {flows}.id AND told.state = {pending}
+        {by_itself})
     AND NOT EXISTS (SELECT 1 FROM budgets AS paid
-        WHERE paid.tenant_id = {flows}.tenant_id AND paid.owner = {flows}.id AND paid.reserved_micros > 0);
+        WHERE paid.tenant_id = {flows}.tenant_id AND paid.owner = {flows}.id AND paid.reserved_micros > 0 {by_itself});
 
 -- name: stale
 -- An open question whose job has ended, or is gone.
