@@ -18,6 +18,9 @@ from detent.store.records import Expired, Expiry, Pruned
 WHOLE = (RUN, WORKSTREAM, CREW)
 """What goes with everything inside it, or not at all."""
 
+ANY_SIZE = 1_000
+"""What such a write weighs: so much is never done on the thread of the caller, even for one flow."""
+
 
 @dataclass(slots=True)
 class Retinue:
@@ -82,7 +85,8 @@ class RetentionVerbs(RetentionReads, FlowVerbs):
     """The writes."""
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        return await self.atomically(lambda tx: tx._pruned(lifecycle, sorted(ids), expiry), len(ids))
+        weight = ANY_SIZE if lifecycle in WHOLE else len(ids)
+        return await self.atomically(lambda tx: tx._pruned(lifecycle, sorted(ids), expiry), weight)
 
     async def _pruned(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         if lifecycle in WHOLE:
