@@ -122,21 +122,29 @@ async def test_a_flow_of_which_something_has_not_ended_stays_whole(timed: Store,
     assert (len(await timed.steps(step)), await timed.pruned()) == (2, [])
 
 
-@keeps(Reader.prunable, "A flow stays while anything works for it, is to be told of it or may be paid for it")
+@keeps(
+    Reader.prunable,
+    "A flow stays while anything works for it or is to be told of it",
+    "either while something may be paid for it",
+)
 async def test_a_flow_stays_while_something_of_it_is_under_way(timed: Store, clock: SetClock) -> None:
     busy, told, paid = [await a_flow(timed, steps=0) for _ in range(3)]
     (job,) = await timed.enqueue([NewJob("kind", tree_id=busy)])
     await timed.put_delivery(NewDelivery(OURS, RUN.name, told, 3, "run.succeeded", "https://example.com", "{}"))
-    await timed.make_budgets([NewBudget(OURS, paid, "flow", "run", None, 80, "config")])
-    charge = await timed.open_charge(NewCharge(OURS, job, paid, "turn", "p", "m", 100, 1))
+    crew = await a_crew(timed, "success")
+    await timed.make_budgets([NewBudget(OURS, owner, "flow", "it", None, 80, "config") for owner in (paid, crew)])
+    calls = [NewCharge(OURS, job, owner, f"turn {owner}", "p", "m", 100, 1) for owner in (paid, crew)]
+    charges = [await timed.open_charge(call) for call in calls]
     await clock.advance(SECOND)
-    assert await prunable(timed, RUN, anything(clock.now)) == []
+    assert await prunable(timed, RUN, anything(clock.now)) == await prunable(timed, CREW, anything(clock.now)) == []
     assert await timed.prune(RUN, [busy, told, paid], anything(clock.now)) == 0
     await moved(timed, JOB, job, "cancel")
     (delivery,) = await timed.take_deliveries(10, SECOND)
     await timed.settle_delivery(delivery, "delivered")
-    await timed.close_charge(charge, Closing("settled", 70))
+    for charge in charges:
+        await timed.close_charge(charge, Closing("settled", 70))
     assert await prunable(timed, RUN, anything(clock.now)) == [busy, told, paid]
+    assert await prunable(timed, CREW, anything(clock.now)) == [crew]
 
 
 @keeps(Writer.prune, "The ledger keeps what was spent")

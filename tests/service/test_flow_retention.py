@@ -32,6 +32,7 @@ from detent.store import Blob, EventFilter, NewJob, Store, open_store
 from detent.store.budgets import Closing, NewBudget, NewCharge
 from detent.store.records import Expiry
 from detent.store.steps import FlowFilter
+from detent.store.transcripts import NewLine
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import moved
 from tests.service.flow_driver import Driver, flow, states, step
@@ -83,11 +84,13 @@ async def through(store: Store, *steps: dict[str, Any], failing: str = "", **mor
 
 
 async def an_agent(store: Store, **how: Any) -> agents.Started:
-    """An agent job that came to its end."""
-    began = await agents.start(store, agents.new_agent("say hello", **how))
+    """An agent job that came to its end, after two messages."""
+    began, driver = await agents.start(store, agents.new_agent("say hello", **how)), Driver(store)
     for _ in range(3):
         await moved(store, AGENT, began.key, "success")
-    await Driver(store).to_the_end()
+    (job,) = await driver.start()
+    assert await store.say(job, [NewLine(0, place, Blob.of(said)) for place, said in enumerate((b"hello", b"yes"))])
+    await driver.settle([job])
     assert (await agents.find(store, 1, began.id))["state"] == "COMPLETED"
     return began
 
@@ -289,11 +292,13 @@ async def test_a_flow_with_a_step_that_a_hand_brought_back_stays_until_it_is_men
 
 
 async def test_an_agent_job_goes_with_its_conversation_and_its_record_stays(
-    store: Store, hand: Hand, database_url: str
+    store: Store, hand: Hand, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retention, "UNUSED_BLOBS_US", -1)
     began = await an_agent(store)
+    assert len(await store.transcript(1, began.job_key)) == 2
     swept = await sweep(store, EVERYTHING)
-    assert (swept.agent_jobs.total(), swept.jobs.total()) == (1, 1)
+    assert (swept.agent_jobs.total(), swept.jobs.total(), swept.blobs) == (1, 1, 2)
     assert await left(hand, database_url) == {}
     with pytest.raises(NotFound):
         await agents.find(store, 1, began.id)

@@ -535,8 +535,9 @@ class Reader(Protocol):
         """One page of the jobs, workers, agent jobs, crews or flows, in the order of their ids: those that retention
         may delete, and where to go on. A job stays while the one it runs again is there, a worker while it holds a job.
         An agent job stays while its job must; a crew while one of its shares must, or the job that made it is at work.
-        What is inside a flow or a crew goes with the outermost. A flow stays while anything works for it, is to be told
-        of it or may be paid for it. The key of a flow that a schedule started holds it for a day."""
+        What is inside a flow or a crew goes with the outermost. A flow stays while anything works for it or is to be
+        told of it; either while something may be paid for it. The key of a flow that a schedule started holds it for a
+        day."""
         ...
 
     async def retinues(self, lifecycle: Lifecycle, ids: Sequence[int]) -> dict[int, int]:

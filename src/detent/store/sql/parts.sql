@@ -32,7 +32,9 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
     AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = crews.step_id {by_itself})
     AND NOT EXISTS (SELECT 1 FROM jobs AS asker WHERE asker.id = crews.asker_id AND asker.completed_at IS NULL
         {by_itself})
-    AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.crew_id = crews.id AND {must_stay} {by_itself});
+    AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.crew_id = crews.id AND {must_stay} {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM budgets AS paid
+        WHERE paid.tenant_id = crews.tenant_id AND paid.owner = crews.id AND paid.reserved_micros > 0 {by_itself});
 
 -- name: flow_may_go
 -- The outermost, with all that is inside. The key of one that a schedule started is only there for the job that did: a day
