@@ -139,7 +139,8 @@ async def test_nothing_is_left_of_a_flow_with_steps_of_every_sort(
     with pytest.raises(NotFound):
         await flows.found_step(store, public_id(ref.kind.step.name, first["id"]), 1)
     spent = await costs.read(store, 1, "flow", 0)
-    assert [(line.id, line.cost.micros) for line in spent.lines] == [(ref.public_id, 70)]
+    shown = [(line.name, line.id, line.cost.micros) for line in spent.lines]
+    assert shown == [(f"deleted {kind}", ref.public_id, 70)]
 
 
 async def test_large_outputs_go_with_their_flow_and_shared_ones_stay(

@@ -75,8 +75,7 @@ async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str 
 
 async def _gone(store: Store, key: int) -> tuple[str, str | None]:
     born = await store.events(EventFilter(entity_id=key), limit=1)
-    id = public_id(born[0].entity, key) if born else None
-    return id or f"flow {key}", id
+    return (f"deleted {born[0].entity}", public_id(born[0].entity, key)) if born else (f"flow {key}", None)
 
 
 def as_json(found: Costs) -> dict[str, Any]:
