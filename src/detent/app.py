@@ -53,8 +53,9 @@ class Detent:
     """Jobs, and the database they are kept in: as given, else DETENT_DB, else ./detent.db.
 
     Its workers delete jobs that have ended: those that succeeded or were cancelled after `keep_finished`, those that
-    failed or are dead letters after `keep_failures`. Jobs with an idempotency key stay for `keep_keys` as well. None is
-    for ever. What tools the steps of flows may run is in `config`, else DETENT_CONFIG, else ./detent.toml.
+    failed or are dead letters after `keep_failures`; and flows, crews and agent jobs like them. What has an idempotency
+    key stays for `keep_keys` as well. None is for ever. What tools the steps of flows may run is in `config`, else
+    DETENT_CONFIG, else ./detent.toml.
 
     >>> app = Detent("sqlite:///:memory:")
     >>> @app.job(max_attempts=3)

@@ -415,6 +415,25 @@ async def pruned(store: Store, given: tuple[int, int], count: int) -> None:
     assert await accounted_for(store) == given[1] + 1
 
 
+async def an_ended_flow(store: Store) -> tuple[int, int]:
+    flow = await a_flow(store)
+    (step,) = await store.create_many(RUN_STEP, [{"flow_id": flow, "name": "sign", "position": 0}])
+    for lifecycle, id in ((RUN_STEP, step), (RUN, flow)):
+        assert await store.apply([await decided(store, lifecycle, id, "cancel")]) == []
+    return flow, await accounted_for(store)
+
+
+async def prune_flow(store: Store, given: tuple[int, int], again: bool) -> int:
+    return await store.prune(RUN, [given[0]], Expiry({"CANCELED": 1 << 60}))
+
+
+async def flow_pruned(store: Store, given: tuple[int, int], count: int) -> None:
+    """With its step; both are accounted for once."""
+    assert count in (0, 1)
+    assert (await store.rows(RUN, [given[0]]), await store.steps(given[0])) == ([], [])
+    assert await accounted_for(store) == given[1] + 2
+
+
 async def an_unused_blob(store: Store) -> str:
     await store.drop_unused_blobs(1 << 60, 100)  # those of other calls
     (job,) = await claimed_and_running(store)
@@ -1192,6 +1211,7 @@ CALLS: dict[str, Call] = {
     "forget_telemetry": Call("forget_telemetry", old_telemetry, forget_telemetry, telemetry_forgotten, 0),
     "record_telemetry": Call("record_telemetry", nothing, record_telemetry, telemetry_recorded, 0),
     "prune": Call("prune", an_ended_job, prune, pruned, 0),
+    "prune a flow": Call("prune", an_ended_flow, prune_flow, flow_pruned, 0),
     "drop_unused_blobs": Call("drop_unused_blobs", an_unused_blob, drop_blobs, blobs_dropped, 0),
     "take_duty": Call("take_duty", nothing, take_duty, duty_taken, 0),
     "put_seal": Call("put_seal", something_to_seal, put_seal, sealed_once, 0),

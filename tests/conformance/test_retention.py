@@ -50,7 +50,7 @@ async def test_what_may_go_has_ended_before_the_moment_of_its_state(timed: Store
     assert await prunable(timed, anything(clock.now)) == [*old.values(), young]
 
 
-@keeps(Reader.prunable, "One page of the jobs or workers, in the order of their ids")
+@keeps(Reader.prunable, "One page of the jobs, workers, agent jobs, crews or flows, in the order of their ids")
 async def test_what_may_go_is_read_page_by_page_past_what_stays(timed: Store, clock: SetClock) -> None:
     ids = [await ended(timed) if place % 2 else (await queued(timed))[0] for place in range(5)]
     await clock.advance(SECOND)
@@ -104,7 +104,7 @@ async def test_a_worker_stays_until_it_has_ended_and_holds_nothing(timed: Store,
 
 @keeps(
     Writer.prune,
-    "Deletes those of these jobs or workers that may still go, and accounts for them in the same write",
+    "Deletes those of these entities that may still go, and accounts for them in the same write",
     "returns how many",
     "Their events stay",
 )
@@ -128,9 +128,7 @@ async def test_what_is_pruned_is_gone_and_accounted_for_and_its_events_stay(time
     assert len(await log(timed, entity="job", entity_id=early)) == 4
 
 
-@keeps(
-    Writer.prune, "Deletes those of these jobs or workers that may still go, and accounts for them in the same write"
-)
+@keeps(Writer.prune, "Deletes those of these entities that may still go, and accounts for them in the same write")
 async def test_a_job_that_was_brought_back_after_it_was_read_stays(timed: Store, clock: SetClock) -> None:
     id = await ended(timed)
     await clock.advance(SECOND)

@@ -19,7 +19,7 @@ Failing = Callable[[str], bool]
 
 
 def step(id: str, *after: str, **more: Any) -> dict[str, Any]:
-    call = {} if {"approval", "flow"} & more.keys() else {"call": "platform:node"}
+    call = {} if {"approval", "crew", "flow"} & more.keys() else {"call": "platform:node"}
     return {"id": id, **call, **({"depends_on": list(after)} if after else {}), **more}
 
 

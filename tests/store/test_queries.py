@@ -14,7 +14,7 @@ from detent.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change,
 from detent.lifecycle.machine import OVERRIDE
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.handover import Unmoved
-from detent.store.queries import Catalogue, _read
+from detent.store.queries import _FILES, Catalogue, _read
 from detent.store.records import ENTITY_COLUMNS, NewJob
 from detent.store.url import database_url as parsed
 
@@ -28,11 +28,17 @@ MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
 ]
 
 
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: str(dialect.name))
+def test_no_two_statements_have_one_name(dialect: Dialect) -> None:
+    """The later one would silently stand for both."""
+    every = [name for file in (*_FILES, dialect.name) for name in _read(f"{file}.sql")]
+    assert [name for name in every if every.count(name) > 1] == []
+
+
 def names(dialect: Dialect) -> list[str]:
     """Those that are sent as they stand, or for each kind of flow; the enqueue of PostgreSQL takes its shape from the
     jobs."""
-    sources = ("shared", "flows", "outbox", "breakers", "crews", dialect.name)
-    every = {name: text for file in sources for name, text in _read(f"{file}.sql").items()}
+    every = {name: text for file in (*_FILES, dialect.name) for name, text in _read(f"{file}.sql").items()}
     tables = {name: ("_runs", "_workstreams") if "{flows}" in text else ("",) for name, text in every.items()}
     spelt = [f"{name}{table}" for name, of in tables.items() for table in of]
     return [name for name in spelt if dialect is SQLITE or name != "enqueue"]

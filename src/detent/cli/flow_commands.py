@@ -98,8 +98,7 @@ def doer(kind: Kind, deed: Deed, says: str, doc: str) -> Command:
         async def change(store: Store, tenant_id: int) -> Row:
             ref = await stories.find(store, kind, tenant_id, id)
             await deed(store, ref, Actor(operator(), reason))
-            (row,) = await store.rows(kind.flow, [ref.id])
-            return row
+            return await flows.row_of(store, ref)
 
         row = asyncio.run(with_tenant(db, tenant, change))
         said = says.format(id=public_id(kind.flow.name, row["id"]), state=row["state"])

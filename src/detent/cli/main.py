@@ -51,7 +51,7 @@ COMMANDS = {
     "keys": Entry("detent.cli.keys:app", "See who may use the HTTP API; make, rotate and revoke keys."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
-    "prune": Entry("detent.cli.prune:prune", "Delete jobs and workers that have been over for long enough."),
+    "prune": Entry("detent.cli.prune:prune", "Delete jobs, flows and others that have been over for long enough."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("detent.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("detent.cli.audit:app", "Check the event log against the database; export it."),

@@ -271,7 +271,11 @@ async def cancel(
 
 
 async def audit(store: Store, tenant_id: int, id: str) -> AgentAudit:
-    """The record of an agent job that has ended; of one that has not there is none: `NotFound`."""
+    """The record of an agent job that has ended, also of one that retention has deleted; of one that has not ended
+    there is none: `NotFound`."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix == AGENT.prefix and (kept := await store.agent_audits(tenant_id, agent=key)):
+        return kept[0]
     row = await find(store, tenant_id, id)
     records = await store.agent_audits(tenant_id, agent=row["id"])
     if not records:

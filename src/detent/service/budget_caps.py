@@ -58,7 +58,7 @@ async def named(store: Store, tenant_id: int, name: str) -> NewBudget:
 
 async def _of_flow(store: Store, tenant_id: int, id: str) -> NewBudget:
     ref = await flows.found(store, id, tenant_id)
-    (row,) = await store.rows(ref.kind.flow, [ref.id], ("id", "tree_id"))
+    row = await flows.row_of(store, ref, ("id", "tree_id"))
     if row["tree_id"] not in (None, ref.id):
         raise BadInput(
             what=f"{id} is inside another flow, and only the outermost one has a budget; see: detent why {id}"

@@ -10,7 +10,7 @@ from detent.errors import BadInput
 from detent.lifecycle import RUN, WORKSTREAM
 from detent.moments import rfc3339
 from detent.service.entities import public_id
-from detent.store import Store
+from detent.store import EventFilter, Store
 from detent.store.budgets import Cost
 
 BY = ("model", "tenant", "flow", "day")
@@ -64,12 +64,18 @@ async def _names(store: Store, by: str, found: list[Cost]) -> dict[str, tuple[st
 
 
 async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str | None]]:
-    """A flow that is gone has no name any longer; what was spent outside of flows has never had one."""
-    named: dict[str, tuple[str, str | None]] = {subject: (f"flow {subject}", None) for subject in subjects}
+    """A flow that is gone has no name any longer, but its events tell its id; what was spent outside of flows has never
+    had one."""
+    named: dict[str, tuple[str, str | None]] = {"0": (NO_FLOW, None)}
     for kind in (RUN, WORKSTREAM):
         rows = await store.rows(kind, [int(subject) for subject in subjects], ("id", "name")) if subjects else []
         named |= {str(row["id"]): (row["name"] or kind.name, public_id(kind.name, row["id"])) for row in rows}
-    return {**named, "0": (NO_FLOW, None)}
+    return named | {subject: await _gone(store, int(subject)) for subject in subjects if subject not in named}
+
+
+async def _gone(store: Store, key: int) -> tuple[str, str | None]:
+    born = await store.events(EventFilter(entity_id=key), limit=1)
+    return (f"deleted {born[0].entity}", public_id(born[0].entity, key)) if born else (f"flow {key}", None)
 
 
 def as_json(found: Costs) -> dict[str, Any]:

@@ -175,8 +175,9 @@ async def last_output(store: Store, view: FlowView) -> list[tuple[str, list[str]
 
 
 async def _tail(store: Store, tenant_id: int, job: int) -> list[str]:
+    """Of a job that retention has deleted nothing is left."""
     id = public_id("job", job)
-    kept = {one.name for one in await artifacts.listed(store, tenant_id, id) if one.size <= MOST_OUTPUT_READ}
+    kept = {one.name for one in await store.artifacts(tenant_id, job) if one.size <= MOST_OUTPUT_READ}
     for name in ("stderr", "stdout"):
         if name in kept:
             _, said = await artifacts.content(store, tenant_id, id, name)

@@ -19,7 +19,7 @@ from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.events import as_json as event_json
 from detent.service.flow_scene import Row, content, inputs_of
-from detent.service.flows import FlowRef
+from detent.service.flows import FlowRef, row_of
 from detent.service.search import search
 from detent.store import Event, EventFilter, Store
 from detent.store.approvals import Approval
@@ -120,12 +120,6 @@ async def find(store: Reader, kind: Kind, tenant_id: int, id: str) -> FlowRef:
     return FlowRef(kind, key)
 
 
-async def row_of(store: Reader, ref: FlowRef) -> Row:
-    """A flow as it is now."""
-    (row,) = await store.rows(ref.kind.flow, [ref.id])
-    return row
-
-
 async def history(store: Reader, ref: FlowRef, *, own: bool = False) -> EventFilter:
     """The events of a flow: its own, or those of everything that works for it, too. One inside another belongs to the
     outermost."""
@@ -175,7 +169,7 @@ def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | No
 
 async def story(store: Reader, ref: FlowRef) -> Story:
     """Everything about one flow."""
-    (flow,) = await store.rows(ref.kind.flow, [ref.id])
+    flow = await row_of(store, ref)
     steps = in_order(await store.steps(ref.id))
     template = None
     if flow["template_id"] is not None:

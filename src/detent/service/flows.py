@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -156,7 +156,19 @@ async def found(store: Reader, public_id: str, tenant_id: int | None) -> FlowRef
     for kind in KINDS.values():
         if kind.flow.prefix == prefix and await store.get(kind.flow, key, tenant_id) is not None:
             return FlowRef(kind, key)
-    raise NotFound(what="flow", id=repr(public_id), listing="detent workstreams list")
+    raise _unknown(public_id)
+
+
+async def row_of(store: Reader, ref: FlowRef, columns: Sequence[str] = ("*",)) -> Row:
+    """A flow as it is now; one that retention has deleted meanwhile is `NotFound`."""
+    rows = await store.rows(ref.kind.flow, [ref.id], columns)
+    if not rows:
+        raise _unknown(ref.public_id)
+    return rows[0]
+
+
+def _unknown(public_id: str) -> NotFound:
+    return NotFound(what="flow", id=repr(public_id), listing="detent workstreams list")
 
 
 async def found_step(store: Reader, public_id: str, tenant_id: int | None) -> Row:
@@ -175,9 +187,9 @@ async def change(store: Store, ref: FlowRef, actor: Actor, work: Callable[[Scene
     """Does something to a flow under its lock, and writes what was decided."""
 
     async def locked(tx: Transaction) -> T:
-        (seen,) = await tx.rows(ref.kind.flow, [ref.id], ("id", "tree_id"))
+        seen = await row_of(tx, ref, ("id", "tree_id"))
         await tx.lock_trees([seen["tree_id"] or ref.id])
-        (flow,) = await tx.rows(ref.kind.flow, [ref.id])
+        flow = await row_of(tx, ref)
         scene = await Scene.of(tx, ref.kind, flow, actor)
         result = await work(scene)
         await scene.write()

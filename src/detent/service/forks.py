@@ -15,7 +15,7 @@ from detent.service import advance, launch, secrecy
 from detent.service.approvals import Insist
 from detent.service.definitions import KINDS, shape, shape_of
 from detent.service.flow_scene import Actor, Row, Scene, inputs_of
-from detent.service.flows import FlowRef
+from detent.service.flows import FlowRef, row_of
 from detent.service.gate_answers import insist_on_step
 from detent.service.settle import again_if_moved
 from detent.store import Store
@@ -34,8 +34,9 @@ async def fork(
     secrecy.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
 
     async def work(tx: Transaction) -> FlowRef:
-        (old,) = await tx.rows(ref.kind.flow, [ref.id])
-        await tx.lock_trees([old["tree_id"] or old["id"]])
+        seen = await row_of(tx, ref, ("id", "tree_id"))
+        await tx.lock_trees([seen["tree_id"] or ref.id])  # so that retention leaves it what the new one keeps of it
+        old = await row_of(tx, ref)
         template = await tx.template(old["tenant_id"], old["template_id"])
         if template is None:
             raise BadInput(what=f"the definition of {ref.public_id} is gone, so it cannot be forked")
@@ -52,7 +53,7 @@ async def fork(
 
 async def insist_on_kept_answers(store: Reader, ref: FlowRef, from_step: str, insist: Insist) -> None:
     """A fork from there keeps approvals that were given before it: whoever forks it gives them once more."""
-    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
+    flow = await row_of(store, ref, ("tenant_id", "template_id"))
     whole = await shape(store, flow["tenant_id"], flow["template_id"])
     kept = set(whole.steps) - after(whole, from_step) if from_step in whole.steps else set()
     for name, step in whole.steps.items():
@@ -92,8 +93,7 @@ async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name:
 
 
 async def _tenant(tx: Transaction, ref: FlowRef) -> int:
-    (row,) = await tx.rows(ref.kind.flow, [ref.id], ("tenant_id",))
-    return int(row["tenant_id"])
+    return int((await row_of(tx, ref, ("tenant_id",)))["tenant_id"])
 
 
 async def _kept(tx: Transaction, ref: FlowRef, names: set[str]) -> list[tuple[Row, Output]]:

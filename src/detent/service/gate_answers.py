@@ -50,7 +50,7 @@ def insist_on_step(step: Step, insist: Insist) -> None:
 
 
 async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -> NothingAsked:
-    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
+    flow = await flows.row_of(store, ref, ("state",))
     return NothingAsked(
         id=ref.public_id,
         state=flow["state"],
@@ -63,7 +63,7 @@ async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -
 
 async def _gate(store: Store, ref: FlowRef, named: str | None) -> Row:
     """The step that asks. A flow with several gates needs it named, so that a repeated answer cannot open the next."""
-    (flow,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
+    flow = await flows.row_of(store, ref, ("tenant_id", "template_id"))
     steps = (await shape(store, flow["tenant_id"], flow["template_id"])).steps
     names = [name for name, step in steps.items() if step.kind == "approval"]
     if not names:

@@ -18,7 +18,7 @@ from detent.store.protocol import Transaction
 async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
     """A held flow is let go, a failed one tried again, and of any other begins what could run and does not. What a dead
     worker held in its last attempt gets one more: nobody has seen it fail."""
-    (flow,) = await store.rows(ref.kind.flow, [ref.id])
+    flow = await flows.row_of(store, ref)
     if ref.kind.flow.state(flow["state"]).final:
         raise BadInput(what=f"{ref.public_id} is {flow['state']}: there is nothing to go on with")
     await store.atomically(lambda tx: _grant(tx, ref, flow["tree_id"] or ref.id, flow["tenant_id"]))

@@ -30,7 +30,7 @@ from detent.schedule import (
 from detent.service import limits, secrecy, templates
 from detent.service.jobs import check_kind, new_job
 from detent.store import EventFilter, NewJob, Store, Transaction
-from detent.store.schedules import Plan, Schedule
+from detent.store.schedules import SCHEDULER, Plan, Schedule
 
 MOST_SCHEDULES = 100
 MOST_JOBS = 1_000
@@ -154,7 +154,7 @@ def plan(schedule: Schedule, now: int) -> Plan | None:
     and the rest must not wait for it."""
     try:
         ticks, next_at = due(schedule.rule, schedule.catch_up, schedule.next_at, schedule.last_at, now)
-        jobs = [_job(schedule, tick, "scheduler") for tick in ticks]
+        jobs = [_job(schedule, tick, SCHEDULER) for tick in ticks]
         return Plan(jobs, next_at, max(ticks, default=None))
     except Exception as error:  # whatever somebody wrote into the table by hand
         _complain(schedule.name, str(error))

@@ -48,7 +48,7 @@ class FlowCause(StrEnum):
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
     """A flow, and what is in its way; a foreign or unknown id is `NotFound`."""
     ref = await flows.found(store, id, tenant_id)
-    (row,) = await store.rows(ref.kind.flow, [ref.id])
+    row = await flows.row_of(store, ref)
     return row, await _of_flow(store, await Chart.of(store, ref.kind, row), 0)
 
 
@@ -56,7 +56,7 @@ async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Rea
     """A step, and what is in its way; a foreign or unknown id is `NotFound`."""
     step = await flows.found_step(store, id, tenant_id)
     kind = flows.kind_of(step)
-    (flow,) = await store.rows(kind.flow, [step["flow_id"]])
+    flow = await flows.row_of(store, FlowRef(kind, step["flow_id"]))
     return step, await _of_step(store, await Chart.of(store, kind, flow), step, 0)
 
 

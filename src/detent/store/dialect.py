@@ -31,6 +31,7 @@ SQLITE = Dialect(
         "names": "(SELECT value FROM json_each(:names))",
         "no_names": ":names IS NULL",
         "lock_tree": "SELECT :tree",
+        "lock_free_trees": "SELECT value FROM json_each(:ids)",
         "by_unfinished_steps": "INDEXED BY steps_unfinished",
         "for_share": "",
         "for_change": "",
@@ -45,6 +46,7 @@ SQLITE = Dialect(
         "commit_order": "id",
         "after_cursor": "id > :id",
         "ended_before": "(:before ->> state)",
+        "by_itself": "",
     },
 )
 
@@ -61,6 +63,9 @@ POSTGRES = Dialect(
         "names": "(SELECT unnest(:names::text[]))",
         "no_names": ":names::text[] IS NULL",
         "lock_tree": "SELECT pg_advisory_xact_lock(:tree::bigint)",
+        "lock_free_trees": (
+            "SELECT tree FROM unnest(:ids::bigint[]) AS given(tree) WHERE pg_try_advisory_xact_lock(tree)"
+        ),
         "by_unfinished_steps": "",
         "for_share": "FOR SHARE",
         "for_change": "FOR NO KEY UPDATE",
@@ -77,6 +82,8 @@ POSTGRES = Dialect(
         "commit_order": "tx, id",
         "after_cursor": "(tx, id) > (:tx, :id) AND tx < detent_tx_horizon()",
         "ended_before": "(:before::json ->> state)::bigint",
+        # Of a sub-select: it is asked row by row. Else the planner reads a whole table to answer it for a page.
+        "by_itself": "OFFSET 0",
     },
 )
 

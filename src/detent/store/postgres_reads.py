@@ -36,27 +36,27 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
-    Expired,
-    Expiry,
     Held,
     Job,
     JobFilter,
     LimitRule,
     LimitUse,
     Place,
-    Pruned,
     QueueSummary,
     Telemetry,
     Tenant,
     WorkerFilter,
 )
+from detent.store.retention_verbs import RetentionReads
 from detent.store.schedules import Schedule
 from detent.store.seal_verbs import SealReads
 from detent.store.signals import Signal
 from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads):
+class PostgresReads(
+    OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads, RetentionReads
+):
     """The reads."""
 
     _catalogue: Catalogue
@@ -228,17 +228,9 @@ class PostgresReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetR
     async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since))
 
-    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
-        newest = max(expiry.before.values(), default=0)
-        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
-        return Expired.page(await self._fetch(f"prunable_{lifecycle.name}", **values), limit)
-
     async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
         rows = await self._fetch("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
         return [Telemetry(*row) for row in rows]
-
-    async def pruned(self) -> list[Pruned]:
-        return [Pruned(*row) for row in await self._fetch("pruned")]
 
     async def faults(self) -> list[str]:
         async with self._connection() as connection:

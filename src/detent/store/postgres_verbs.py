@@ -41,7 +41,6 @@ from detent.store.records import (
     JSON_COLUMNS,
     Birth,
     Counter,
-    Expiry,
     Job,
     LimitRule,
     NewJob,
@@ -51,6 +50,7 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
+from detent.store.retention_verbs import RetentionVerbs
 from detent.store.schedules import Plan, Planner, Schedule, planned
 from detent.store.seal_verbs import SealVerbs
 from detent.store.signals import NewSignal, Sent
@@ -66,7 +66,15 @@ LOCK_WAIT_MS = 2000
 
 
 class PostgresVerbs(
-    PostgresReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs, SealVerbs
+    PostgresReads,
+    OutboxVerbs,
+    TranscriptVerbs,
+    CrewVerbs,
+    AgentVerbs,
+    BudgetVerbs,
+    KeyVerbs,
+    SealVerbs,
+    RetentionVerbs,
 ):
     """The reads and the writes."""
 
@@ -488,9 +496,6 @@ class PostgresVerbs(
 
     async def forget_limits(self, limit: int = 500) -> int:
         return sum([len(await self._fetch(name, limit=limit)) for name in FORGOTTEN])
-
-    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        return len(await self._fetch(f"prune_{lifecycle.name}", **expiry.values, ids=list(ids)))
 
     async def record_telemetry(
         self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT

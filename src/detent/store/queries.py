@@ -9,10 +9,11 @@ statements that write a move are made here from the declaration and `moves.sql`,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from detent.histogram import bucket_sql
@@ -43,7 +44,7 @@ from detent.store.postgres_batches import (
 )
 from detent.store.postgres_handover import words as handover_words
 from detent.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
-from detent.store.schedules import SCHEDULE_COLUMNS
+from detent.store.schedules import SCHEDULE_COLUMNS, SCHEDULER
 from detent.store.seals import SEAL_COLUMNS
 from detent.store.steps import STEP_COLUMNS
 from detent.store.templates import TEMPLATE_COLUMNS
@@ -79,7 +80,19 @@ _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
 """
 
 # The statements that both databases share, by what they are about.
-_FILES = ("shared", "flows", "outbox", "breakers", "crews", "agents", "budgets", "transcripts", "keys", "seals")
+_FILES = (
+    "shared",
+    "flows",
+    "outbox",
+    "breakers",
+    "crews",
+    "agents",
+    "budgets",
+    "transcripts",
+    "keys",
+    "seals",
+    "retention",
+)
 
 # One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.
 _FLOWS = (RUN.table, WORKSTREAM.table)
@@ -94,6 +107,7 @@ _WORDS = {
     "approval_columns": ", ".join(APPROVAL_COLUMNS),
     "checkpoint_columns": ", ".join(CHECKPOINT_COLUMNS),
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
+    "scheduler": literal(SCHEDULER),
     "template_columns": ", ".join(TEMPLATE_COLUMNS),
     "outbox_columns": ", ".join(OUTBOX_COLUMNS),
     "pending": literal(PENDING),
@@ -315,11 +329,14 @@ class Catalogue:
         if (flows := plain.rpartition("_")[2]) in _FLOWS and plain not in self._raw:
             plain, words["flows"] = plain.removesuffix(f"_{flows}"), flows
         raw = self._raw["claim" if plain in CLAIMS else plain.removesuffix("_limited")]
-        return fill(raw, lambda word: words[word] if word in words else self._word(word))
+        return fill(raw, lambda word: self._word(word, words))
 
-    def _word(self, word: str) -> str | None:
+    def _word(self, word: str, words: Mapping[str, str] = MappingProxyType({})) -> str | None:
+        """What a statement says itself comes first, also in the parts of it."""
+        if word in words:
+            return words[word]
         if word in self._parts:
-            return fill(self._parts[word], self._word)
+            return fill(self._parts[word], lambda inner: self._word(inner, words))
         return self.dialect.words.get(word) if word in self.dialect.words else _WORDS.get(word) or declared(word)
 
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:

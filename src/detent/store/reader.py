@@ -541,8 +541,17 @@ class Reader(Protocol):
         ...
 
     async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
-        """One page of the jobs or workers, in the order of their ids: those that retention may delete, and where to go
-        on. A job stays while the one it runs again is there, a worker while it holds a job."""
+        """One page of the jobs, workers, agent jobs, crews or flows, in the order of their ids: those that retention
+        may delete, and where to go on. A job stays while the one it runs again is there, a worker while it holds a job.
+        An agent job stays while its job must; a crew while one of its shares must, or the job that made it is at work.
+        What is inside a flow or a crew goes with the outermost. A flow stays while anything works for it or is to be
+        told of it; either while something may be paid for it. The key of a flow that a schedule started holds it for a
+        day."""
+        ...
+
+    async def retinues(self, lifecycle: Lifecycle, ids: Sequence[int]) -> dict[int, int]:
+        """How many rows each of these flows or crews is with all that goes with it: steps, flows and crews inside. One
+        of which something has not ended is left out."""
         ...
 
     async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:

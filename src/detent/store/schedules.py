@@ -9,6 +9,9 @@ from typing import NamedTuple
 from detent.schedule import CatchUp, Rule
 from detent.store.records import NewJob
 
+SCHEDULER = "scheduler"
+"""Who does what a schedule does."""
+
 _OWN = ("kind", "payload", "queue", "tenant_id")
 
 

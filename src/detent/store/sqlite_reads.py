@@ -24,13 +24,10 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
-    Expired,
-    Expiry,
     Held,
     Job,
     JobFilter,
     Place,
-    Pruned,
     QueueSummary,
     Telemetry,
     Tenant,
@@ -180,17 +177,9 @@ class SessionReads:
     def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since))
 
-    def prunable(self, lifecycle: Lifecycle, expiry: Expiry, after: int, limit: int) -> Expired:
-        newest = max(expiry.before.values(), default=0)
-        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
-        return Expired.page(self._run(f"prunable_{lifecycle.name}", **values), limit)
-
     def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int) -> list[Telemetry]:
         rows = self._run("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)
         return [Telemetry(*row) for row in rows]
-
-    def pruned(self) -> list[Pruned]:
-        return [Pruned(*row) for row in self._run("pruned")]
 
     def faults(self) -> list[str]:
         return sqlite_faults(self._db)

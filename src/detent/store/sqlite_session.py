@@ -24,7 +24,6 @@ from detent.store.records import (
     Birth,
     Counter,
     EventFilter,
-    Expiry,
     Job,
     LimitRule,
     LimitUse,
@@ -351,11 +350,6 @@ class Session(SessionReads):
 
     def forget_limits(self, limit: int) -> int:
         return sum(len(self._run(name, limit=limit)) for name in FORGOTTEN)
-
-    def prune(self, lifecycle: Lifecycle, keys: Sequence[int], expiry: Expiry) -> int:
-        values = {**expiry.values, "ids": json.dumps(list(keys))}
-        self._run(f"note_pruned_{lifecycle.name}", **values)
-        return len(self._run(f"prune_{lifecycle.name}", **values))
 
     def record_telemetry(
         self, lifecycle: Lifecycle, id: int, kind: str, payload: str, ttl_us: int, tenant_id: int

@@ -26,8 +26,6 @@ from detent.store.records import (
     Counter,
     Event,
     EventFilter,
-    Expired,
-    Expiry,
     Held,
     Job,
     JobFilter,
@@ -36,7 +34,6 @@ from detent.store.records import (
     NewJob,
     Place,
     Progress,
-    Pruned,
     QueueSummary,
     Seen,
     Standing,
@@ -44,6 +41,7 @@ from detent.store.records import (
     Tenant,
     WorkerFilter,
 )
+from detent.store.retention_verbs import RetentionReads, RetentionVerbs
 from detent.store.schedules import Planner, Schedule
 from detent.store.seal_verbs import SealReads, SealVerbs
 from detent.store.signals import NewSignal, Sent, Signal
@@ -56,7 +54,9 @@ from detent.store.turn import Turn
 T = TypeVar("T")
 
 
-class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads):
+class SqliteReads(
+    OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads, RetentionReads
+):
     """The reads."""
 
     @abstractmethod
@@ -205,20 +205,24 @@ class SqliteReads(OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetRea
     async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
         return await self._read(lambda session: session.job_moves_since(tenant_id, since))
 
-    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
-        return await self._read(lambda session: session.prunable(lifecycle, expiry, after, limit))
-
     async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
         return await self._read(lambda session: session.telemetry(lifecycle, id, tenant_id, limit))
-
-    async def pruned(self) -> list[Pruned]:
-        return await self._read(lambda session: session.pruned())
 
     async def faults(self) -> list[str]:
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVerbs, BudgetVerbs, KeyVerbs, SealVerbs):
+class SqliteVerbs(
+    SqliteReads,
+    OutboxVerbs,
+    TranscriptVerbs,
+    CrewVerbs,
+    AgentVerbs,
+    BudgetVerbs,
+    KeyVerbs,
+    SealVerbs,
+    RetentionVerbs,
+):
     """The reads and the writes."""
 
     tally: Tally
@@ -434,9 +438,6 @@ class SqliteVerbs(SqliteReads, OutboxVerbs, TranscriptVerbs, CrewVerbs, AgentVer
 
     async def forget_limits(self, limit: int = 500) -> int:
         return await self._write(lambda session: session.forget_limits(limit), limit)
-
-    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        return await self._write(lambda session: session.prune(lifecycle, ids, expiry), len(ids))
 
     async def record_telemetry(
         self, lifecycle: Lifecycle, id: int, kind: str, payload: str, *, ttl_us: int, tenant_id: int = DEFAULT_TENANT

@@ -424,8 +424,9 @@ class Writer(Protocol):
         ...
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        """Deletes those of these jobs or workers that may still go, and accounts for them in the same write; returns
-        how many. Their events stay."""
+        """Deletes those of these entities that may still go, and accounts for them in the same write; returns how many.
+        Their events stay. A flow or a crew goes with everything inside it or not at all; it stays while somebody else
+        is at work on it. The ledger keeps what was spent."""
         ...
 
     async def record_telemetry(

@@ -12,6 +12,7 @@ from detent.service import flows, templates
 from detent.service.flow_scene import Actor
 from detent.service.schedules import START, flow_key
 from detent.store import Store
+from detent.store.schedules import SCHEDULER
 from detent.worker.context import Context
 
 
@@ -31,7 +32,7 @@ class StartKind:
         try:
             template = await templates.find(store, ctx.tenant_id, flow)
             key = flow_key(ctx.correlation_id) or ctx.job_id
-            ref = await flows.start_template(store, template, inputs, key=key, actor=Actor("scheduler"))
+            ref = await flows.start_template(store, template, inputs, key=key, actor=Actor(SCHEDULER))
         except (NotFound, BadInput) as error:
             raise PermanentError(str(error)) from None
         return {"flow": ref.public_id}

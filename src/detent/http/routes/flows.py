@@ -74,7 +74,7 @@ def how_started(asked: Start, caller: Principal) -> dict[str, Any]:
 
 async def as_started(store: Store, ref: FlowRef, model: type[Flow], before: int) -> dict[str, Any]:
     """A flow that was started, and whether that was after this moment."""
-    row = await stories.row_of(store, ref)
+    row = await flows.row_of(store, ref)
     return only(model, {**stories.flow_json(ref.kind, row), "created": row["created_at"] >= before})
 
 
@@ -93,7 +93,7 @@ async def done_to(
     async def work(store: Store) -> dict[str, Any]:
         ref = await stories.find(store, kind, caller.tenant_id, id)
         await deed(store, ref, Actor(caller.actor, asked.reason))
-        return only(model, stories.flow_json(kind, await stories.row_of(store, ref)))
+        return only(model, stories.flow_json(kind, await flows.row_of(store, ref)))
 
     return await does(asked, work)
 

@@ -117,7 +117,7 @@ async def _answered(id: str, decision: str, caller: Principal, does: Does, asked
             comment=asked.reason,
             insist=partial(insist_answerer, caller),
         )
-        row = only(Run, stories.flow_json(KIND, await stories.row_of(store, ref)))
+        row = only(Run, stories.flow_json(KIND, await flows.row_of(store, ref)))
         return {**row, "approval": approval_shown(found)}
 
     return await does(asked, work)

@@ -131,7 +131,7 @@ async def _mend(
             await gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
         await deed(store, row, Actor(caller.actor, asked.reason))
         (now,) = await store.steps_by_key([row["id"]])
-        flow = await stories.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))
+        flow = await flows.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))
         return {**step(now), "flow_state": flow["state"]}
 
     return await does(asked, work)

@@ -1,13 +1,53 @@
 -- What several statements have in common: `{NAME}` in one of them stands for the text of a part.
 
+-- name: old_enough
+-- It is one of the tenant's, if there is one, and ended long enough ago for its state.
+completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
+
+-- name: key_may_go
+-- It has no idempotency key, or ended so long ago that the key need not hold any longer.
+(key IS NULL OR completed_at < CAST(:keyed_before AS {time}));
+
 -- name: job_may_go
--- It ended long enough ago for its state; with an idempotency key it stays longer. What runs another job again stays
--- while that one does: without it, that one would seem never to have been run again. A share stays while its crew is at
--- work: its result is part of what that comes to.
-completed_at < {ended_before} AND (key IS NULL OR completed_at < CAST(:keyed_before AS {time}))
-    AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from)
-    AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own WHERE own.id = jobs.crew_id AND own.completed_at IS NULL));
+-- With an idempotency key it stays longer. What runs another job again stays while that one does: without it, that one
+-- would seem never to have been run again. A share stays while its crew is at work: its result is part of what that
+-- comes to.
+{old_enough} AND {key_may_go} AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from {by_itself})
+    AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own
+        WHERE own.id = jobs.crew_id AND own.completed_at IS NULL {by_itself}));
+
+-- name: must_stay
+-- A job, the only table of its query, that is not old enough.
+(completed_at < {ended_before} AND {key_may_go}) IS NOT TRUE;
+
+-- name: agent_may_go
+-- It stays while its job does, of which the conversation is a part.
+{old_enough} AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.id = agent_jobs.job_id AND {must_stay} {by_itself});
+
+-- name: crew_may_go
+-- The outermost, with all crews inside; it stays while one of its shares does, and while the job that made it may still ask
+-- what came of it. One that is a step of a flow goes with that.
+{old_enough} AND {key_may_go}
+    AND NOT EXISTS (SELECT 1 FROM crews AS around WHERE around.id = crews.parent_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = crews.step_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS asker WHERE asker.id = crews.asker_id AND asker.completed_at IS NULL
+        {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.crew_id = crews.id AND {must_stay} {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM budgets AS paid
+        WHERE paid.tenant_id = crews.tenant_id AND paid.owner = crews.id AND paid.reserved_micros > 0 {by_itself});
+
+-- name: flow_may_go
+-- The outermost, with all that is inside. The key of one that a schedule started is only there for the job that did: a day
+-- later that has ended, too. It stays while something works for it, is to be told of it, or may be paid for it.
+{old_enough} AND ({key_may_go} OR (completed_at < {now} - 86400000000 AND EXISTS (SELECT 1 FROM events AS birth
+        WHERE birth.entity_id = {flows}.id AND birth.seq = 1 AND birth.actor = {scheduler} {by_itself})))
+    AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = {flows}.step_id {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM jobs AS busy WHERE busy.tree_id = {flows}.id AND busy.completed_at IS NULL
+        {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM outbox AS told WHERE told.entity_id = {flows}.id AND told.state = {pending}
+        {by_itself})
+    AND NOT EXISTS (SELECT 1 FROM budgets AS paid
+        WHERE paid.tenant_id = {flows}.tenant_id AND paid.owner = {flows}.id AND paid.reserved_micros > 0 {by_itself});
 
 -- name: stale
 -- An open question whose job has ended, or is gone.
@@ -15,9 +55,8 @@ a.decision IS NULL AND a.job_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = a.job_id AND j.completed_at IS NULL);
 
 -- name: worker_may_go
--- It ended long enough ago, and no job is left in its name.
-completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
-    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
+-- No job is left in its name.
+{old_enough} AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
         AND jobs.lease_until IS NOT NULL);
 
 -- name: held_back

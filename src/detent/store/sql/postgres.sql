@@ -230,28 +230,6 @@ FOR UPDATE OF b SKIP LOCKED;
 DELETE FROM blobs USING unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash)
 WHERE blobs.tenant_id = g.tenant_id AND blobs.hash = g.hash AND {unused} RETURNING blobs.hash;
 
--- name: prune_job
--- Deletes those of these jobs that still may go, and accounts for them.
-WITH gone AS (
-    DELETE FROM jobs WHERE id = ANY(:ids::bigint[]) AND {job_may_go} RETURNING id, tenant_id, state, completed_at),
-noted AS (
-    INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
-    SELECT tenant_id, 'job', state, count(*), max(completed_at) + 1 FROM gone GROUP BY tenant_id, state
-    ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
-        pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
-SELECT id FROM gone;
-
--- name: prune_worker
--- Deletes those of these workers that still may go, and accounts for them.
-WITH gone AS (
-    DELETE FROM workers WHERE id = ANY(:ids::bigint[]) AND {worker_may_go} RETURNING id, tenant_id, state, completed_at),
-noted AS (
-    INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
-    SELECT tenant_id, 'worker', state, count(*), max(completed_at) + 1 FROM gone GROUP BY tenant_id, state
-    ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
-        pruned_before = greatest(retention.pruned_before, excluded.pruned_before))
-SELECT id FROM gone;
-
 -- name: new_checkpoint
 -- The result of a single step, if its job is still held and none of that name is there: as the next statement, which tells
 -- more and takes longer.

@@ -273,18 +273,6 @@ RETURNING created_at;
 -- Blobs that nothing refers to, the oldest first.
 SELECT tenant_id, hash FROM blobs WHERE created_at < :older_than AND {unused} ORDER BY created_at LIMIT :limit;
 
--- name: prunable_job
--- The next jobs by id, which is by age: whether each is old enough to look further, and whether it may go.
-SELECT id, state, created_at < :newest, {job_may_go} FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
-
--- name: prunable_worker
--- The next workers by id, as above.
-SELECT id, state, created_at < :newest, {worker_may_go} FROM workers WHERE id > :after ORDER BY id LIMIT :limit;
-
--- name: pruned
--- What retention has deleted so far.
-SELECT tenant_id, entity, state, pruned, pruned_before FROM retention ORDER BY tenant_id, entity, state;
-
 -- name: record_telemetry
 -- Something seen of an entity, worth keeping for a while. Two of a kind in one microsecond are one.
 INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)

@@ -252,30 +252,6 @@ UPDATE jobs SET result_hash = :hash WHERE tenant_id = :tenant_id AND id = :id;
 DELETE FROM blobs WHERE (tenant_id, hash) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:found)) AND {unused}
 RETURNING hash;
 
--- name: note_pruned_job
--- Accounts for the jobs the next statement deletes; the transaction is the only writer.
-INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
-SELECT tenant_id, 'job', state, count(*), max(completed_at) + 1 FROM jobs
-WHERE id IN (SELECT value FROM json_each(:ids)) AND {job_may_go} GROUP BY tenant_id, state
-ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
-    pruned_before = max(retention.pruned_before, excluded.pruned_before);
-
--- name: prune_job
--- Deletes those of these jobs that still may go.
-DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND {job_may_go} RETURNING id;
-
--- name: note_pruned_worker
--- Accounts for the workers the next statement deletes; the transaction is the only writer.
-INSERT INTO retention (tenant_id, entity, state, pruned, pruned_before)
-SELECT tenant_id, 'worker', state, count(*), max(completed_at) + 1 FROM workers
-WHERE id IN (SELECT value FROM json_each(:ids)) AND {worker_may_go} GROUP BY tenant_id, state
-ON CONFLICT (tenant_id, entity, state) DO UPDATE SET pruned = retention.pruned + excluded.pruned,
-    pruned_before = max(retention.pruned_before, excluded.pruned_before);
-
--- name: prune_worker
--- Deletes those of these workers that still may go.
-DELETE FROM workers WHERE id IN (SELECT value FROM json_each(:ids)) AND {worker_may_go} RETURNING id;
-
 -- name: checkpoint
 -- The result of a step whose job is still held; nothing if it is not, or if one of that name is there already.
 INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
