@@ -298,6 +298,17 @@ def test_it_works_on_its_own_flow_and_on_no_other_of_the_database(here):
     assert here.effects == ["killed", "mine", "other"]
 
 
+def test_a_crew_inside_it_is_worked_on_too(here):
+    (here.folder / "count.py").write_text("def up(share, shares, task): return share")
+    steps = [
+        {"id": "team", "crew": {"task": "count", "workers": 3, "call": "count:up"}},
+        {"id": "asked", "crew": {"task": "say hello", "workers": 2}},
+    ]
+    code, told = here.told(str(here.write("f.yaml", *steps)))
+    assert (code, told["outputs"]["team"]["shares"]) == (0, [{"value": 0}, {"value": 1}, {"value": 2}])
+    assert "say hello" in told["outputs"]["asked"]["shares"][1]["text"]
+
+
 SIGN_LATER = {"id": "sign", "approval": {}, "depends_on": ["killed"]}
 
 

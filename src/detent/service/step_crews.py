@@ -37,7 +37,7 @@ async def muster(scene: Scene, row: Row) -> str | None:
     if not task.strip():
         return "its task is empty"
     attempts = attempts_of(scene.kind.name, step)
-    rules = {"kind": SHARE, "queue": step.queue or "default", "priority": 0, "max_attempts": attempts}
+    rules = {"kind": SHARE, "queue": step.queue or scene.flow["queue"] or "default", "priority": 0, "max_attempts": attempts}
     asked = {"call": said.call, "tier": step.tier, "retries": retries_of(scene.kind.name, step)}
     work = json.dumps({**rules, "on_exhausted": "fail", "arguments": asked, "limit_keys": None})
     scene.move(row, Verb.START)
