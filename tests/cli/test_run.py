@@ -113,6 +113,7 @@ def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
 
 ECHO = {"id": "a", "command": ["echo", "${inputs.n}", "${inputs.who}"]}
 INPUTS = {"n": {"type": "integer", "required": True}, "who": {"default": "ann", "choices": ["ann", "bob"]}}
+MORE = {**INPUTS, "share": {"type": "number"}, "some": {"type": "list"}}
 
 
 def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_happens(here):
@@ -130,14 +131,18 @@ def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_hap
         ([], ["needs the input n", "-i n=VALUE"]),
         (["-i", "n=three"], ["the input n of the flow f"]),
         (["-i", "n=1", "-i", "who=eve"], ["the input who of the flow f"]),
-        (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who"]),
+        (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who, share, some"]),
         (["-i", "n"], ["-i n gives no value", "NAME=VALUE"]),
+        (["-i", "=1"], ["-i =1 names no input", "NAME=VALUE"]),
+        (["-i", "n=1", "-i", "share=NaN"], ["the input share of the flow f", "JSON can hold; it is nan"]),
+        (["-i", "n=1", "-i", "share=1e999"], ["the input share of the flow f", "JSON can hold; it is inf"]),
+        (["-i", "n=1", "-i", "some=[1, NaN]"], ["the input some of the flow f", "JSON can hold; it is [1, nan]"]),
         (["-i", "n=1", "-i", "n=2"], ["the input n is given twice"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_inputs_that_do_not_fit_are_refused(given, words, here, capsys):
-    said = refusal(capsys, here, str(here.write("f.yaml", ECHO, inputs=INPUTS)), *given)
+    said = refusal(capsys, here, str(here.write("f.yaml", ECHO, inputs=MORE)), *given)
     assert [word for word in words if word not in said] == []
 
 

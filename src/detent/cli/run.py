@@ -133,6 +133,8 @@ def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise BadInput(what=f"-i {pair} gives no value; write -i NAME=VALUE")
+        if not name:
+            raise BadInput(what=f"-i {pair} names no input; write -i NAME=VALUE")
         if name in found:
             raise BadInput(what=f"the input {name} is given twice")
         found[name] = from_text(file.flow.inputs.get(name), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -122,7 +123,15 @@ def misfit(wanted: Input, value: object) -> str | None:
         return f"should be of type {wanted.type}; it is {shown(value)}"
     if wanted.choices is not None and value not in wanted.choices:
         return f"should be one of {', '.join(map(str, wanted.choices))}; it is {shown(value)}"
-    return None
+    return None if _is_json(value) else f"should be something that JSON can hold; it is {shown(value)}"
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
