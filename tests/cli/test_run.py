@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +24,6 @@ def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "release.yaml"
-
-
-@pytest.fixture
-def stage(tmp_path: Path, database_url: str) -> Iterator[Stage]:
-    stage = Stage(tmp_path, database_url)
-    yield stage
-    stage.close()
-
-
-@pytest.fixture
-def here(tmp_path: Path, sqlite_url: str) -> Iterator[Stage]:
-    """On SQLite alone, for what no database has a part in."""
-    stage = Stage(tmp_path, sqlite_url)
-    yield stage
-    stage.close()
 
 
 SIGN = {"id": "sign", "approval": {"question": "Ship ${inputs.what}?", "by": "ops"}, "depends_on": ["first"]}
@@ -269,7 +253,8 @@ def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
                 if "stopping" in line:
                     break
     assert process.wait(30) == 130
-    process.communicate()
+    said = process.communicate()[1]
+    assert f"Go on with: detent run {file} --resume {flow_id(said)} --db" in said
 
 
 def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):
@@ -341,6 +326,21 @@ def test_without_colour_a_terminal_gets_lines(here):
     assert terminal.ended() == 0
     assert "a succeeded in" in terminal.written
     assert "running" not in terminal.written
+
+
+def test_in_a_narrow_terminal_no_word_is_cut_and_commands_stay_in_one_line(here):
+    here.write("inner.yaml", {"id": "x", "command": ["true"]})
+    steps = [
+        {"id": "inside", "flow": "inner.yaml"},
+        {"id": "b", "command": ["false"], "depends_on": ["inside"]},
+    ]
+    file = str(here.write("f.yaml", *steps))
+    done = detent("run", file, "--db", here.url, cwd=here.folder, stdin="", COLUMNS="60")
+    lines = done.stdout.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("✓   ")] == [["✓", "inside", "succeeded"]]
+    assert "✗ b: b ended with exit code 1, not 0" in lines
+    assert f"log: detent events list --correlation {flow_id(done.stdout)} --db {here.url}" in lines
+    assert any(line.endswith("▸ inside begins: flow inner") for line in lines)
 
 
 def test_of_a_thousand_steps_the_summary_shows_what_matters(here):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
@@ -137,7 +137,7 @@ class _Reading:
         if len(path) > DEEPEST:
             self._refuse(node, f"it is nested more than {DEEPEST} deep")
 
-    def _refuse(self, node: yaml.Node, what: str) -> Any:
+    def _refuse(self, node: yaml.Node, what: str) -> NoReturn:
         raise BadFlow.of(self._source, [Problem(node.start_mark.line + 1, what)])
 
 

@@ -85,10 +85,12 @@ def plain_error(error: str | None) -> str:
 
     >>> plain_error("test: TransientError: test ended with exit code 1, not 0")
     'test ended with exit code 1, not 0'
+    >>> plain_error("test: PermanentError: test: killed by SIGSEGV")
+    'test: killed by SIGSEGV'
     """
     line = _OUR_ERRORS.sub("", " ".join((error or "").split()))
     name, _, rest = line.partition(": ")
-    return rest if rest.startswith(f"{name} ") else line
+    return rest if rest.startswith((f"{name} ", f"{name}: ")) else line
 
 
 async def report(store: Store, view: FlowView) -> FlowReport:

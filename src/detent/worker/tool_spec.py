@@ -73,9 +73,14 @@ def profile(name: str, config: Config) -> Tool:
     """A profile by its name; one that is not there is a `PermanentError`."""
     found = config.tools.get(name)
     if found is None:
-        known = ", ".join(sorted(config.tools)) or "none"
-        raise PermanentError(f"there is no tool {name} in {config.path}; it has: {known}. Add it as [tools.{name}]")
+        raise PermanentError(missing(name, config))
     return found
+
+
+def missing(name: str, config: Config) -> str:
+    """What is said of a profile that is not there."""
+    known = ", ".join(sorted(config.tools)) or "none"
+    return f"there is no tool {name} in {config.path}; it has: {known}. Add it as [tools.{name}]"
 
 
 def _of_profile(profile: Tool, config: Config) -> dict[str, Any]:
