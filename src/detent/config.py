@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from detent.agent.arguments import Takes
 from detent.agent_settings import Agents, Budgets, Models, Price
 from detent.errors import BadConfig, BadInput
-from detent.flow.definition import Duration, Model, Name, Text
+from detent.flow.definition import Duration, Model, Name, Text, Time
 from detent.misfits import Path as Place
 from detent.misfits import misfits
 from detent.process.limits import Limits
@@ -89,7 +89,7 @@ class Tool(Model):
     run, what a model may give it as JSON Schema, and how that becomes arguments; without `args` it is JSON on stdin."""
 
     command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
-    timeout: Duration = USUAL_TIMEOUT
+    timeout: Time = USUAL_TIMEOUT
     expected_exit_codes: list[ExitCode] = Field(default_factory=lambda: [0], min_length=1)
     retry_on_failure: bool = True
     env: list[Variable] = Field(default_factory=list, max_length=1_000)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from detent.errors import BadFlow
 from detent.flow.check import load
+from detent.flow.definition import VALUES
 
 RELEASE = """name: release-check
 kind: workstream
@@ -91,6 +92,15 @@ WRONG = [
     (steps("{id: a, command: [x, '${item.z}']}"), 3, "only in a step with for_each"),
     (steps("{id: a, command: [x, '${flow.secret}']}"), 3, "only id and name"),
     (steps("{id: a, command: [x, '${a b}']}"), 3, "is no reference"),
+    (steps("{id: a, command: [x, '${flow.id']}"), 3, "'${flow.id' has no closing brace"),
+    (steps(A, "{id: b, call: 'm:f', with: {n: '${a.stdot}'}, depends_on: a}"), 4, "of kind command has no such value"),
+    (steps("{id: a, agent: hi}", "{id: b, command: [x, '${a.cost}'], depends_on: a}"), 4, "cost_micros, cost_usd"),
+    (
+        steps("{id: a, command: [x], for_each: {items: [1]}}", "{id: b, agent: '${a.stdout}', depends_on: a}"),
+        4,
+        "a step with for_each has no such value; it has: count, items",
+    ),
+    (steps("{id: a, command: [x], timeout: 0s}"), 3, "'0s' leaves no time at all"),
     (steps("{id: a, command: [x], when: 'import os'}"), 3, "is no condition"),
     (steps("{id: a, command: [x], when: '__import__(1)'}"), 3, "compares values"),
     (steps("{id: a, command: [x], when: 'prod == 1'}"), 3, "'prod' means nothing in a condition; text needs quotes"),
@@ -135,6 +145,14 @@ def test_dates_and_times_of_day_are_text_and_other_values_have_their_types():
         "no": False,
         "none": None,
     }
+
+
+def test_every_value_that_a_step_may_have_can_be_used():
+    kinds = {"tool": "t", "command": "[x]", "agent": "hi", "approval": "{}", "crew": "{task: x}", "flow": "other"}
+    for kind, values in VALUES.items():
+        used = ", ".join(f"'${{a.{name}}}'" for name in values)
+        load(steps(f"{{id: a, {kind}: {kinds[kind]}}}", f"{{id: b, command: [{used}], depends_on: a}}"), "f")
+    load(steps("{id: a, call: 'm:f'}", "{id: b, command: ['${a.anything.at[1].all}'], depends_on: a}"), "f")
 
 
 def test_all_mistakes_are_named_at_once():

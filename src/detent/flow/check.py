@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -12,7 +12,7 @@ from detent.errors import BadFlow
 from detent.flow import graph
 from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step
 from detent.flow.document import Document, Problem, read
-from detent.flow.expression import Reference, Wrong
+from detent.flow.expression import Reference, Wrong, references
 from detent.misfits import Path, misfits, shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -135,7 +135,7 @@ def _is_json(value: object) -> bool:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
-    earlier, known = graph.Before(flow.dependencies), {step.id for step in flow.steps}
+    earlier, known = graph.Before(flow.dependencies), {step.id: step for step in flow.steps}
     for place, step in enumerate(flow.steps):
         line = document.line(("steps", place))
         try:
@@ -146,9 +146,29 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
         for reference in dict.fromkeys(found):
             if wrong := _dangling(flow, step, reference, known, earlier):
                 yield Problem(line, f"{step.id} uses {reference}, {wrong}")
+        for begun in step.unclosed:
+            yield Problem(line, f"{step.id}: {shown(begun)} has no closing brace; where ${{ is meant, write $${{")
 
 
-def _dangling(flow: Flow, step: Step, reference: Reference, known: set[str], earlier: graph.Before) -> str | None:
+def ill_given(step: Step, inner: Flow) -> Iterator[tuple[Path, str]]:
+    """What is wrong with what a step gives the flow inside it, as far as it is known before it runs, and where."""
+    for name, value in step.with_.items():
+        if name not in inner.inputs:
+            known = ", ".join(inner.inputs) or "none"
+            yield (
+                ("with", name),
+                f"{step.id} gives {name}, and the flow {inner.name} has no such input; it has: {known}",
+            )
+        elif not any(references(value)) and (wrong := misfit(inner.inputs[name], value)):
+            yield ("with", name), f"{step.id} gives {name}, which {wrong}"
+    for name, wanted in inner.inputs.items():
+        if wanted.required and name not in step.with_:
+            yield (), f"{step.id} gives no {name}, which the flow {inner.name} needs"
+
+
+def _dangling(
+    flow: Flow, step: Step, reference: Reference, known: Mapping[str, Step], earlier: graph.Before
+) -> str | None:
     if reference.root == INPUTS:
         name = reference.path[0] if reference.path else None
         return None if name in flow.inputs else "and the flow has no such input"
@@ -160,6 +180,14 @@ def _dangling(flow: Flow, step: Step, reference: Reference, known: set[str], ear
         return "and there is no such step"
     if not earlier.comes(reference.root, step.id):
         return f"but does not come after it; add depends_on: [{reference.root}]"
-    return (
-        None if reference.path else f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"
-    )
+    if not reference.path:
+        return f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"
+    return _unknown_value(known[reference.root], reference.path[0])
+
+
+def _unknown_value(step: Step, name: str | int) -> str | None:
+    """What is said of a value that a step will never have."""
+    if step.values is None or name in step.values:
+        return None
+    whose = "a step with for_each" if step.for_each else f"a step of kind {step.kind}"
+    return f"and {whose} has no such value; it has: {', '.join(sorted(step.values))}"

@@ -7,6 +7,7 @@ A flow is a list of steps. A step is of exactly one kind, named by the key that 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -27,6 +28,18 @@ INPUTS = "inputs"
 RESERVED = (INPUTS, ITEM, "flow")
 """Names in references that are no steps."""
 
+_WRITTEN = frozenset({"stdout", "stderr", "exit_code", "seconds", "truncated", "json"})
+_ANSWERED = {"text", "model", "provider", "tier", "skill", "cost_micros", "cost_usd", "input_tokens", "output_tokens"}
+VALUES = {
+    "tool": _WRITTEN,
+    "command": _WRITTEN,
+    "agent": frozenset({*_ANSWERED, "json"}),
+    "approval": frozenset({"approved_by", "comment"}),
+    "crew": frozenset({"id", "shares"}),
+    "flow": frozenset({"id", "steps"}),
+}
+"""What steps of a kind leave to others; what a function returns, only it knows."""
+
 _NAME = re.compile(r"[A-Za-z_][\w-]{0,99}")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -41,9 +54,16 @@ def _duration(value: object) -> str:
     return value
 
 
+def _time(value: object) -> str:
+    text = _duration(value)
+    if not span_us(text):
+        raise ValueError(f"{text!r} leaves no time at all; write a duration like 30s, 10m, 1h30m or 7d")
+    return text
+
+
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name; use letters, digits, - and _, beginning with a letter")
+        raise ValueError(f"{value!r} is no name; use up to 100 letters, digits, - and _, beginning with one of a to z")
     return value
 
 
@@ -71,11 +91,20 @@ def _condition(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
-Names = Annotated[list[Name], BeforeValidator(_one_or_many), Field(max_length=MOST_STEPS)]
+_A_NAME = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema(_A_NAME)]
+Names = Annotated[
+    list[Name],
+    BeforeValidator(_one_or_many),
+    Field(max_length=MOST_STEPS),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": _A_NAME, "maxItems": MOST_STEPS}, _A_NAME], "title": "Depends On"}
+    ),
+]
 Duration = Annotated[
     str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})
 ]
+Time = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})]
 Dollars = Annotated[Decimal, BeforeValidator(_dollars), WithJsonSchema({"type": "number", "minimum": 0})]
 Target = Annotated[
     str, AfterValidator(_target), WithJsonSchema({"type": "string", "examples": ["shop.release:publish"]})
@@ -155,7 +184,7 @@ class Step(Model):
     tier: Literal["haiku", "sonnet", "opus"] | None = None
     skill: Name | None = None
     output_schema: dict[str, Json] | None = None
-    timeout: Duration | None = None
+    timeout: Time | None = None
     retries: int = Field(0, ge=0, le=100)
     backoff: Duration | None = None
     queue: str | None = Field(None, min_length=1, max_length=200)
@@ -166,12 +195,26 @@ class Step(Model):
         """What it is, by the key that says so."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
+    @property
+    def values(self) -> frozenset[str] | None:
+        """What it leaves to others, by name; none if that cannot be told from the definition."""
+        return _OF_EACH if self.for_each is not None else VALUES.get(self.kind)
+
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
         """Every value of others it uses."""
-        said = self.model_dump(exclude={"when", "id", "depends_on", "description"}, exclude_defaults=True)
         asked = () if self.when is None else expression.condition(self.when).references.values()
-        return (*expression.references(said), *asked)
+        return (*expression.references(self._filled_in), *asked)
+
+    @property
+    def unclosed(self) -> Iterator[str]:
+        """Texts in it that begin like references and are none."""
+        return expression.unclosed(self._filled_in)
+
+    @property
+    def _filled_in(self) -> dict[str, Any]:
+        """Where values may stand."""
+        return self.model_dump(exclude={"when", "id", "depends_on", "description"}, exclude_defaults=True)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
@@ -187,6 +230,7 @@ class Step(Model):
         return self
 
 
+_OF_EACH = frozenset({"items", "count"})
 _PROCESS = ("tool", "command")
 _ONLY_OF = {
     "with_": ("call", "flow"),
@@ -217,7 +261,7 @@ class Flow(Model):
     budget_usd: Dollars | None = None
     max_retries: int = Field(0, ge=0, le=100, description="How often what did not succeed is run again.")
     abandon_after: Duration = Field("24h", description="How long a failed workstream waits for an operator.")
-    timeout: Duration | None = None
+    timeout: Time | None = None
     steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)]
 
     @classmethod
