@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from detent import logs, otel
+from detent.bounds import OWN_QUEUES
 from detent.cli import run_prompt, run_summary, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from detent.cli.tools import File as Config
@@ -183,7 +184,7 @@ class _Run:
         from detent.service.flow_scene import Actor
         from detent.service.pick_up import pick_up
 
-        wanted, actor, queue = self._wanted, Actor(operator()), f"run-{secrets.token_hex(8)}"
+        wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
         if wanted.resume is not None:
             ref = await flows.found(store, wanted.resume, app.tenant_id)
             await self._tell_if_changed(store, ref)

@@ -254,11 +254,14 @@ def _takes_context(function: Callable[..., Any]) -> bool:
 def _function(named: str) -> Callable[..., Any]:
     module, _, name = named.partition(":")
     try:
-        return unwrapped(load(Target(module, name)))
+        found = unwrapped(load(Target(module, name)))
     except ModuleNotFoundError as error:
         raise PermanentError(f"{named} cannot be called: {error}; is its folder on PYTHONPATH?") from None
     except AttributeError:
         raise PermanentError(f"{named} cannot be called: the module {module} has no {name}") from None
+    if not callable(found):
+        raise PermanentError(f"{named} cannot be called: it is no function")
+    return found
 
 
 def _filled(step: Step, look: expression.Look) -> Step:
