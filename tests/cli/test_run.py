@@ -257,6 +257,17 @@ def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
     assert f"Go on with: detent run {file} --resume {flow_id(said)} --db" in said
 
 
+def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(here):
+    file = str(here.write("f.yaml", here.effect("a"), here.effect("b", "a", seconds=1), here.effect("c", "b")))
+    process = here.start(file)
+    assert process.stdout is not None
+    assert "a begins" in process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert (process.wait(30), said) == (1, f"Go on with: detent run {file} --resume {flow_id(said)} --db {here.url}\n")
+
+
 def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):
     """None of its steps may be retried: what a dead process held is given one more attempt by whoever resumes it."""
     first = [stage.effect(f"a{n}", seconds=5 * (n > 0)) for n in range(4)]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from detent.flow_files import FlowFile
     from detent.service.flow_report import FlowReport
     from detent.service.flow_scene import Actor
+    from detent.service.flow_view import FlowView
     from detent.service.flows import FlowRef
     from detent.store import Store
 
@@ -223,16 +224,13 @@ class _Run:
         )
 
     async def _carried_out(self, app: Detent, store: Store, ref: FlowRef) -> int:
-        from detent.cli.run_screen import showing
-        from detent.cli.run_session import Session
         from detent.service import flow_report
         from detent.service.flow_view import FlowView
 
         view, left = FlowView(store, ref, app.tenant_id), None
         if not self._wanted.hold:
             logs.only_trouble_to_stderr()
-            shown, go_on = showing(self._wanted.as_json), self._wanted.go_on(ref.public_id)
-            left = await Session(app, store, view, shown, self._manner, go_on).carry_out()
+            left = await self._left(app, store, view)
         found = await flow_report.report(store, view)
         written = await flow_report.last_output(store, view) if found.word == "failed" else []
         value = flow_report.as_json(found)
@@ -244,6 +242,18 @@ class _Run:
             for line in run_summary.footer(found, self._wanted.database):
                 screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
         return self._code(found, left)
+
+    async def _left(self, app: Detent, store: Store, view: FlowView) -> Left:
+        """Why the flow is left, once it is; when nobody reads what it says any more, that is the end of it."""
+        from detent.cli.run_screen import showing
+        from detent.cli.run_session import Session
+
+        go_on = self._wanted.go_on(view.ref.public_id)
+        try:
+            return await Session(app, store, view, showing(self._wanted.as_json), self._manner, go_on).carry_out()
+        except BrokenPipeError:
+            screen.complain(go_on)
+            raise
 
     def _code(self, found: FlowReport, left: Left | None) -> int:
         from detent.cli.run_session import Left
