@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from detent.errors import BadFlow
 from detent.flow import graph
-from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step
+from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step, variable
 from detent.flow.document import Document, Problem, read
 from detent.flow.expression import Reference, Wrong, references
 from detent.misfits import Path, misfits, shown
+from detent.moments import span_us
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -68,6 +69,7 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _ids(document, flow)
     yield from _unknown_dependencies(document, flow)
     yield from _run_rules(document, flow)
+    yield from _settings(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -106,6 +108,29 @@ def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
             if key in step.model_fields_set:
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a run, whose steps go in order; use kind: workstream")
+
+
+def _settings(document: Document, flow: Flow) -> Iterator[Problem]:
+    """Of steps, what no program could be run with."""
+    for place, step in enumerate(flow.steps):
+        if step.timeout is not None and (wrong := no_time(step.timeout)):
+            yield Problem(document.line(("steps", place, "timeout")), f"steps[{place + 1}].timeout: {wrong}")
+        for name in step.env:
+            if wrong := _no_variable(name):
+                yield Problem(document.line(("steps", place, "env", name)), f"steps[{place + 1}].env: {wrong}")
+
+
+def no_time(span: str) -> str | None:
+    """What is said of a timeout that is over before anything could begin."""
+    return None if span_us(span) else f"{span!r} leaves no time at all; write a duration like 30s, 10m, 1h30m or 7d"
+
+
+def _no_variable(name: str) -> str | None:
+    try:
+        variable(name)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

@@ -40,6 +40,10 @@ VALUES = {
 }
 """What steps of a kind leave to others; what a function returns, only it knows."""
 
+OWN = "DETENT_"
+"""Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _NAME = re.compile(r"[A-Za-z_][\w-]{0,99}")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -54,17 +58,19 @@ def _duration(value: object) -> str:
     return value
 
 
-def _time(value: object) -> str:
-    text = _duration(value)
-    if not span_us(text):
-        raise ValueError(f"{text!r} leaves no time at all; write a duration like 30s, 10m, 1h30m or 7d")
-    return text
-
-
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is no name; use up to 100 letters, digits, - and _, beginning with one of a to z")
     return value
+
+
+def variable(name: str) -> str:
+    """The name of a variable that a tool may be given."""
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} names no variable; use letters, digits and _, beginning with a letter")
+    if name.upper().startswith(OWN):
+        raise ValueError(f"{name} is kept from tools: names that begin with {OWN} are Detent's own")
+    return name
 
 
 def _target(value: str) -> str:
@@ -104,7 +110,6 @@ Names = Annotated[
 Duration = Annotated[
     str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})
 ]
-Time = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})]
 Dollars = Annotated[Decimal, BeforeValidator(_dollars), WithJsonSchema({"type": "number", "minimum": 0})]
 Target = Annotated[
     str, AfterValidator(_target), WithJsonSchema({"type": "string", "examples": ["shop.release:publish"]})
@@ -184,7 +189,7 @@ class Step(Model):
     tier: Literal["haiku", "sonnet", "opus"] | None = None
     skill: Name | None = None
     output_schema: dict[str, Json] | None = None
-    timeout: Time | None = None
+    timeout: Duration | None = None
     retries: int = Field(0, ge=0, le=100)
     backoff: Duration | None = None
     queue: str | None = Field(None, min_length=1, max_length=200)
@@ -261,7 +266,7 @@ class Flow(Model):
     budget_usd: Dollars | None = None
     max_retries: int = Field(0, ge=0, le=100, description="How often what did not succeed is run again.")
     abandon_after: Duration = Field("24h", description="How long a failed workstream waits for an operator.")
-    timeout: Time | None = None
+    timeout: Duration | None = None
     steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)]
 
     @classmethod

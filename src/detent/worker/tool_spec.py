@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from detent.flow.definition import variable
 from detent.flow.expression import as_text
 from detent.moments import span_us
 from detent.outcomes import PermanentError
@@ -102,8 +103,6 @@ def _argv(step: Step, profile: Tool | None) -> list[Any]:
 
 def _own(given: Mapping[str, Any]) -> dict[str, str]:
     """What the step itself says, by names it may use."""
-    from detent.config import variable
-
     try:
         return {variable(name): _text(name, value) for name, value in given.items()}
     except ValueError as refusal:
