@@ -86,6 +86,17 @@ def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_lea
     assert "leave out -i, --hold and --key" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
 
 
+def test_when_a_flow_has_failed_a_list_that_was_begun_is_unfinished_and_does_not_run(here):
+    each = {"id": "each", "command": ["sleep", "0.3"], "for_each": {"items": [1, 2, 3, 4], "limit": 1}}
+    steps = [
+        each,
+        {"id": "slow", "command": ["sleep", "0.1"]},
+        {"id": "b", "command": ["false"], "depends_on": ["slow"]},
+    ]
+    code, told = here.told(str(here.write("f.yaml", *steps)))
+    assert (code, [step["outcome"] for step in told["steps"]]) == (1, ["unfinished", "succeeded", "failed"])
+
+
 def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
     steps = [{"id": "a", "command": ["false"]}, {"id": "b", "command": ["true"]}]
     code, told = here.told(str(here.write("f.yaml", *steps, kind="run")))
