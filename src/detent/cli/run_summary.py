@@ -96,6 +96,7 @@ def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
         table.columns[place].justify = "right"
     for column in table.columns[:6]:
         column.no_wrap = True
+    table.columns[1].no_wrap = screen.stdout().width >= NARROW
     for step in steps:
         glyph, style = GLYPHS[step.word]
         table.add_row(
