@@ -8,20 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from detent.cli.main import _outcome
-from tests.cli.flow_stage import Stage, Terminal, flow_id
+from tests.cli.flow_stage import Stage, Terminal, flow_id, refusal
 from tests.support.command import run as detent
 from tests.support.llm_server import LlmServer, Say
-
-
-def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
-    """What the command says to what cannot be; in this process, because nothing of it gets as far as a database."""
-    code = _outcome(["run", *arguments, "--db", stage.url])
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, ""), said
-    assert not (stage.folder / "detent.db").exists()
-    return said.err
-
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "release.yaml"
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from detent.cli.main import _outcome
-from tests.cli.flow_stage import Stage, flow_id
+from tests.cli.flow_stage import Stage, flow_id, refusal
 
 FAILS = {"id": "a", "command": ["false"]}
 INNER = {"id": "inner", "flow": "inner.yaml", "depends_on": ["a"]}
@@ -41,22 +40,13 @@ def test_a_key_that_has_made_one_flow_is_not_taken_for_another(here: Stage) -> N
 # --- what the tools are
 
 
-def refused(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
-    """What is said; in this process, because nothing of it gets as far as a database."""
-    code = _outcome(["run", *arguments, "--db", stage.url])
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, ""), said
-    assert not (stage.folder / "detent.db").exists()
-    return said.err
-
-
 def test_a_configuration_that_cannot_be_is_refused_before_anything_begins(
     here: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(here.write("f.yaml", here.effect("a")))
-    assert "nowhere.toml: it cannot be read" in refused(capsys, here, file, "--config", "nowhere.toml")
+    assert "nowhere.toml: it cannot be read" in refusal(capsys, here, file, "--config", "nowhere.toml")
     (here.folder / "detent.toml").write_text("[tools.t]\ncomand = []")
-    assert "tools.t.comand is no key that is known here; did you mean command?" in refused(capsys, here, file)
+    assert "tools.t.comand is no key that is known here; did you mean command?" in refusal(capsys, here, file)
 
 
 def test_a_tool_that_is_not_there_is_told_before_anything_begins(
@@ -65,7 +55,7 @@ def test_a_tool_that_is_not_there_is_told_before_anything_begins(
     here.write("inner.yaml", {"id": "b", "tool": "rust"})
     file = str(here.write("f.yaml", here.effect("a"), INNER))
     (here.folder / "detent.toml").write_text('[tools.ruff]\ncommand = ["ruff"]')
-    said = refused(capsys, here, file)
+    said = refusal(capsys, here, file)
     assert "step b of inner: there is no tool rust in" in said
     assert "it has: ruff. Add it as [tools.rust]" in said
 
