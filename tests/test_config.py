@@ -139,6 +139,7 @@ WRONG = [
     (TOOL, "tools.x.command is missing"),
     (TOOL + 'command = ["a"]\ncomand = ["a"]', "tools.x.comand is no key that is known here; did you mean command?"),
     ('[tool.x]\ncommand = ["a"]', "tool is no key that is known here; did you mean tools?"),
+    ('[tools.a]\ncommand = ["a"]\ntimeout = "0s"', "tools.a.timeout: '0s' leaves no time at all"),
     ('[tools."a b"]\ncommand = ["a"]', "tools.a b: 'a b' is no name"),
     ("tools = 1", "tools: it should be a mapping; it is 1"),
     ("[tools]\nx = 1", "tools.x: it should be a mapping; it is 1"),

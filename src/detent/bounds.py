@@ -13,6 +13,9 @@ from detent.errors import BadInput
 OWN_KINDS = "detent."
 """What the kinds of jobs that carry out steps begin with."""
 
+OWN_QUEUES = "run-"
+"""What the queues begin with that `detent run` makes, each for one flow alone."""
+
 LARGEST_INT = (1 << 31) - 1
 LARGEST_PAYLOAD = 1 << 20
 LONGEST_NAME = 200

@@ -9,7 +9,6 @@ argv list, never a line for a shell; of the environment it gets only the names t
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable
 from functools import cached_property
@@ -21,7 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from detent.agent.arguments import Takes
 from detent.agent_settings import Agents, Budgets, Models, Price
 from detent.errors import BadConfig, BadInput
-from detent.flow.definition import Duration, Model, Name, Text
+from detent.flow.check import no_time
+from detent.flow.definition import Duration, Model, Name, Text, variable
 from detent.misfits import Path as Place
 from detent.misfits import misfits
 from detent.process.limits import Limits
@@ -32,22 +32,8 @@ FILE = "detent.toml"
 VARIABLE = "DETENT_CONFIG"
 SKILLS = "DETENT_SKILLS"
 LARGEST_FILE = 1 << 20
-OWN = "DETENT_"
-"""Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
-
 LEAST_OUTPUT, MOST_OUTPUT = 1 << 10, 1 << 20
 USUAL_TIMEOUT = "1h"
-
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-
-
-def variable(name: str) -> str:
-    """The name of a variable that a tool may be given."""
-    if not _VARIABLE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} names no variable; use letters, digits and _, beginning with a letter")
-    if name.upper().startswith(OWN):
-        raise ValueError(f"{name} is kept from tools: names that begin with {OWN} are Detent's own")
-    return name
 
 
 def _size(value: object) -> int:
@@ -66,6 +52,12 @@ def _plain(value: str) -> str:
 def _output(value: int) -> int:
     if not LEAST_OUTPUT <= value <= MOST_OUTPUT:
         raise ValueError("of each stream between 1KiB and 1MiB are kept")
+    return value
+
+
+def _some_time(value: str) -> str:
+    if wrong := no_time(value):
+        raise ValueError(wrong)
     return value
 
 
@@ -89,7 +81,7 @@ class Tool(Model):
     run, what a model may give it as JSON Schema, and how that becomes arguments; without `args` it is JSON on stdin."""
 
     command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
-    timeout: Duration = USUAL_TIMEOUT
+    timeout: Annotated[Duration, AfterValidator(_some_time)] = USUAL_TIMEOUT
     expected_exit_codes: list[ExitCode] = Field(default_factory=lambda: [0], min_length=1)
     retry_on_failure: bool = True
     env: list[Variable] = Field(default_factory=list, max_length=1_000)

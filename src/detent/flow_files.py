@@ -10,7 +10,7 @@ from typing import Any
 
 from detent.errors import BadFlow, BadInput
 from detent.flow import document
-from detent.flow.check import checked
+from detent.flow.check import checked, ill_given
 from detent.flow.definition import Flow
 from detent.flow.document import Document
 
@@ -63,6 +63,8 @@ def _gathered(document: Document, folder: Path, library: dict[str, Flow], around
             continue
         if str(inner.resolve()) not in library:
             library[str(inner.resolve())] = _gathered(_document(inner), inner.parent, library, circle)
+        for where, what in ill_given(step, library[str(inner.resolve())]):
+            problems.append((document.line(("steps", place, *where)), what))
         steps[place] = step.model_copy(update={"flow": str(inner.resolve())})
     if problems:
         raise BadFlow.of(document.source, problems)

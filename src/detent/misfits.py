@@ -51,8 +51,25 @@ def _said(path: Path, several: list[Any], known: Callable[[Path], Iterable[str]]
         return f"{where} is missing"
     if one["type"] == "value_error":
         return f"{where}: {one['ctx']['error']}"
+    if one["type"] in _SIZES:
+        return f"{where}: {_SIZES[one['type']].format(**one['ctx'])}"
     expected = " or ".join(dict.fromkeys(_expected(each["msg"]) for each in several))
-    return f"{where}: it should be {expected}; it is {shown(one['input'])}"
+    quotes = "; put text like that in quotes" if expected == "a string" and _is_plain(one["input"]) else ""
+    return f"{where}: it should be {expected}; it is {shown(one['input'])}{quotes}"
+
+
+_SIZES = {
+    "too_short": "it should have at least {min_length:,} of them; it has {actual_length:,}",
+    "too_long": "it should have at most {max_length:,} of them; it has {actual_length}",
+    "string_too_short": "it should have at least {min_length:,} characters",
+    "string_too_long": "it should have at most {max_length:,} characters",
+}
+"""What is said of values that are too small or too large, by the model's name for it."""
+
+
+def _is_plain(value: object) -> bool:
+    """Whether quotes would make a text of it: of `on` and `1.10` documents make values of other types."""
+    return isinstance(value, bool | int | float)
 
 
 def _expected(message: str) -> str:

@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from detent.cli.main import _outcome
 from tests.support.command import Done, environment, run
 
 DEADLINE = 60.0
@@ -94,6 +97,15 @@ def flow_id(text: str) -> str:
     found = re.search(r"--(?:resume|correlation) ((?:ws|run)_[0-9a-f-]+)", text)
     assert found is not None, text
     return found[1]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
+    """What the command says to what cannot be; in this process, because nothing of it gets as far as a database."""
+    code = _outcome(["run", *arguments, "--db", stage.url])
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, ""), said
+    assert not (stage.folder / "detent.db").exists()
+    return said.err
 
 
 class Terminal:

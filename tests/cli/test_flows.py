@@ -32,6 +32,22 @@ def test_check_names_file_and_line_of_every_problem_and_goes_on_with_the_next_fi
     assert "nothing wrong" in done.stdout
 
 
+def test_what_a_step_gives_the_flow_inside_it_is_held_against_the_inputs_of_that(tmp_path):
+    inner = "name: inner\ninputs: {who: {required: true}, n: {type: integer, default: 1}}\nsteps:\n"
+    (tmp_path / "inner.yaml").write_text(f"{inner}  - {{id: a, command: [x, '${{inputs.who}}']}}\n")
+    outer, lines = tmp_path / "outer.yaml", ["name: outer", "inputs: {x: {}}", "steps:"]
+    lines += [f"  - {{id: s{n}, flow: inner.yaml, with: {{{given}}}}}" for n, given in enumerate(GIVEN)]
+    outer.write_text("\n".join(lines))
+    assert detent("flows", "check", str(outer)).stdout.splitlines() == [
+        f"{outer}:5: s1 gives whom, and the flow inner has no such input; it has: who, n",
+        f"{outer}:5: s1 gives no who, which the flow inner needs",
+        f"{outer}:6: s2 gives n, which should be of type integer; it is 'x'",
+    ]
+
+
+GIVEN = ("who: ann, n: 2", "whom: ann", "who: ann, n: x", "who: ann, n: '${inputs.x}'")
+
+
 def test_check_as_json(release, tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text(WRONG[3][0])
@@ -57,3 +73,4 @@ def test_the_schema_knows_every_key_of_the_documented_flow():
     assert {"name", "kind", "inputs", "budget_usd", "steps"} <= schema["properties"].keys()
     assert {"tool", "command", "call", "agent", "approval", "with"} <= schema["$defs"]["Step"]["properties"].keys()
     assert schema["additionalProperties"] is False
+    assert [one["type"] for one in schema["$defs"]["Step"]["properties"]["depends_on"]["anyOf"]] == ["array", "string"]

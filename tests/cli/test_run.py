@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from detent.cli.main import _outcome
-from tests.cli.flow_stage import Stage, Terminal, flow_id
+from tests.cli.flow_stage import Stage, Terminal, flow_id, refusal
 from tests.support.command import run as detent
 from tests.support.llm_server import LlmServer, Say
 
-
-def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -> str:
-    """What the command says to what cannot be; in this process, because nothing of it gets as far as a database."""
-    code = _outcome(["run", *arguments, "--db", stage.url])
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, ""), said
-    assert not (stage.folder / "detent.db").exists()
-    return said.err
-
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "release.yaml"
-
-
-@pytest.fixture
-def stage(tmp_path: Path, database_url: str) -> Iterator[Stage]:
-    stage = Stage(tmp_path, database_url)
-    yield stage
-    stage.close()
-
-
-@pytest.fixture
-def here(tmp_path: Path, sqlite_url: str) -> Iterator[Stage]:
-    """On SQLite alone, for what no database has a part in."""
-    stage = Stage(tmp_path, sqlite_url)
-    yield stage
-    stage.close()
 
 
 SIGN = {"id": "sign", "approval": {"question": "Ship ${inputs.what}?", "by": "ops"}, "depends_on": ["first"]}
@@ -102,6 +75,17 @@ def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_lea
     assert "leave out -i, --hold and --key" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
 
 
+def test_when_a_flow_has_failed_a_list_that_was_begun_is_unfinished_and_does_not_run(here):
+    each = {"id": "each", "command": ["sleep", "0.3"], "for_each": {"items": [1, 2, 3, 4], "limit": 1}}
+    steps = [
+        each,
+        {"id": "slow", "command": ["sleep", "0.1"]},
+        {"id": "b", "command": ["false"], "depends_on": ["slow"]},
+    ]
+    code, told = here.told(str(here.write("f.yaml", *steps)))
+    assert (code, [step["outcome"] for step in told["steps"]]) == (1, ["unfinished", "succeeded", "failed"])
+
+
 def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
     steps = [{"id": "a", "command": ["false"]}, {"id": "b", "command": ["true"]}]
     code, told = here.told(str(here.write("f.yaml", *steps, kind="run")))
@@ -113,6 +97,7 @@ def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
 
 ECHO = {"id": "a", "command": ["echo", "${inputs.n}", "${inputs.who}"]}
 INPUTS = {"n": {"type": "integer", "required": True}, "who": {"default": "ann", "choices": ["ann", "bob"]}}
+MORE = {**INPUTS, "share": {"type": "number"}, "some": {"type": "list"}}
 
 
 def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_happens(here):
@@ -130,14 +115,18 @@ def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_hap
         ([], ["needs the input n", "-i n=VALUE"]),
         (["-i", "n=three"], ["the input n of the flow f"]),
         (["-i", "n=1", "-i", "who=eve"], ["the input who of the flow f"]),
-        (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who"]),
+        (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who, share, some"]),
         (["-i", "n"], ["-i n gives no value", "NAME=VALUE"]),
+        (["-i", "=1"], ["-i =1 names no input", "NAME=VALUE"]),
+        (["-i", "n=1", "-i", "share=NaN"], ["the input share of the flow f", "JSON can hold; it is nan"]),
+        (["-i", "n=1", "-i", "share=1e999"], ["the input share of the flow f", "JSON can hold; it is inf"]),
+        (["-i", "n=1", "-i", "some=[1, NaN]"], ["the input some of the flow f", "JSON can hold; it is [1, nan]"]),
         (["-i", "n=1", "-i", "n=2"], ["the input n is given twice"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_inputs_that_do_not_fit_are_refused(given, words, here, capsys):
-    said = refusal(capsys, here, str(here.write("f.yaml", ECHO, inputs=INPUTS)), *given)
+    said = refusal(capsys, here, str(here.write("f.yaml", ECHO, inputs=MORE)), *given)
     assert [word for word in words if word not in said] == []
 
 
@@ -264,7 +253,19 @@ def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
                 if "stopping" in line:
                     break
     assert process.wait(30) == 130
-    process.communicate()
+    said = process.communicate()[1]
+    assert f"Go on with: detent run {file} --resume {flow_id(said)} --db" in said
+
+
+def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(here):
+    file = str(here.write("f.yaml", here.effect("a"), here.effect("b", "a", seconds=1), here.effect("c", "b")))
+    process = here.start(file)
+    assert process.stdout is not None
+    assert "a begins" in process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert (process.wait(30), said) == (1, f"Go on with: detent run {file} --resume {flow_id(said)} --db {here.url}\n")
 
 
 def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):
@@ -298,6 +299,17 @@ def test_it_works_on_its_own_flow_and_on_no_other_of_the_database(here):
     assert here.effects == ["killed", "mine", "other"]
 
 
+def test_a_crew_inside_it_is_worked_on_too(here):
+    (here.folder / "count.py").write_text("def up(share, shares, task): return share")
+    steps = [
+        {"id": "team", "crew": {"task": "count", "workers": 3, "call": "count:up"}},
+        {"id": "asked", "crew": {"task": "say hello", "workers": 2}},
+    ]
+    code, told = here.told(str(here.write("f.yaml", *steps)))
+    assert (code, told["outputs"]["team"]["shares"]) == (0, [{"value": 0}, {"value": 1}, {"value": 2}])
+    assert "say hello" in told["outputs"]["asked"]["shares"][1]["text"]
+
+
 SIGN_LATER = {"id": "sign", "approval": {}, "depends_on": ["killed"]}
 
 
@@ -325,6 +337,21 @@ def test_without_colour_a_terminal_gets_lines(here):
     assert terminal.ended() == 0
     assert "a succeeded in" in terminal.written
     assert "running" not in terminal.written
+
+
+def test_in_a_narrow_terminal_no_word_is_cut_and_commands_stay_in_one_line(here):
+    here.write("inner.yaml", {"id": "x", "command": ["true"]})
+    steps = [
+        {"id": "inside", "flow": "inner.yaml"},
+        {"id": "b", "command": ["false"], "depends_on": ["inside"]},
+    ]
+    file = str(here.write("f.yaml", *steps))
+    done = detent("run", file, "--db", here.url, cwd=here.folder, stdin="", COLUMNS="60")
+    lines = done.stdout.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("✓   ")] == [["✓", "inside", "succeeded"]]
+    assert "✗ b: b ended with exit code 1, not 0" in lines
+    assert f"log: detent events list --correlation {flow_id(done.stdout)} --db {here.url}" in lines
+    assert any(line.endswith("▸ inside begins: flow inner") for line in lines)
 
 
 def test_of_a_thousand_steps_the_summary_shows_what_matters(here):

@@ -123,6 +123,26 @@ def test_it_says_what_became_of_jobs_that_did_not_succeed(folder: Path, sqlite_u
     assert "greet" not in done.stderr.partition("ends it.")[2]
 
 
+def test_without_an_application_it_carries_out_what_is_left_of_flows(folder: Path, sqlite_url: str) -> None:
+    (folder / "numbers_of.py").write_text("def double(n): return n * 2")
+    steps = [{"id": "a", "command": ["echo", "4"]}, {"id": "b", "call": "numbers_of:double", "with": {"n": 4}}]
+
+    async def flow(outputs: bool) -> dict[str, Any]:
+        """The key makes one when it is first asked for; its outputs are waited for."""
+        async with Detent(sqlite_url) as app:
+            handle = await app.start_flow({"name": "f", "steps": steps}, key="one")
+            return await handle.outputs() if outputs else {}
+
+    asyncio.run(flow(outputs=False))
+    done = subprocess.run(
+        command("--db", sqlite_url, "--until-idle"), cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert "steps of flows: serving default" in done.stderr
+    assert done.stdout == "2 jobs settled.\n"
+    found = asyncio.run(flow(outputs=True))
+    assert (found["a"]["stdout"], found["b"]) == ("4\n", {"value": 8})
+
+
 def test_on_a_terminal_a_line_keeps_up_with_the_work(folder: Path, sqlite_url: str) -> None:
     for _ in range(3):
         asyncio.run(enqueued(sqlite_url, "slow", seconds=0.4))

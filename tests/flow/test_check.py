@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from detent.errors import BadFlow
 from detent.flow.check import load
+from detent.flow.definition import VALUES
 
 RELEASE = """name: release-check
 kind: workstream
@@ -56,12 +57,17 @@ WRONG = [
     ("name: f\nsteps: [\n", 3, "this is no YAML"),
     ("name: f\nname: g\nsteps: []\n", 2, "'name' stands here a second time"),
     ("name: f\n", 1, "steps is missing"),
-    ("name: f\nsteps: []\n", 2, "at least 1 item"),
+    ("name: f\nsteps: []\n", 2, "steps: it should have at least 1 of them; it has 0"),
+    (steps("{id: a, command: []}"), 3, "steps[1].command: it should have at least 1 of them; it has 0"),
+    (steps("{id: on, command: [x]}"), 3, "it should be a string; it is True; put text like that in quotes"),
     ("name: a b\nsteps:\n  - " + A, 1, "'a b' is no name"),
     ("name: f\nkind: runn\nsteps:\n  - " + A, 2, "it should be 'workstream' or 'run'; it is 'runn'"),
     ("name: f\nbudget_usd: much\nsteps:\n  - " + A, 2, "an amount of dollars"),
     ("name: f\nbudget_usd: -1\nsteps:\n  - " + A, 2, "between 0 and 1,000,000"),
-    ("name: f\nbudget_usd: .nan\nsteps:\n  - " + A, 2, "between 0 and 1,000,000"),
+    ("name: f\nbudget_usd: .nan\nsteps:\n  - " + A, 2, ".nan is no number that could be kept"),
+    (steps("{id: a, call: 'm:f', with: {n: -.inf}}"), 3, "-.inf is no number that could be kept"),
+    (steps("{id: a, call: 'm:f', with: {n: !!binary aGk=}}"), 3, "the tag !!binary is not supported"),
+    (steps("{id: a, command: [x, ~]}"), 3, "steps[1].command[2]: it should be a string"),
     (steps("{id: a, comand: [x]}"), 3, "steps[1].comand is no key that is known here; did you mean command?"),
     (steps("{id: a}"), 3, "exactly one of tool, command"),
     (steps("{id: a, command: [x], tool: y}"), 3, "this one has tool and command"),
@@ -86,6 +92,17 @@ WRONG = [
     (steps("{id: a, command: [x, '${item.z}']}"), 3, "only in a step with for_each"),
     (steps("{id: a, command: [x, '${flow.secret}']}"), 3, "only id and name"),
     (steps("{id: a, command: [x, '${a b}']}"), 3, "is no reference"),
+    (steps("{id: a, command: [x, '${flow.id']}"), 3, "'${flow.id' has no closing brace"),
+    (steps(A, "{id: b, call: 'm:f', with: {n: '${a.stdot}'}, depends_on: a}"), 4, "of kind command has no such value"),
+    (steps("{id: a, agent: hi}", "{id: b, command: [x, '${a.cost}'], depends_on: a}"), 4, "cost_micros, cost_usd"),
+    (
+        steps("{id: a, command: [x], for_each: {items: [1]}}", "{id: b, agent: '${a.stdout}', depends_on: a}"),
+        4,
+        "a step with for_each has no such value; it has: count, items",
+    ),
+    (steps("{id: a, command: [x], timeout: 0s}"), 3, "steps[1].timeout: '0s' leaves no time at all"),
+    (steps("{id: a, command: [x], env: {DETENT_KEY: k}}"), 3, "steps[1].env: DETENT_KEY is kept from tools"),
+    (steps("{id: a, command: [x], env: {a=b: k}}"), 3, "steps[1].env: 'a=b' names no variable"),
     (steps("{id: a, command: [x], when: 'import os'}"), 3, "is no condition"),
     (steps("{id: a, command: [x], when: '__import__(1)'}"), 3, "compares values"),
     (steps("{id: a, command: [x], when: 'prod == 1'}"), 3, "'prod' means nothing in a condition; text needs quotes"),
@@ -94,7 +111,7 @@ WRONG = [
     ("name: f\ninputs:\n  n: {type: integer, default: x}\nsteps:\n  - " + A, 3, "should be of type integer"),
     ("name: f\ninputs:\n  n: {choices: [a], default: x}\nsteps:\n  - " + A, 3, "should be one of a"),
     ("name: f\ninputs:\n  n: {required: true, default: x}\nsteps:\n  - " + A, 3, "would never be used"),
-    ("name: !!python/object:os.system f\nsteps:\n  - " + A, 1, "put text like that in quotes"),
+    ("name: !!python/object:os.system f\nsteps:\n  - " + A, 1, "the tag !!python/object:os.system is not supported"),
     ("name: f\nx: &a [1]\nsteps:\n  - {<<: *a, id: a}", 4, "<< is not supported"),
 ]
 
@@ -103,6 +120,41 @@ WRONG = [
 def test_every_mistake_is_named_with_its_line(text, line, what):
     found = problems(text)
     assert [problem for problem in found if problem[0] == line and what in problem[1]], found
+
+
+WRITTEN = (
+    "1.10, 010, 007, 1_000, 0x1F, 12:30, 1.5:30, +5, 1e3, yes, No, on, TRUE, 2026-01-02, =, <<, .5, .inf, !!int 08"
+)
+
+
+def test_what_a_program_is_given_is_what_is_written():
+    texts = [text.removeprefix("!!int ") for text in WRITTEN.split(", ")]
+    flow = load(
+        steps(f"{{id: a, command: [{WRITTEN}], env: {{V: 1.10, W: no}}}}", f"{{id: b, tool: t, args: [{WRITTEN}]}}"),
+        "f",
+    )
+    assert (flow.steps[0].command, flow.steps[1].args, flow.steps[0].env) == (texts, texts, {"V": "1.10", "W": "no"})
+
+
+def test_dates_and_times_of_day_are_text_and_other_values_have_their_types():
+    given = "{day: 2026-01-02, at: 2026-01-02 10:00:00, from: 12:30, n: 10, share: 1.5, no: false, none: ~}"
+    assert load(steps(f"{{id: a, call: 'm:f', with: {given}}}"), "f").steps[0].with_ == {
+        "day": "2026-01-02",
+        "at": "2026-01-02 10:00:00",
+        "from": "12:30",
+        "n": 10,
+        "share": 1.5,
+        "no": False,
+        "none": None,
+    }
+
+
+def test_every_value_that_a_step_may_have_can_be_used():
+    kinds = {"tool": "t", "command": "[x]", "agent": "hi", "approval": "{}", "crew": "{task: x}", "flow": "other"}
+    for kind, values in VALUES.items():
+        used = ", ".join(f"'${{a.{name}}}'" for name in values)
+        load(steps(f"{{id: a, {kind}: {kinds[kind]}}}", f"{{id: b, command: [{used}], depends_on: a}}"), "f")
+    load(steps("{id: a, call: 'm:f'}", "{id: b, command: ['${a.anything.at[1].all}'], depends_on: a}"), "f")
 
 
 def test_all_mistakes_are_named_at_once():

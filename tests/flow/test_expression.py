@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.flow.expression import Wrong, condition, filled, met, reference, references
+from detent.flow.expression import Wrong, condition, filled, met, reference, references, unclosed
+from detent.flow.plan import looking
 
 VALUES: dict[str, Any] = {"a": {"n": 3, "text": "x; rm -rf /", "list": [1, {"k": None}], "ok": True}}
 
@@ -45,6 +46,18 @@ def test_a_value_is_not_looked_into_for_further_references():
 def test_what_has_no_value_is_named():
     with pytest.raises(Wrong, match=r"no value for \$\{a\.nothing\}"):
         filled("${a.nothing}", look)
+
+
+def test_of_a_step_that_was_skipped_it_is_said_that_it_did_not_run():
+    with pytest.raises(Wrong, match=r"^there is no value for \$\{b\.n\}: b did not run$"):
+        filled("${b.n}", looking(VALUES))
+    with pytest.raises(Wrong, match=r"^there is no value for \$\{a\.nothing\}$"):
+        filled("${a.nothing}", looking(VALUES))
+
+
+def test_references_that_are_begun_and_not_closed_are_found_however_deep():
+    assert list(unclosed({"x": ["${a.n", "${a.n} and $${a", {"y": "} ${a ${b"}]})) == ["${a.n", "${a ", "${b"]
+    assert list(unclosed(["$5 {x} ${a.n} $", 3, None])) == []
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_everything_wrong_with_a_definition_is_told_at_once_with_its_place(clien
         ([{"id": "a", "tool": "x", "args": ["${b.stdout}"]}], "steps.0", "there is no such step"),
         ([{"id": "a", "flow": "other.yaml"}], "steps.0.flow", "names a file"),
         ([{"id": "a", "flow": "../../etc/x.yml"}], "steps.0.flow", "names a file"),
-        ([], "steps", "at least 1 item"),
+        ([], "steps", "at least 1 of them"),
     ],
 )
 def test_what_contradicts_itself_is_refused_with_its_place(

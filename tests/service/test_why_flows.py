@@ -38,6 +38,11 @@ async def failing(store: Store, **more: object) -> flows.FlowRef:
 # --- one scene for each cause; each returns the id to ask about
 
 
+async def left(store: Store) -> str:
+    """By `detent run`, whose queue nobody else serves."""
+    return (await flows.start(store, flow(step("a")), queue="run-left")).public_id
+
+
 async def ended(store: Store) -> str:
     ref = await started(store, step("a"))
     await flows.cancel(store, ref, Actor("ann", "enough"))
@@ -117,6 +122,7 @@ SCENES: list[tuple[StrEnum, Scene, str, str]] = [
     (FlowCause.DAMAGE, damage, "waits for nothing, and has no job", "detent doctor --fix"),
     (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "detent queues resume default"),
     (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work MODULE:APP"),
+    (Cause.NO_WORKER, left, "no worker serves its queue 'run-left'", "detent run --resume ws_"),
 ]
 CLEARS = {FlowCause.RETRY, FlowCause.FAILED}
 

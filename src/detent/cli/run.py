@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from detent import logs, otel
+from detent.bounds import OWN_QUEUES
 from detent.cli import run_prompt, run_summary, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from detent.cli.tools import File as Config
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
     from detent.flow_files import FlowFile
     from detent.service.flow_report import FlowReport
     from detent.service.flow_scene import Actor
+    from detent.service.flow_view import FlowView
     from detent.service.flows import FlowRef
     from detent.store import Store
 
 FAILED, INTERRUPTED = 1, 130
-CONFIG = "detent.toml"
 
 FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
 Inputs = Annotated[
@@ -98,13 +100,30 @@ class _Wanted:
         self.path, self.resume, self.hold, self.key = file, resume, hold, key
         self.tenant, self.db, self.as_json = tenant, db, as_json
         self.config = config or self._config_beside()
+        self._insist_on_tools()
 
     def _config_beside(self) -> str | None:
         """A configuration that lies beside the flow file, unless one is named or lies here."""
-        if self.file is None or Path(CONFIG).exists():
+        from detent.config import FILE, VARIABLE
+
+        if self.file is None or os.environ.get(VARIABLE) or Path(FILE).exists():
             return None
-        beside = self.file.folder / CONFIG
+        beside = self.file.folder / FILE
         return str(beside) if beside.exists() else None
+
+    def _insist_on_tools(self) -> None:
+        """What cannot be run here is told now, not when its turn comes. Steps with a queue of their own may be for
+        other workers, and what is gone on with goes on as it was started."""
+        from detent.config import read as read_config
+        from detent.worker.tool_spec import missing
+
+        config = read_config(self.config)
+        if self.file is None or self.resume is not None:
+            return
+        for flow in (self.file.flow, *self.file.library.values()):
+            for step in flow.steps:
+                if step.tool is not None and step.queue is None and step.tool not in config.tools:
+                    raise BadInput(what=f"step {step.id} of {flow.name}: {missing(step.tool, config)}")
 
     def let_modules_be_found(self) -> None:
         """What the steps call may lie beside the file, or here."""
@@ -122,7 +141,7 @@ class _Wanted:
     def go_on(self, id: str) -> str:
         """How to go on with it."""
         file = [self.path] if self.path not in (None, "-") else []
-        return run_summary.command("run", *map(str, file), "--resume", id, *self.database)
+        return f"Go on with: {run_summary.command('run', *map(str, file), '--resume', id, *self.database)}"
 
 
 def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
@@ -133,6 +152,8 @@ def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise BadInput(what=f"-i {pair} gives no value; write -i NAME=VALUE")
+        if not name:
+            raise BadInput(what=f"-i {pair} names no input; write -i NAME=VALUE")
         if name in found:
             raise BadInput(what=f"the input {name} is given twice")
         found[name] = from_text(file.flow.inputs.get(name), text)
@@ -164,15 +185,26 @@ class _Run:
         from detent.service.flow_scene import Actor
         from detent.service.pick_up import pick_up
 
-        wanted, actor, queue = self._wanted, Actor(operator()), f"run-{secrets.token_hex(8)}"
+        wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
         if wanted.resume is not None:
             ref = await flows.found(store, wanted.resume, app.tenant_id)
+            await self._tell_if_changed(store, ref)
         else:
             ref = await self._started(app, store, actor, queue)
         (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
         if row["queue"] != queue and not ref.kind.flow.state(row["state"]).final:
             await pick_up(store, ref, actor._replace(reason="resumed"))
         return ref
+
+    async def _tell_if_changed(self, store: Store, ref: FlowRef) -> None:
+        """Who has mended the file would else wonder why it fails as before."""
+        from detent.service.pick_up import is_another
+
+        file = self._wanted.file
+        if file is not None and await is_another(store, ref, file.flow, file.library):
+            screen.complain(
+                f"{self._wanted.path} is not what {ref.public_id} was started with; it goes on as it was started"
+            )
 
     async def _started(self, app: Detent, store: Store, actor: Actor, queue: str) -> FlowRef:
         from detent.service import flows
@@ -192,15 +224,13 @@ class _Run:
         )
 
     async def _carried_out(self, app: Detent, store: Store, ref: FlowRef) -> int:
-        from detent.cli.run_screen import showing
-        from detent.cli.run_session import Session
         from detent.service import flow_report
         from detent.service.flow_view import FlowView
 
         view, left = FlowView(store, ref, app.tenant_id), None
         if not self._wanted.hold:
             logs.only_trouble_to_stderr()
-            left = await Session(app, store, view, showing(self._wanted.as_json), self._manner).carry_out()
+            left = await self._left(app, store, view)
         found = await flow_report.report(store, view)
         written = await flow_report.last_output(store, view) if found.word == "failed" else []
         value = flow_report.as_json(found)
@@ -208,15 +238,29 @@ class _Run:
             value["outputs"] = await flow_report.outputs(store, view)
             print(json.dumps(value, indent=2, ensure_ascii=False))
         else:
-            screen.stdout().print(run_summary.drawn(found, written, self._wanted.database), soft_wrap=False)
+            screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
+            for line in run_summary.footer(found, self._wanted.database):
+                screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
         return self._code(found, left)
+
+    async def _left(self, app: Detent, store: Store, view: FlowView) -> Left:
+        """Why the flow is left, once it is; when nobody reads what it says any more, that is the end of it."""
+        from detent.cli.run_screen import showing
+        from detent.cli.run_session import Session
+
+        go_on = self._wanted.go_on(view.ref.public_id)
+        try:
+            return await Session(app, store, view, showing(self._wanted.as_json), self._manner, go_on).carry_out()
+        except BrokenPipeError:
+            screen.complain(go_on)
+            raise
 
     def _code(self, found: FlowReport, left: Left | None) -> int:
         from detent.cli.run_session import Left
 
         lost = found.word == "cancelled" or (found.word == "failed" and found.kind == "run")
         if found.word != "succeeded" and not lost:
-            screen.complain(f"Go on with: {self._wanted.go_on(found.id)}")
+            screen.complain(self._wanted.go_on(found.id))
         if found.word in ("succeeded", "held"):
             return 0
         return INTERRUPTED if left is Left.STOPPED else FAILED

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from detent.cli import screen
-from detent.cli.run_summary import GLYPHS
+from detent.cli.run_summary import GLYPHS, NARROW
 from detent.flow.phase import Phase
 from detent.service.flow_report import plain_error, word_of
 
@@ -185,12 +185,13 @@ def _footer(view: FlowView, left_us: float | None) -> Text:
 
     total = len(view.steps)
     done = len(view.in_phase(Phase.SATISFIED))
-    full = BAR * done // max(total, 1)
+    width = BAR if screen.stdout().width >= NARROW else BAR // 3
+    full = width * done // max(total, 1)
     facts = [f"{done:,} of {total:,}", f"{len(view.in_phase(Phase.ACTIVE)):,} running"]
     facts.append(_clock(view.now - view.flow["created_at"]))
     if left_us is not None and left_us >= 1_000_000:
         facts.append(f"about {screen.span(round(left_us))} left")
-    bar = Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "bright_black"))
+    bar = Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
     return bar.append(f"  {' · '.join(facts)}")
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from detent.budget import HOLD
-from detent.cli import run_prompt
+from detent.cli import run_prompt, screen
 from detent.cli.database import operator
 from detent.errors import AlreadyDecided, ApprovalChanged, StoreError
 from detent.service import approvals, progress
@@ -56,12 +56,16 @@ class Manner:
 class Session:
     """Carries out one flow until it is over, or waits for nothing that would come by itself."""
 
-    def __init__(self, app: Detent, store: Store, view: FlowView, showing: Showing, manner: Manner) -> None:
+    def __init__(
+        self, app: Detent, store: Store, view: FlowView, showing: Showing, manner: Manner, go_on: str = ""
+    ) -> None:
+        """`go_on` is what is said to somebody who does not wait until it can be left."""
         self._app = app
         self._store = store
         self._view = view
         self._showing = showing
         self._manner = manner
+        self._go_on = go_on
         self._stopping = asyncio.Event()
         self._rung = asyncio.Event()
         self._skipped: set[int] = set()
@@ -108,6 +112,8 @@ class Session:
         while True:
             try:
                 if (left := await self._glance(moved)) is not None:
+                    # What moved while the flow itself was looked at has not been shown yet.
+                    self._showing.show(self._view, await self._view.look_at_all(), None)
                     return left
                 moved = await self._view.look()
             except StoreError as error:
@@ -236,6 +242,7 @@ class Session:
         """The first time, steps that run come to their end; the second time nothing is waited for."""
         if self._stopping.is_set():
             self._showing.close()
+            screen.complain(self._go_on)
             os._exit(INTERRUPTED)  # threads of handlers would be waited for; tools end with this process
         self._stopping.set()
         self._rung.set()

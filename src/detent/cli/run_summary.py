@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MOST_SHOWN = 40
 SLOWEST = 10
 LONGEST_ERROR = 300
+NARROW = 80
+WRONG = ("failed", "retrying")
 
 GLYPHS = {
     "succeeded": ("✓", "green"),
@@ -44,17 +46,22 @@ def cost(micros: int) -> str:
     return f"${micros / 1_000_000:.2f}" if micros % 10_000 == 0 else f"${micros / 1_000_000:.6f}".rstrip("0")
 
 
-def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]], database: Sequence[str]) -> RenderableType:
-    """The whole summary; `written` is what the programs of failed steps wrote last."""
+def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]]) -> RenderableType:
+    """What became of it and of its steps; `written` is what the programs of failed steps wrote last. Where there is no
+    room for errors beside the steps, they stand below them."""
     from rich.console import Group
 
-    parts: list[RenderableType] = [_title(found), "", _table(_shown(found.steps))]
-    hidden = len(found.steps) - len(_shown(found.steps))
+    shown, wrong = _shown(found.steps), [step for step in _shown(found.steps) if step.word in WRONG]
+    beside = screen.stdout().width >= NARROW
+    parts: list[RenderableType] = [_title(found), "", _table(shown, bool(wrong) and beside)]
+    hidden = len(found.steps) - len(shown)
     if hidden:
         parts.append(f"and {hidden:,} more that succeeded, none of them slower")
+    if wrong and not beside:
+        parts += ["", *(f"{GLYPHS[step.word][0]} {step.name}: {_short(step.error)}" for step in wrong)]
     for name, lines in written:
         parts += ["", f"{name} wrote last:", *(f"  {line}" for line in lines)]
-    return Group(*parts, "", *_footer(found, database))
+    return Group(*parts, "")
 
 
 def _title(found: FlowReport) -> Text:
@@ -81,14 +88,15 @@ def _shown(steps: list[StepReport]) -> list[StepReport]:
     return [step for step in steps if step.name in names]
 
 
-def _table(steps: list[StepReport]) -> RenderableType:
+def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
     from rich.text import Text
 
-    wrong = any(step.word in ("failed", "retrying") for step in steps)
     table = screen.table("", "step", "state", "took", "attempts", "cost", *[""] * wrong)
     for place in (3, 4, 5):
         table.columns[place].justify = "right"
-    table.columns[1].no_wrap = True
+    for column in table.columns[:6]:
+        column.no_wrap = True
+    table.columns[1].no_wrap = screen.stdout().width >= NARROW
     for step in steps:
         glyph, style = GLYPHS[step.word]
         table.add_row(
@@ -98,7 +106,7 @@ def _table(steps: list[StepReport]) -> RenderableType:
             screen.took(step.took),
             str(step.attempts or "–"),
             cost(step.cost) if step.kind == "agent" or step.cost else "–",
-            *[Text(_short(step.error) if step.word in ("failed", "retrying") else "", style)] * wrong,
+            *[Text(_short(step.error) if step.word in WRONG else "", style)] * wrong,
         )
     return table
 
@@ -108,7 +116,8 @@ def _short(text: str | None) -> str:
     return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 1]}…"
 
 
-def _footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
+def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
+    """The whole of it in figures, what it waits for, and commands that lead further."""
     done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
     facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
     yield " · ".join([*facts, f"{found.events:,} events"])

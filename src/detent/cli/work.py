@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")]
+AnyTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app; else only steps of flows are run."
+    ),
+]
 Queues = Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")]
 Lease = Annotated[
     str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
@@ -43,7 +49,7 @@ KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Where the key
 
 
 def work(
-    target: Target,
+    target: AnyTarget = None,
     db: Db = None,
     server: Server = None,
     key_file: KeyFile = None,
@@ -62,7 +68,7 @@ def work(
     if server is not None and db is not None:
         raise BadInput(what="a worker has a database (--db) or works for a server (--server), not both")
     bond = bound_to_supervisor()
-    app = application(target, db)
+    app = _for_flows(db) if target is None else application(target, db)
     served = tuple(name for name in queues.split(",") if name)
     asked: list[bool] = []
 
@@ -98,13 +104,21 @@ def work(
                 await asyncio.wait([shown])
 
     with watch.observed("detent-worker", log):
-        watch.announce(_announcement(app, target, served, concurrency), log)
+        watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
         settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
         if bond is not None:  # its stdout is its supervisor's stderr
             watch.announce(summary, log)
     if bond is None:
         screen.emit({"settled": settled}, lambda: summary, as_json)
+
+
+def _for_flows(db: str | None) -> Detent:
+    """A worker that knows no job but those of steps; what steps call is found from here."""
+    from detent.app import Detent
+
+    sys.path.insert(0, str(Path.cwd()))
+    return Detent(db)
 
 
 def application(target: str, db: str | None) -> Detent:
@@ -127,6 +141,6 @@ def application(target: str, db: str | None) -> Detent:
 
 
 def _announcement(app: Detent, target: str, queues: tuple[str, ...], concurrency: int) -> str:
-    kinds = ", ".join(sorted(app.kinds)) or "no jobs"
+    kinds = ", ".join(sorted(app.kinds)) or "no jobs of its own"
     served = ", ".join(queues or app.queues)
     return f"{target}: serving {served}, {concurrency} jobs at a time; it knows {kinds}. SIGTERM or Ctrl-C ends it."

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
 from detent.errors import BadFlow
 from detent.flow import graph
-from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step
+from detent.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step, variable
 from detent.flow.document import Document, Problem, read
-from detent.flow.expression import Reference, Wrong
+from detent.flow.expression import Reference, Wrong, references
 from detent.misfits import Path, misfits, shown
+from detent.moments import span_us
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -67,6 +69,7 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _ids(document, flow)
     yield from _unknown_dependencies(document, flow)
     yield from _run_rules(document, flow)
+    yield from _settings(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -107,6 +110,29 @@ def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
                 yield Problem(line, f"{key} has no meaning in a run, whose steps go in order; use kind: workstream")
 
 
+def _settings(document: Document, flow: Flow) -> Iterator[Problem]:
+    """Of steps, what no program could be run with."""
+    for place, step in enumerate(flow.steps):
+        if step.timeout is not None and (wrong := no_time(step.timeout)):
+            yield Problem(document.line(("steps", place, "timeout")), f"steps[{place + 1}].timeout: {wrong}")
+        for name in step.env:
+            if wrong := _no_variable(name):
+                yield Problem(document.line(("steps", place, "env", name)), f"steps[{place + 1}].env: {wrong}")
+
+
+def no_time(span: str) -> str | None:
+    """What is said of a timeout that is over before anything could begin."""
+    return None if span_us(span) else f"{span!r} leaves no time at all; write a duration like 30s, 10m, 1h30m or 7d"
+
+
+def _no_variable(name: str) -> str | None:
+    try:
+        variable(name)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
     for name, wanted in flow.inputs.items():
         line = document.line((INPUTS, name))
@@ -122,11 +148,19 @@ def misfit(wanted: Input, value: object) -> str | None:
         return f"should be of type {wanted.type}; it is {shown(value)}"
     if wanted.choices is not None and value not in wanted.choices:
         return f"should be one of {', '.join(map(str, wanted.choices))}; it is {shown(value)}"
-    return None
+    return None if _is_json(value) else f"should be something that JSON can hold; it is {shown(value)}"
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
-    earlier, known = graph.Before(flow.dependencies), {step.id for step in flow.steps}
+    earlier, known = graph.Before(flow.dependencies), {step.id: step for step in flow.steps}
     for place, step in enumerate(flow.steps):
         line = document.line(("steps", place))
         try:
@@ -137,9 +171,29 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
         for reference in dict.fromkeys(found):
             if wrong := _dangling(flow, step, reference, known, earlier):
                 yield Problem(line, f"{step.id} uses {reference}, {wrong}")
+        for begun in step.unclosed:
+            yield Problem(line, f"{step.id}: {shown(begun)} has no closing brace; where ${{ is meant, write $${{")
 
 
-def _dangling(flow: Flow, step: Step, reference: Reference, known: set[str], earlier: graph.Before) -> str | None:
+def ill_given(step: Step, inner: Flow) -> Iterator[tuple[Path, str]]:
+    """What is wrong with what a step gives the flow inside it, as far as it is known before it runs, and where."""
+    for name, value in step.with_.items():
+        if name not in inner.inputs:
+            known = ", ".join(inner.inputs) or "none"
+            yield (
+                ("with", name),
+                f"{step.id} gives {name}, and the flow {inner.name} has no such input; it has: {known}",
+            )
+        elif not any(references(value)) and (wrong := misfit(inner.inputs[name], value)):
+            yield ("with", name), f"{step.id} gives {name}, which {wrong}"
+    for name, wanted in inner.inputs.items():
+        if wanted.required and name not in step.with_:
+            yield (), f"{step.id} gives no {name}, which the flow {inner.name} needs"
+
+
+def _dangling(
+    flow: Flow, step: Step, reference: Reference, known: Mapping[str, Step], earlier: graph.Before
+) -> str | None:
     if reference.root == INPUTS:
         name = reference.path[0] if reference.path else None
         return None if name in flow.inputs else "and the flow has no such input"
@@ -151,6 +205,14 @@ def _dangling(flow: Flow, step: Step, reference: Reference, known: set[str], ear
         return "and there is no such step"
     if not earlier.comes(reference.root, step.id):
         return f"but does not come after it; add depends_on: [{reference.root}]"
-    return (
-        None if reference.path else f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"
-    )
+    if not reference.path:
+        return f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"
+    return _unknown_value(known[reference.root], reference.path[0])
+
+
+def _unknown_value(step: Step, name: str | int) -> str | None:
+    """What is said of a value that a step will never have."""
+    if step.values is None or name in step.values:
+        return None
+    whose = "a step with for_each" if step.for_each else f"a step of kind {step.kind}"
+    return f"and {whose} has no such value; it has: {', '.join(sorted(step.values))}"

@@ -7,6 +7,7 @@ A flow is a list of steps. A step is of exactly one kind, named by the key that 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -27,6 +28,22 @@ INPUTS = "inputs"
 RESERVED = (INPUTS, ITEM, "flow")
 """Names in references that are no steps."""
 
+_WRITTEN = frozenset({"stdout", "stderr", "exit_code", "seconds", "truncated", "json"})
+_ANSWERED = {"text", "model", "provider", "tier", "skill", "cost_micros", "cost_usd", "input_tokens", "output_tokens"}
+VALUES = {
+    "tool": _WRITTEN,
+    "command": _WRITTEN,
+    "agent": frozenset({*_ANSWERED, "json"}),
+    "approval": frozenset({"approved_by", "comment"}),
+    "crew": frozenset({"id", "shares"}),
+    "flow": frozenset({"id", "steps"}),
+}
+"""What steps of a kind leave to others; what a function returns, only it knows."""
+
+OWN = "DETENT_"
+"""Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _NAME = re.compile(r"[A-Za-z_][\w-]{0,99}")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -43,8 +60,17 @@ def _duration(value: object) -> str:
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name; use letters, digits, - and _, beginning with a letter")
+        raise ValueError(f"{value!r} is no name; use up to 100 letters, digits, - and _, beginning with one of a to z")
     return value
+
+
+def variable(name: str) -> str:
+    """The name of a variable that a tool may be given."""
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} names no variable; use letters, digits and _, beginning with a letter")
+    if name.upper().startswith(OWN):
+        raise ValueError(f"{name} is kept from tools: names that begin with {OWN} are Detent's own")
+    return name
 
 
 def _target(value: str) -> str:
@@ -71,8 +97,16 @@ def _condition(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
-Names = Annotated[list[Name], BeforeValidator(_one_or_many), Field(max_length=MOST_STEPS)]
+_A_NAME = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema(_A_NAME)]
+Names = Annotated[
+    list[Name],
+    BeforeValidator(_one_or_many),
+    Field(max_length=MOST_STEPS),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": _A_NAME, "maxItems": MOST_STEPS}, _A_NAME], "title": "Depends On"}
+    ),
+]
 Duration = Annotated[
     str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})
 ]
@@ -166,13 +200,27 @@ class Step(Model):
         """What it is, by the key that says so."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
+    @property
+    def values(self) -> frozenset[str] | None:
+        """What it leaves to others, by name; none if that cannot be told from the definition."""
+        return _OF_EACH if self.for_each is not None else VALUES.get(self.kind)
+
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
         """Every value of others it uses."""
-        said = [getattr(self, name) for name in _REFERRING if name in self.__pydantic_fields_set__]
-        found = expression.references([part.model_dump() if isinstance(part, Model) else part for part in said])
         asked = () if self.when is None else expression.condition(self.when).references.values()
-        return (*found, *asked)
+        return (*expression.references(self._filled_in), *asked)
+
+    @property
+    def unclosed(self) -> Iterator[str]:
+        """Texts in it that begin like references and are none."""
+        return expression.unclosed(self._filled_in)
+
+    @property
+    def _filled_in(self) -> list[Any]:
+        """Where values may stand."""
+        said = [getattr(self, name) for name in _REFERRING if name in self.__pydantic_fields_set__]
+        return [part.model_dump() if isinstance(part, Model) else part for part in said]
 
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
@@ -189,7 +237,7 @@ class Step(Model):
 
 
 _REFERRING = [name for name in Step.model_fields if name not in ("when", "id", "depends_on", "description")]
-
+_OF_EACH = frozenset({"items", "count"})
 _PROCESS = ("tool", "command")
 _ONLY_OF = {
     "with_": ("call", "flow"),

@@ -1,13 +1,15 @@
 """YAML with places: the plain data of a document, and the line each part of it stands on.
 
 Only plain YAML is read: no tags that build objects, no key twice, and no more than so many parts, however often they
-refer to one another.
+refer to one another. What JSON has no word for, a date or a time of day, is text; and so is everything that a program
+is given, as it is written: of `1.10`, `010` and `yes` YAML would make 1.1, 8 and true.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
@@ -17,7 +19,11 @@ from detent.misfits import Path
 LARGEST_TEXT = 1 << 20
 MOST_PARTS = 50_000
 DEEPEST = 50
+FOR_PROGRAMS = ("command", "args", "env")
 
+_TAG = "tag:yaml.org,2002:"
+_TEXTS = ("str", "timestamp", "value", "merge")  # the last two are = and <<
+_PLAIN = frozenset(f"{_TAG}{name}" for name in (*_TEXTS, "int", "float", "bool", "null", "map", "seq"))
 
 Place = int | str
 """Where something stands: a line of a text, or of what came as data the way there, as in `steps.1.timeout`."""
@@ -87,16 +93,24 @@ class _Reading:
     def _value(self, node: yaml.Node, path: Path) -> Any:
         self._count(node, path)
         self._lines[path] = node.start_mark.line + 1
+        if node.tag not in _PLAIN:
+            self._refuse(node, f"the tag {node.tag.replace(_TAG, '!!')} is not supported; only plain values are")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, (*path, place)) for place, item in enumerate(node.value)]
+        return str(node.value) if _is_text(node, path) else self._scalar(node)
+
+    def _scalar(self, node: yaml.Node) -> Any:
         try:
-            return self._build.construct_object(node)
+            value = self._build.construct_object(node)
         except yaml.MarkedYAMLError as error:
             self._refuse(node, f"{error.problem or 'it cannot be read'}; put text like that in quotes")
         except ValueError as error:
             self._refuse(node, f"{error}; put text like that in quotes")
+        if isinstance(value, float) and not math.isfinite(value):
+            self._refuse(node, f"{node.value} is no number that could be kept; put text like that in quotes")
+        return value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -123,5 +137,13 @@ class _Reading:
         if len(path) > DEEPEST:
             self._refuse(node, f"it is nested more than {DEEPEST} deep")
 
-    def _refuse(self, node: yaml.Node, what: str) -> Any:
+    def _refuse(self, node: yaml.Node, what: str) -> NoReturn:
         raise BadFlow.of(self._source, [Problem(node.start_mark.line + 1, what)])
+
+
+def _is_text(node: yaml.Node, path: Path) -> bool:
+    """Whether a value stands for itself, letter by letter. None is never one: a program cannot be given that."""
+    kind = node.tag.removeprefix(_TAG)
+    to_a_program = len(path) == 4 and path[0] == "steps" and path[2] in FOR_PROGRAMS
+    at_sixty = kind in ("int", "float") and ":" in node.value  # 12:30, which YAML takes for 750
+    return kind in _TEXTS or at_sixty or (to_a_program and kind != "null")

@@ -22,6 +22,10 @@ Look = Callable[["Reference"], Any]
 """Gives the value of a reference; raises LookupError if there is none."""
 
 
+class Absent(LookupError):
+    """There is no value, and its text says why."""
+
+
 class Wrong(ValueError):
     """An expression that makes no sense, or cannot be evaluated; its text says why."""
 
@@ -61,6 +65,15 @@ def references(value: Any) -> Iterator[Reference]:
     elif isinstance(value, list):
         for part in value:
             yield from references(part)
+
+
+def unclosed(value: Any) -> Iterator[str]:
+    """What is begun like a reference in a value and has no end, however deep; nothing would be filled in there."""
+    if isinstance(value, str):
+        yield from (f"${{{begun}" for begun in value[_closed(value) :].replace("$${", "").split("${")[1:])
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from unclosed(part)
 
 
 def filled(value: Any, look: Look) -> Any:
@@ -106,8 +119,12 @@ def as_text(value: Any) -> str:
 def _looked_up(wanted: Reference, look: Look) -> Any:
     try:
         return look(wanted)
-    except LookupError:
-        raise Wrong(f"there is no value for {wanted}") from None
+    except LookupError as error:
+        raise Wrong(f"there is no value for {wanted}{_why(error)}") from None
+
+
+def _why(error: LookupError) -> str:
+    return f": {error.args[0]}" if isinstance(error, Absent) else ""
 
 
 # --- conditions

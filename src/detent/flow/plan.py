@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from detent.flow import expression
 from detent.flow.definition import ITEM, Step
-from detent.flow.expression import Look, Reference, Wrong
+from detent.flow.expression import Absent, Look, Reference, Wrong
 from detent.flow.phase import Phase
 from detent.flow.shape import Shape
 
@@ -84,7 +84,9 @@ def looking(values: Mapping[str, Any], item: Any = None) -> Look:
     """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`."""
 
     def look(wanted: Reference) -> Any:
-        found: Any = item if wanted.root == ITEM else values[wanted.root]
+        found: Any = item if wanted.root == ITEM else values.get(wanted.root)
+        if found is None and wanted.root != ITEM:
+            raise Absent(f"{wanted.root} did not run")
         for part in wanted.path:
             found = found[part]
         return found
@@ -98,6 +100,8 @@ def _safely(look: Callable[[Reference], Any]) -> Look:
     def found(wanted: Reference) -> Any:
         try:
             return look(wanted)
+        except Absent:
+            raise
         except (LookupError, TypeError):
             raise LookupError(str(wanted)) from None
 

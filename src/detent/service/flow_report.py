@@ -85,10 +85,12 @@ def plain_error(error: str | None) -> str:
 
     >>> plain_error("test: TransientError: test ended with exit code 1, not 0")
     'test ended with exit code 1, not 0'
+    >>> plain_error("test: PermanentError: test: killed by SIGSEGV")
+    'test: killed by SIGSEGV'
     """
     line = _OUR_ERRORS.sub("", " ".join((error or "").split()))
     name, _, rest = line.partition(": ")
-    return rest if rest.startswith(f"{name} ") else line
+    return rest if rest.startswith((f"{name} ", f"{name}: ")) else line
 
 
 async def report(store: Store, view: FlowView) -> FlowReport:
@@ -97,7 +99,8 @@ async def report(store: Store, view: FlowView) -> FlowReport:
     await view.look_at_all()
     every = [*view.steps, *(id for rows in view.within.values() for id in rows)]
     paid = {row["id"]: row["cost_micros"] or 0 for row in await _costs(store, view.kind, every)}
-    steps = [_step(view, row, paid) for row in view.steps.values()]
+    at_rest = view.failed and not await view.jobs()
+    steps = [_step(view, row, paid, at_rest) for row in view.steps.values()]
     flow, asked = view.flow, [] if view.over else await view.questions()
     return FlowReport(
         view.ref.public_id,
@@ -145,7 +148,9 @@ def _word(view: FlowView, asked: list[Approval]) -> str:
     return "waiting" if asked else "unfinished"
 
 
-def _step(view: FlowView, row: Row, paid: dict[int, int]) -> StepReport:
+def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> StepReport:
+    """At rest nothing runs: a list or a flow inside that had begun goes on when the whole is tried again."""
+    word = word_of(view, row)
     begun, ended = row["started_at"], row["completed_at"]
     stood = view.phase(row) is Phase.FAILED
     until = ended or (row["updated_at"] if stood else view.now)
@@ -155,7 +160,7 @@ def _step(view: FlowView, row: Row, paid: dict[int, int]) -> StepReport:
         row["name"],
         view.kind_of(row),
         row["state"],
-        word_of(view, row),
+        "unfinished" if at_rest and word == "running" else word,
         None if begun is None else until - begun,
         row["attempts"] or sum(one["attempts"] for one in inner.values()),
         paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),

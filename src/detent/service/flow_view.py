@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from detent import ids
 from detent.flow.definition import Flow
 from detent.flow.drawing import about
 from detent.flow.phase import Phase, phases
@@ -59,6 +60,7 @@ class FlowView:
         self.now = 0
         self._cursor: str | None = None
         self._inner: dict[int, int] = {}
+        self._called: dict[str | None, str] = {}
 
     @property
     def kind(self) -> Kind:
@@ -90,7 +92,8 @@ class FlowView:
 
     def about(self, step: Row) -> str:
         """The same in a few words."""
-        return about(self._shape.steps[step["name"]])
+        said = self._shape.steps[step["name"]]
+        return about(said.model_copy(update={"flow": self._called[said.flow]}) if said.flow in self._called else said)
 
     def in_phase(self, *wanted: Phase) -> list[Row]:
         """Its own steps that are so far, in order."""
@@ -130,12 +133,13 @@ class FlowView:
             if len(page) < PAGE:
                 break
         await self._look_at_flow()
-        return sorted(moved.values(), key=lambda row: (row["updated_at"], row["position"]))
+        return _as_they_moved(moved.values())
 
-    async def look_at_all(self) -> None:
-        """Reads every step of its own anew: the log may lag behind what was written."""
+    async def look_at_all(self) -> list[Row]:
+        """Reads every step of its own anew, and returns them: the log may lag behind what was written."""
         self._sort(await self._store.steps(self.ref.id))
         await self._look_at_flow()
+        return _as_they_moved(self.steps.values())
 
     @property
     def _wanted(self) -> EventFilter:
@@ -146,6 +150,9 @@ class FlowView:
         await self._look_at_flow()
         whole = await shape(self._store, self.tenant_id, self.flow["template_id"])
         self.definition, self._shape = whole.flow, whole
+        for name in {step.flow for step in whole.flow.steps}:
+            if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
+                self._called[name] = (await shape(self._store, self.tenant_id, key[1])).flow.name
         self._sort(await self._store.steps(self.ref.id))
 
     async def _look_at_flow(self) -> None:
@@ -234,6 +241,10 @@ class FlowView:
                 todo = f"; {reasons[0].todo}" if reasons[0].todo else ""
                 found[self.name_of(job)] = f"{reasons[0].says}{todo}"
         return found
+
+
+def _as_they_moved(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["updated_at"], row["position"]))
 
 
 def told_as_text(told: Said) -> str:

@@ -125,8 +125,16 @@ async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor
         await tx.lock_trees([_lock_of(template.tenant_id, key)])
         earlier = await tx.flow_by_key(kind.flow, template.tenant_id, key)
         if earlier is not None:
-            return FlowRef(kind, earlier["id"])
+            return _same(FlowRef(kind, earlier["id"]), earlier, template.name, key)
     return FlowRef(kind, await launch.launched(tx, template, inputs, actor=actor, **how))
+
+
+def _same(ref: FlowRef, earlier: Row, name: str, key: str) -> FlowRef:
+    """What a key has made, if it is what is asked for: who starts something else must not take it for that."""
+    if earlier["name"] != name:
+        what = f"the key {key} has made {ref.public_id}, a flow {earlier['name']}; start {name} under another key"
+        raise BadInput(what=what)
+    return ref
 
 
 def _lock_of(tenant_id: int, key: str) -> int:

@@ -14,7 +14,7 @@ from detent.agent.conversation import Provider
 from detent.bounds import OWN_KINDS
 from detent.breaker import Breaker
 from detent.budget import micros
-from detent.errors import DetentError
+from detent.errors import DetentError, NotApproved
 from detent.flow import expression
 from detent.flow.definition import Step
 from detent.flow.expression import Wrong
@@ -155,14 +155,18 @@ class StepKinds:
         breaker = await self._through_breaker(ctx, task, config)
         try:
             return await run_tool(ctx, spec)
+        except NotApproved:
+            raise  # people said no, which tells nothing of the tool
         except PermanentError:
-            if breaker is not None and not spec.retry_on_failure:
+            if breaker is not None and not (spec.retry_on_failure and spec.idempotent):
                 ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
             raise
-        except TransientError as error:
-            if spec.idempotent and ctx.attempt >= most:
-                raise PermanentError(str(error)) from None
-            raise
+        except (TransientError, TimeoutError) as error:
+            if not spec.idempotent or ctx.attempt < most:
+                raise
+            if breaker is not None:
+                ctx.tell_breaker(breaker, False)
+            raise PermanentError(str(error)) from None
 
     async def _through_breaker(self, ctx: Context, task: Task, config: Config) -> str | None:
         """Asks the breaker of a tool; returns its name, none for a program that is no tool."""
@@ -252,11 +256,14 @@ def _function(named: str) -> Callable[..., Any]:
     """What was found once is not looked for again; what was not found is."""
     module, _, name = named.partition(":")
     try:
-        return unwrapped(load(Target(module, name)))
+        found = unwrapped(load(Target(module, name)))
     except ModuleNotFoundError as error:
         raise PermanentError(f"{named} cannot be called: {error}; is its folder on PYTHONPATH?") from None
     except AttributeError:
         raise PermanentError(f"{named} cannot be called: the module {module} has no {name}") from None
+    if not callable(found):
+        raise PermanentError(f"{named} cannot be called: it is no function")
+    return found
 
 
 def _filled(step: Step, look: expression.Look) -> Step:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from detent.flow.definition import variable
 from detent.flow.expression import as_text
 from detent.moments import span_us
 from detent.outcomes import PermanentError
@@ -73,9 +74,14 @@ def profile(name: str, config: Config) -> Tool:
     """A profile by its name; one that is not there is a `PermanentError`."""
     found = config.tools.get(name)
     if found is None:
-        known = ", ".join(sorted(config.tools)) or "none"
-        raise PermanentError(f"there is no tool {name} in {config.path}; it has: {known}. Add it as [tools.{name}]")
+        raise PermanentError(missing(name, config))
     return found
+
+
+def missing(name: str, config: Config) -> str:
+    """What is said of a profile that is not there."""
+    known = ", ".join(sorted(config.tools)) or "none"
+    return f"there is no tool {name} in {config.path}; it has: {known}. Add it as [tools.{name}]"
 
 
 def _of_profile(profile: Tool, config: Config) -> dict[str, Any]:
@@ -97,8 +103,6 @@ def _argv(step: Step, profile: Tool | None) -> list[Any]:
 
 def _own(given: Mapping[str, Any]) -> dict[str, str]:
     """What the step itself says, by names it may use."""
-    from detent.config import variable
-
     try:
         return {variable(name): _text(name, value) for name, value in given.items()}
     except ValueError as refusal:

@@ -1,0 +1,38 @@
+"""One flow carried out by a process: everything that happens is told, whenever it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+from detent import Detent
+from detent.cli.run_screen import Lines
+from detent.cli.run_session import Left, Manner, Session
+from detent.flow.definition import Flow
+from detent.service import flows
+from detent.service.flow_view import FlowView
+
+CHAIN = Flow.model_validate(
+    {"name": "f", "steps": [{"id": "a", "command": ["true"]}, {"id": "b", "command": ["true"], "depends_on": ["a"]}]}
+)
+
+
+class Slow(FlowView):
+    """Has read the log when the flow has hardly begun, and looks at the flow when it is over."""
+
+    looks = 0
+
+    async def _look_at_flow(self) -> None:
+        self.looks += 1
+        await super()._look_at_flow()
+        while self.looks > 2 and not self.over:  # before that nobody works on it
+            await asyncio.sleep(0.01)
+            await super()._look_at_flow()
+
+
+async def test_a_step_that_ends_just_before_its_flow_is_told_too(sqlite_url: str) -> None:
+    async with Detent(sqlite_url) as app:
+        store = await app.open()
+        view, told = Slow(store, await flows.start(store, CHAIN), app.tenant_id), io.StringIO()
+        assert await Session(app, store, view, Lines(told), Manner()).carry_out() is Left.OVER
+    assert told.getvalue().count("a succeeded in") == told.getvalue().count("b succeeded in") == 1
