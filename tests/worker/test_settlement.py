@@ -15,7 +15,17 @@ from detent.lifecycle import Change, Right
 from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
 from detent.store import Blob, Job
 from detent.store.blobs import RESULT_BLOB
-from detent.worker.settlement import LARGEST_IN_ROW, LARGEST_RESULT, LONGEST_TEXT, Raised, Release, backoff_us, settle
+from detent.worker.settlement import (
+    LARGEST_IN_ROW,
+    LARGEST_RESULT,
+    LONGEST_TEXT,
+    Raised,
+    Release,
+    Suspend,
+    backoff_us,
+    due_soon,
+    settle,
+)
 
 JOB = Job(
     id=7,
@@ -54,6 +64,14 @@ KIND = JobType.of(dig, backoff="1s", backoff_cap="8s")
 
 def settled(said: Any, job: Job = JOB, chance: float = 0.5) -> Change:
     return settle(job, KIND, said, lambda: chance, "w:5")
+
+
+def test_what_is_put_back_for_less_than_a_poll_is_looked_for_when_it_is_due() -> None:
+    now = 1_000_000_000
+    waiting = Suspend("sleep", now + 120_000)
+    said = [Snooze("20ms"), Snooze("40ms"), Snooze("1ms"), waiting, Snooze("990ms"), Snooze("3s"), Release(), "done"]
+    assert due_soon([settled(one) for one in said], now, within=1.0) == {0.05, 0.15}
+    assert due_soon([settled(Suspend("event"))], now, within=1.0) == set()
 
 
 def test_a_result_is_kept_in_its_row_up_to_the_limit_and_apart_from_there_on() -> None:

@@ -244,6 +244,25 @@ async def test_a_handler_over_its_time_is_stopped_and_its_job_tried_again(app: D
     assert await asyncio.to_thread(ended.wait, 5)
 
 
+async def test_a_job_put_back_for_a_moment_is_due_then_and_not_when_the_worker_happens_to_look(
+    app: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.worker.worker.POLL_SECONDS", 60.0)
+
+    runs = []
+
+    @app.job()
+    async def nap(ctx: Context) -> int | Snooze:
+        runs.append(time.monotonic())
+        return len(runs) if len(runs) > 1 else Snooze("100ms")
+
+    working = asyncio.create_task(app.work())
+    assert await (await nap.enqueue()).result(timeout="30s") == 2
+    assert runs[1] - runs[0] >= 0.1
+    app.stop()
+    await working
+
+
 # --- how much, and in which order
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ LARGEST_RESULT = 16 << 20
 LARGEST_IN_ROW = 8 << 10
 FOREVER_US = 100 * 365 * 86_400_000_000
 DEFAULT_BACKOFF_US = (500_000, 60_000_000)
+TICK_US = 50_000
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -76,6 +78,20 @@ def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str
         wrong = PermanentError(f"the handler returned what cannot be kept: {error}")
         return _settle_error(job, kind, Raised(wrong, "output"), chance, actor)
     return _decided(job, trigger, actor, **facts)
+
+
+def due_soon(changes: Iterable[Change], now_us: int, within: float) -> set[float]:
+    """In how many seconds to look again for jobs that were put back for less than that, in steps of a twentieth second:
+    however many they are, there are few such times."""
+    delays = (_delay_us(change.values, now_us) for change in changes)
+    seconds = (math.ceil(delay / TICK_US) * TICK_US / 1_000_000 for delay in delays if delay > 0)
+    return {one for one in seconds if one < within}
+
+
+def _delay_us(values: Mapping[str, Any], now_us: int) -> int:
+    """How long until the job is due; nothing for one that was not put back for a time."""
+    until: int | None = values.get("run_at")
+    return until - now_us if until is not None else values.get("delay_us") or 0
 
 
 def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:

@@ -49,7 +49,7 @@ from detent.worker.pulse import Pulse
 from detent.worker.registration import EXHAUSTED, Registration
 from detent.worker.report import Doing, Report
 from detent.worker.settings import Settings
-from detent.worker.settlement import Release, described, settle
+from detent.worker.settlement import Release, described, due_soon, settle
 from detent.worker.shelf import Shelf
 from detent.worker.slot import Slot
 from detent.worker.strain import Strain
@@ -435,6 +435,8 @@ class Worker:
         for job in next_jobs:
             self._inbox.put_nowait(job)
         self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
+        for seconds in due_soon(changes, time.time_ns() // 1_000, POLL_SECONDS):
+            self._loop.call_later(seconds, self._look_again)
 
     async def _apply(
         self, changes: list[Change], told: list[breakers.Report], ended: Job | None
