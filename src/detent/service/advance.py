@@ -39,9 +39,9 @@ async def settled(tx: Transaction, changes: Sequence[Change], seat: Seat | None 
         await _settled_in(tx, by_flow[flow_id], seat)
 
 
-async def crews_ended(tx: Transaction, crews: Iterable[Row]) -> None:
+async def crews_ended(tx: Transaction, crews: Iterable[Row], actor: Actor = Actor()) -> None:  # noqa: B008 - frozen
     """What follows for steps from the end of crews, which was just written in this transaction."""
-    await step_crews.ended(tx, crews, go_on)
+    await step_crews.ended(tx, crews, go_on, actor)
 
 
 async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: Seat | None) -> None:

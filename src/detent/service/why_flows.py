@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from detent.flow.phase import Phase
-from detent.lifecycle import JOB, Verb
+from detent.lifecycle import CREW, JOB, Verb
 from detent.moments import rfc3339
-from detent.service import flows
+from detent.service import flows, why_crews
 from detent.service import why as why_jobs
 from detent.service.definitions import Kind
 from detent.service.doctor.chart import Chart
@@ -169,12 +169,14 @@ def _asked(chart: Chart, row: Row) -> Reason:
 
 
 async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
-    """What keeps the flow that it is, or the elements of its list."""
+    """What keeps the flow or the crew that it is, or the elements of its list."""
     inner = chart.unfinished_inner(row)
     if inner and depth < DEEPEST:
         kind, flow = inner[0]
         reasons = await _of_flow(store, await Chart.of(store, kind, flow), depth + 1)
         return [_inside(kind, flow, one) for one in reasons]
+    if (crew := chart.unfinished_crew(row)) is not None:
+        return await _of_crew(store, crew)
     elements = [one for one in chart.elements(row) if not chart.final(one)]
     busy = [one for one in elements if chart.phase(one) is Phase.ACTIVE or one["id"] in chart.jobs]
     found: list[Reason] = []
@@ -182,6 +184,12 @@ async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[
         reasons = await _of_step(store, chart, one, depth) if busy else []
         found += [_prefixed(one["name"], reason) for reason in reasons[:1]]
     return found or [Reason(FlowCause.STEP, f"it is {row['state']}, and what it waits for goes on")]
+
+
+async def _of_crew(store: Store, crew: Row) -> list[Reason]:
+    id = public_id(CREW.name, crew["id"])
+    _, reasons = await why_crews.why(store, crew["tenant_id"], id)
+    return [_prefixed(f"it is the crew {id}, which is {crew['state']}", one) for one in reasons]
 
 
 def _inside(kind: Kind, flow: Row, reason: Reason) -> Reason:
