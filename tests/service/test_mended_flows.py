@@ -1,0 +1,139 @@
+"""What operators and time do to flows that are not as they should be: each ends, or waits for what moves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from detent import ids
+from detent.clock import ManualClock
+from detent.errors import AlreadyDecided
+from detent.service import approvals, crews, flows, overrides, whys
+from detent.service.doctor import rounds
+from detent.service.flow_scene import Actor
+from detent.store import Store, open_store
+from tests.service.flow_driver import Driver, flow, states, step
+
+OPERATOR = Actor("ann", "she says so")
+LIST = {"for_each": {"items": [1, 2, 3, 4], "limit": 2}}
+TEAM = {"id": "team", "crew": {"task": "it", "workers": 3}}
+
+
+async def row(store: Store, ref: flows.FlowRef, name: str) -> dict[str, Any]:
+    (found,) = await store.steps(ref.id, names=[name])
+    return found
+
+
+async def failed_list(store: Store, *failing: str) -> tuple[flows.FlowRef, Driver]:
+    """A flow that failed because elements of a list did."""
+    ref = await flows.start(store, flow(step("each", **LIST), step("after", "each")))
+    driver = Driver(store)
+    await driver.settle(await driver.start(), lambda name: name in failing)
+    assert (await states(store, ref))[0] == "S_FAILED"
+    return ref, driver
+
+
+async def ended_well(store: Store, ref: flows.FlowRef, driver: Driver) -> dict[str, str]:
+    while jobs := await driver.start():
+        await driver.settle(jobs)
+    state, steps = await states(store, ref)
+    assert (state, await rounds.examine(store)) == ("S_SUCCESS", [])
+    return steps
+
+
+async def test_a_list_is_skipped_with_its_elements_and_the_flow_goes_on(store: Store) -> None:
+    ref, driver = await failed_list(store, "each[0]")
+    await flows.skip(store, await row(store, ref, "each"), OPERATOR)
+    assert await rounds.examine(store) == []
+    steps = await ended_well(store, ref, driver)
+    assert (steps["each"], steps["each[0]"], steps["each[1]"]) == ("S_SKIPPED", "S_ABANDONED", "S_SUCCESS")
+    assert steps["after"] == "S_SUCCESS"
+
+
+async def test_what_runs_of_a_list_that_is_skipped_ends_with_it(store: Store) -> None:
+    ref = await flows.start(store, flow(step("each", **LIST), step("after", "each")))
+    driver = Driver(store)
+    first, second = await driver.start()
+    await driver.settle([first], lambda _: True)
+    await flows.skip(store, await row(store, ref, "each"), OPERATOR)
+    assert [job.id for job in await store.unfinished_jobs(ref.id) if job.id == second.id] == []
+    await ended_well(store, ref, driver)
+
+
+@pytest.mark.parametrize("name", ["each", "each[0]"])
+async def test_a_list_whose_element_failed_begins_anew_by_either_of_them(store: Store, name: str) -> None:
+    ref, driver = await failed_list(store, "each[0]")
+    await flows.reset(store, await row(store, ref, name), OPERATOR)
+    assert set((await ended_well(store, ref, driver)).values()) == {"S_SUCCESS"}
+
+
+async def test_a_list_goes_on_without_an_element_that_is_skipped(store: Store) -> None:
+    ref, driver = await failed_list(store, "each[0]")
+    await flows.skip(store, await row(store, ref, "each[0]"), OPERATOR)
+    steps = await ended_well(store, ref, driver)
+    assert (steps.pop("each[0]"), set(steps.values())) == ("S_SKIPPED", {"S_SUCCESS"})
+
+
+async def test_a_list_stays_failed_while_another_of_its_elements_is(store: Store) -> None:
+    ref, driver = await failed_list(store, "each[0]", "each[1]")
+    await flows.reset(store, await row(store, ref, "each[0]"), OPERATOR)
+    assert (await states(store, ref))[0] == "S_FAILED"
+    await flows.skip(store, await row(store, ref, "each[1]"), OPERATOR)
+    await ended_well(store, ref, driver)
+
+
+async def test_a_workstream_tried_again_by_an_operator_has_its_whole_timeout(tmp_path: Any) -> None:
+    clock = ManualClock()
+    store = await open_store(f"sqlite:///{tmp_path}/detent.db", clock=clock)
+    ref = await flows.start(store, flow(step("a"), timeout="1m"))
+    driver = Driver(store)
+    await driver.settle(await driver.start(), lambda _: True)
+    clock.advance(3_600_000_000)
+    await flows.retry(store, ref, OPERATOR)
+    await flows.wake(store)
+    assert (await states(store, ref))[0] == "S_RUNNING"
+    clock.advance(61_000_000)
+    await flows.wake(store)
+    assert (await states(store, ref))[0] == "S_ABANDONED"
+    await store.close()
+
+
+async def asked_and_overridden(store: Store) -> flows.FlowRef:
+    """A question is open at a step that somebody has put into another state."""
+    ref = await flows.start(store, flow(step("ask", approval={"expires": "1ms"}), step("b", "ask")))
+    id = ids.public("step", (await row(store, ref, "ask"))["id"])
+    await overrides.overridden(store, 1, id, "S_SUCCESS", reason="asked on the phone", actor="ann")
+    return ref
+
+
+async def test_a_question_at_a_step_that_was_overridden_does_not_keep_time_from_moving_others(store: Store) -> None:
+    await asked_and_overridden(store)
+    other = await flows.start(store, flow(step("sign", approval={"expires": "1ms"})))
+    while await store.expired_gates(10):
+        await flows.wake(store)
+    assert (await states(store, other))[0] == "S_FAILED"
+    assert await approvals.listed(store, 1) == []
+
+
+async def test_an_answer_to_a_question_at_a_step_that_was_overridden_says_that_it_is_withdrawn(store: Store) -> None:
+    await asked_and_overridden(store)
+    (asked,) = await approvals.listed(store, 1)
+    with pytest.raises(AlreadyDecided, match="withdrawn"):
+        await approvals.decide(store, 1, asked.public_id, approvals.APPROVED, by="ann")
+
+
+async def test_a_step_whose_crew_is_more_than_its_quota_fails_with_it(store: Store) -> None:
+    await crews.set_quotas(store, 1, {0: 1})
+    ref = await flows.start(store, flow(TEAM, step("b", "team")))
+    assert await states(store, ref) == ("S_FAILED", {"team": "S_FAILED", "b": "S_PENDING"})
+    assert "are more than the quota of depth 0, which is 1" in (await row(store, ref, "team"))["error"]
+
+
+async def test_a_flow_whose_crew_waits_for_workers_says_who_has_them(store: Store) -> None:
+    await crews.set_quotas(store, 1, {0: 3})
+    await flows.start(store, flow(TEAM))
+    second = await flows.start(store, flow(TEAM))
+    (why,) = (await whys.explained(store, 1, second.public_id)).reasons
+    assert why.cause == "quota"
+    assert "which is PENDING: it needs 3 workers of depth 0, where 3 of 3 are at work" in why.says
