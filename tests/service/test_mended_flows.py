@@ -9,10 +9,11 @@ import pytest
 from detent import ids
 from detent.clock import ManualClock
 from detent.errors import AlreadyDecided
-from detent.service import approvals, crews, flows, overrides, whys
+from detent.service import advance, approvals, crew_mend, crews, flows, overrides, whys
 from detent.service.doctor import rounds
-from detent.service.flow_scene import Actor
+from detent.service.flow_scene import Actor, Scene
 from detent.store import Store, open_store
+from tests.conformance.by_hand import hand_on
 from tests.service.flow_driver import Driver, flow, states, step
 
 OPERATOR = Actor("ann", "she says so")
@@ -137,3 +138,35 @@ async def test_a_flow_whose_crew_waits_for_workers_says_who_has_them(store: Stor
     (why,) = (await whys.explained(store, 1, second.public_id)).reasons
     assert why.cause == "quota"
     assert "which is PENDING: it needs 3 workers of depth 0, where 3 of 3 are at work" in why.says
+
+
+@pytest.mark.parametrize("by", ["an operator", "time"])
+async def test_a_crew_is_called_off_though_a_worker_starts_another_step_at_that_moment(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    store = await open_store(postgres_url)
+    ref = await flows.start(store, flow(TEAM, step("b"), step("c", "team")))
+    (crew,) = await store.crews_of_step((await row(store, ref, "team"))["id"])
+    started: list[int] = []
+    withdraw = advance.withdraw
+
+    async def withdraw_slowly(scene: Scene, reason: str) -> None:
+        await withdraw(scene, reason)
+        started.extend([] if started else [job.id for job in await Driver(store).start()])
+
+    monkeypatch.setattr(advance, "withdraw", withdraw_slowly)
+    if by == "time":
+        await end_time_of_crews(postgres_url)
+        await crew_mend.mend(store)
+    else:
+        await crews.cancel(store, 1, ids.public("crew", crew["id"]))
+    assert started
+    assert await states(store, ref) == ("S_FAILED", {"team": "S_FAILED", "b": "S_RUNNING", "c": "S_PENDING"})
+    await store.close()
+
+
+async def end_time_of_crews(url: str) -> None:
+    """The time of all crews is over."""
+    hand = await hand_on(url)
+    await hand.run("UPDATE crews SET deadline_at = 1")
+    await hand.close()
