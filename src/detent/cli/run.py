@@ -162,9 +162,9 @@ class _Run:
         """The flow that is wanted: a new one, or one that is there and goes on if it can."""
         from detent.service import flows
         from detent.service.flow_scene import Actor
-        from detent.service.pick_up import pick_up
+        from detent.service.pick_up import OWN_QUEUE, pick_up
 
-        wanted, actor, queue = self._wanted, Actor(operator()), f"run-{secrets.token_hex(8)}"
+        wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUE}{secrets.token_hex(8)}"
         if wanted.resume is not None:
             ref = await flows.found(store, wanted.resume, app.tenant_id)
         else:

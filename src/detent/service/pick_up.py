@@ -14,6 +14,10 @@ from detent.service.flows import FlowRef
 from detent.store import Job, Store
 from detent.store.protocol import Transaction
 
+OWN_QUEUE = "run-"
+"""What the queues begin with in which a command has the steps of the flow that it carries out: no other worker serves
+them, and whoever goes on with the flow does."""
+
 
 async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
     """A held flow is let go, a failed one tried again, and of any other begins what could run and does not. What a dead

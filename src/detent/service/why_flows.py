@@ -14,13 +14,15 @@ from detent.lifecycle import CREW, JOB, Verb
 from detent.moments import rfc3339
 from detent.service import flows, why_crews
 from detent.service import why as why_jobs
-from detent.service.definitions import Kind
+from detent.service.definitions import KINDS, Kind
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding
 from detent.service.doctor.rounds import looked
 from detent.service.entities import public_id
+from detent.service.flow_stories import find_step
 from detent.service.flows import FlowRef
-from detent.service.why import Reason
+from detent.service.pick_up import OWN_QUEUE
+from detent.service.why import Cause, Reason
 from detent.store import Store
 
 Row = dict[str, Any]
@@ -53,8 +55,8 @@ async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]
 
 
 async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A step, and what is in its way; a foreign or unknown id is `NotFound`."""
-    step = await flows.found_step(store, id, tenant_id)
+    """A step by its id, or by its flow and its name, and what is in its way; a foreign or unknown one is `NotFound`."""
+    step = await find_step(store, tenant_id, id)
     kind = flows.kind_of(step)
     (flow,) = await store.rows(kind.flow, [step["flow_id"]])
     return step, await _of_step(store, await Chart.of(store, kind, flow), step, 0)
@@ -63,6 +65,7 @@ async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Rea
 async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
     """A job, and what is in its way; one that carries out a step says so."""
     job, reasons = await why_jobs.why(store, tenant_id, id)
+    reasons = [await _of_command(store, job, one) for one in reasons]
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     for step in steps:
         kind = flows.kind_of(step)
@@ -156,8 +159,19 @@ async def _of_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Rea
 
 async def _of_job(store: Store, chart: Chart, row: Row) -> list[Reason]:
     job = chart.jobs[row["id"]][0]
-    _, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
-    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in reasons]
+    found, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
+    told = [await _of_command(store, found, one) for one in reasons]
+    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in told]
+
+
+async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
+    """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
+    if reason.cause is not Cause.NO_WORKER or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUE):
+        return reason
+    refs = [
+        FlowRef(kind, row["id"]) for kind in KINDS.values() for row in await store.rows(kind.flow, [job["tree_id"]])
+    ]
+    return reason._replace(todo=f"detent run --resume {refs[0].public_id}") if refs else reason
 
 
 def _asked(chart: Chart, row: Row) -> Reason:

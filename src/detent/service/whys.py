@@ -29,7 +29,8 @@ EXPLAINERS = {
 
 
 async def explained(store: Store, tenant_id: int, id: str) -> Told:
-    """An entity by its public id, and why it is where it is; a foreign or unknown one is `NotFound`."""
+    """An entity by its public id, a step also by its flow and its name (`ws_…/lint`), and why it is where it is; a
+    foreign or unknown one is `NotFound`."""
     prefix, _ = ids.key_of(id.strip()) or ("", 0)
-    lifecycle = next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
+    lifecycle = RUN_STEP if "/" in id else next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
     return Told(lifecycle, *await EXPLAINERS[lifecycle](store, tenant_id, id))
