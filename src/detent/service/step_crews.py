@@ -17,7 +17,7 @@ from detent.service.agent_moves import SHARE_KIND
 from detent.service.blobs import whole
 from detent.service.entities import public_id
 from detent.service.flow_scene import Actor, Row, Scene, flow_of
-from detent.service.step_jobs import attempts_of, retries_of
+from detent.service.step_jobs import attempts_of, queue_of, retries_of
 from detent.store.protocol import Transaction
 
 SHARE = SHARE_KIND
@@ -38,7 +38,7 @@ async def muster(scene: Scene, row: Row) -> str | None:
     if not task.strip():
         return "its task is empty"
     attempts = attempts_of(scene.kind.name, step)
-    rules = {"kind": SHARE, "queue": step.queue or "default", "priority": 0, "max_attempts": attempts}
+    rules = {"kind": SHARE, "queue": queue_of(scene, step), "priority": 0, "max_attempts": attempts}
     asked = {"call": said.call, "tier": step.tier, "retries": retries_of(scene.kind.name, step)}
     work = json.dumps({**rules, "on_exhausted": "fail", "arguments": asked, "limit_keys": None})
     scene.move(row, Verb.START)

@@ -45,6 +45,11 @@ def may_be_reviewed(step: Step) -> bool:
     return step.idempotent is False or (step.tool is not None and step.idempotent is None)
 
 
+def queue_of(scene: Scene, step: Step) -> str:
+    """Where workers find what carries out a step: in its own queue, or that of its flow."""
+    return str(step.queue or scene.flow["queue"] or "default")
+
+
 def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
     """The job that carries out a step. It alone has attempts, backoff and a lease."""
     said = {"flow": scene.public_id, "template": scene.flow["template_id"], "step": row["name"]}
@@ -55,7 +60,7 @@ def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
     return NewJob(
         f"{OWN_KINDS}{step.kind}",
         json.dumps(said, separators=(",", ":")),
-        step.queue or scene.flow["queue"] or "default",
+        queue_of(scene, step),
         scene.tenant_id,
         max_attempts=attempts_of(scene.kind.name, step),
         on_exhausted="fail",
