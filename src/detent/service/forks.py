@@ -17,6 +17,7 @@ from detent.service.definitions import KINDS, shape, shape_of
 from detent.service.flow_scene import Actor, Row, Scene, inputs_of
 from detent.service.flows import FlowRef
 from detent.service.gate_answers import insist_on_step
+from detent.service.pick_up import OWN_QUEUE
 from detent.service.settle import again_if_moved
 from detent.store import Store
 from detent.store.protocol import Reader, Transaction
@@ -43,7 +44,8 @@ async def fork(
         if from_step not in whole.steps:
             raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
         inputs = bound(whole.flow, {**inputs_of(old), **(given or {})})
-        key = await launch.launched(tx, template, inputs, actor=actor, hold=True, forked_from=ref.id)
+        how = {"hold": True, "forked_from": ref.id, "queue": _queue(old)}
+        key = await launch.launched(tx, template, inputs, actor=actor, **how)
         await _carry_on(tx, ref, key, whole, from_step, actor)
         return FlowRef(KINDS["workstream"], key)
 
@@ -89,6 +91,12 @@ async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name:
         advance.begin_flow(scene)
     await scene.write()
     await advance.restart(scene)
+
+
+def _queue(old: Row) -> str | None:
+    """Where its steps went; but the queue that a command had for one flow alone nobody serves again."""
+    queue: str | None = old["queue"]
+    return None if queue is None or queue.startswith(OWN_QUEUE) else queue
 
 
 async def _tenant(tx: Transaction, ref: FlowRef) -> int:
