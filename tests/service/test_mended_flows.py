@@ -170,3 +170,44 @@ async def end_time_of_crews(url: str) -> None:
     hand = await hand_on(url)
     await hand.run("UPDATE crews SET deadline_at = 1")
     await hand.close()
+
+
+async def held_inside(store: Store) -> tuple[flows.FlowRef, flows.FlowRef]:
+    """A held flow, and the one inside the one inside it."""
+    library = {"middle": flow(step("sub", flow="inner")), "inner": flow(step("x"), step("y", "x"), name="inner")}
+    ref = await flows.start(store, flow(step("sub", flow="middle"), step("c", "sub")), library=library)
+    (job,) = await store.unfinished_jobs(ref.id)
+    (x,) = await store.steps_by_key([job.step_id or 0])
+    await flows.hold(store, ref, OPERATOR)
+    return ref, flows.FlowRef(ref.kind, x["flow_id"])
+
+
+async def test_flows_inside_a_held_one_are_held_and_let_go_with_it(store: Store) -> None:
+    ref, _ = await held_inside(store)
+    driver = Driver(store)
+    assert (await driver.start(), await rounds.examine(store)) == ([], [])
+    await flows.hold(store, ref, OPERATOR)  # once more changes nothing
+    await flows.let_go(store, ref, OPERATOR)
+    assert set((await ended_well(store, ref, driver)).values()) == {"S_SUCCESS"}
+
+
+async def test_what_runs_inside_a_held_flow_ends_and_nothing_follows(store: Store) -> None:
+    ref, inner = await held_inside(store)
+    driver = Driver(store)
+    await flows.let_go(store, ref, OPERATOR)
+    jobs = await driver.start()
+    await flows.hold(store, ref, OPERATOR)
+    await driver.settle(jobs)
+    assert await driver.start() == []
+    assert (await states(store, inner))[1] == {"x": "S_SUCCESS", "y": "S_PENDING"}
+
+
+async def test_a_flow_inside_that_was_held_by_itself_stays_so_when_the_outer_one_is_let_go(store: Store) -> None:
+    ref, inner = await held_inside(store)
+    await flows.let_go(store, inner, OPERATOR)
+    await flows.hold(store, inner, OPERATOR)
+    await flows.let_go(store, ref, OPERATOR)
+    driver = Driver(store)
+    assert await driver.start() == []
+    await flows.let_go(store, inner, OPERATOR)
+    await ended_well(store, ref, driver)

@@ -24,7 +24,7 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Lifecycle, Verb, decide
-from detent.service import advance, gates, launch, list_mends, secrecy, webhooks
+from detent.service import advance, gates, holds, launch, list_mends, secrecy, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
@@ -226,12 +226,11 @@ async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Nothing more of it begins; what runs goes on."""
+    """Nothing more of it begins, nor of the flows inside it; what runs goes on."""
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "hold")
-        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=await scene.tx.now())
-        await advance.withdraw(scene, "its flow is held")
+        await holds.hold(scene)
 
     await change(store, ref, actor, work)
 
@@ -241,9 +240,7 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "release")
-        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
-        scene.flow["held_at"] = None
-        await advance.restart(scene)
+        await holds.let_go(scene)
 
     await change(store, ref, actor, work)
 
