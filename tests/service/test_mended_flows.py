@@ -211,3 +211,14 @@ async def test_a_flow_inside_that_was_held_by_itself_stays_so_when_the_outer_one
     assert await driver.start() == []
     await flows.let_go(store, inner, OPERATOR)
     await ended_well(store, ref, driver)
+
+
+async def test_a_flow_that_ended_although_a_step_did_not_says_so(store: Store) -> None:
+    ref = await flows.start(store, flow(step("a")))
+    driver = Driver(store)
+    await ended_well(store, ref, driver)
+    step_of_it = f"{ref.public_id}/a"
+    await overrides.overridden(store, 1, step_of_it, "S_FAILED", reason="it did fail", actor="ann")
+    why, ended = (await whys.explained(store, 1, ref.public_id)).reasons
+    assert (why.cause, why.todo, ended.cause) == ("damage", "detent doctor --fix", "ended")
+    assert "it is S_SUCCESS, but a is S_FAILED" in why.says

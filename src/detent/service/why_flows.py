@@ -79,10 +79,7 @@ async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reas
 
 
 async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
-    standing = _standing(chart)
-    if standing is not None and not chart.failing:
-        return [standing]
-    damage = _damage(chart)
+    standing, damage = _standing(chart), _damage(chart)
     if standing is not None or damage:
         return [*damage, *([standing] if standing else [])]
     steps = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE or row["id"] in chart.jobs]
