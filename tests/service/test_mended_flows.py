@@ -13,7 +13,10 @@ from detent.service import advance, approvals, crew_mend, crews, flows, override
 from detent.service.doctor import rounds
 from detent.service.flow_scene import Actor, Scene
 from detent.store import Store, open_store
+from detent.worker.outage import Outage
+from detent.worker.reaper import Reaper
 from tests.conformance.by_hand import hand_on
+from tests.conformance.stage import claim, worker
 from tests.service.flow_driver import Driver, flow, states, step
 
 OPERATOR = Actor("ann", "she says so")
@@ -222,3 +225,13 @@ async def test_a_flow_that_ended_although_a_step_did_not_says_so(store: Store) -
     why, ended = (await whys.explained(store, 1, ref.public_id)).reasons
     assert (why.cause, why.todo, ended.cause) == ("damage", "detent doctor --fix", "ended")
     assert "it is S_SUCCESS, but a is S_FAILED" in why.says
+
+
+async def test_a_crew_of_a_flow_goes_on_when_a_worker_of_it_dies(store: Store) -> None:
+    team = {"id": "team", "crew": {"task": "it", "workers": 2, "call": "platform:node"}}
+    ref = await flows.start(store, flow(team))
+    died = await claim(store, await worker(store), 2, start=True, lease_us=-60_000_000)
+    await Reaper(store, lambda: None, Outage()).run_once()
+    assert len(died) == 2
+    assert (await states(store, ref))[0] == "S_RUNNING"
+    await ended_well(store, ref, Driver(store))
