@@ -161,6 +161,8 @@ async def test_a_foreign_or_unknown_flow_is_not_found(store: Store) -> None:
     id = await held(store)
     with pytest.raises(Exception, match="No flow"):
         await whys.explained(store, other, id)
+    with pytest.raises(NotFound, match="No flow 'ws_mistyped'"):
+        await whys.explained(store, 1, "ws_mistyped")
 
 
 async def test_a_step_is_found_by_its_flow_and_its_name(store: Store) -> None:
