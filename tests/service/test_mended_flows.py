@@ -235,3 +235,13 @@ async def test_a_crew_of_a_flow_goes_on_when_a_worker_of_it_dies(store: Store) -
     assert len(died) == 2
     assert (await states(store, ref))[0] == "S_RUNNING"
     await ended_well(store, ref, Driver(store))
+
+
+async def test_a_crew_put_back_to_its_beginning_is_begun_again(store: Store) -> None:
+    ref = await flows.start(store, flow(TEAM))
+    (crew,) = await store.crews_of_step((await row(store, ref, "team"))["id"])
+    id = ids.public("crew", crew["id"])
+    await overrides.overridden(store, 1, id, "SUBMITTED", reason="once more", actor="ann")
+    assert "nobody has looked at it since" in (await whys.explained(store, 1, id)).reasons[0].says
+    await crew_mend.mend(store)
+    await ended_well(store, ref, Driver(store))

@@ -53,7 +53,7 @@ async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
     over: list[Row] = []
     if because := await _lost_cause(tx, row):
         over = await call_off(tx, row, because, ACTOR)
-    elif not row["started_at"] and row["state"] == CREW.initial.name:
+    elif row["state"] == CREW.initial.name:
         await crews.validate(tx, key)
     else:
         over = await look_at(tx, [key])
