@@ -14,7 +14,8 @@ OWN_KINDS = "detent."
 """What the kinds of jobs that carry out steps begin with."""
 
 OWN_QUEUES = "run-"
-"""What the queues begin with that `detent run` makes, each for one flow alone."""
+"""What the queues begin with that `detent run` makes, each for one flow alone: no other worker serves them, and whoever
+goes on with the flow does."""
 
 LARGEST_INT = (1 << 31) - 1
 LARGEST_PAYLOAD = 1 << 20

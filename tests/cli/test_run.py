@@ -26,6 +26,13 @@ def gated(stage: Stage) -> str:
 # --- how it ends
 
 
+def test_a_crew_of_a_flow_works_in_the_process_that_carries_the_flow_out(stage):
+    (stage.folder / "shares.py").write_text("def one(share, shares, task): return share\n")
+    team = {"id": "team", "crew": {"task": "count", "workers": 2, "call": "shares:one"}}
+    code, told = stage.told(str(stage.write("crewed.yaml", team)))
+    assert (code, told["outputs"]["team"]["shares"]) == (0, [{"value": 0}, {"value": 1}])
+
+
 def test_the_example_runs_anywhere_and_says_what_became_of_each_step(stage):
     done = detent("run", str(EXAMPLE), "--yes", "--db", stage.url, cwd=stage.folder)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,9 +12,11 @@ from typing import Any
 
 from detent.errors import AlreadyDecided, BadInput, InvalidTransition
 from detent.flow.definition import Flow
+from detent.flow.phase import Phase, phases
 from detent.outcomes import Cancel, PermanentError, Snooze
-from detent.service import flows, settle
+from detent.service import crew_mend, flows, settle
 from detent.service.definitions import KINDS
+from detent.service.doctor import rounds
 from detent.service.flow_scene import Actor
 from detent.store import Job
 from detent.worker import settlement
@@ -29,6 +31,8 @@ WORKERS = 3
 FAILING = 0.12
 PATIENCE = 10_000
 HOUR_US = 3_600_000_000
+NOT_AMISS = ("blocked", "stuck")
+"""Findings of flows that wait for somebody, or for a worker."""
 
 
 def nothing() -> None:
@@ -72,7 +76,9 @@ def _kind(chance: Random, kind: str, inner: tuple[str, ...]) -> dict[str, Any]:
         return {"approval": {"expires": "30m"} if chance.random() < 0.3 else {}}
     if drawn < 0.16 and inner:
         return {"flow": chance.choice(inner)}
-    if drawn < 0.26 and kind == "workstream":
+    if drawn < 0.2:
+        return {"crew": {"task": "it", "workers": chance.randint(1, 4), **CALL}}
+    if drawn < 0.3 and kind == "workstream":
         items = chance.choice(
             ([], list(range(chance.randint(1, 12))), "${flow.name}" if chance.random() < 0.2 else [0])
         )
@@ -85,9 +91,10 @@ def _kind(chance: Random, kind: str, inner: tuple[str, ...]) -> dict[str, Any]:
 
 
 class Driver:
-    """Carries flows out until each has ended, or waits for something that can be named."""
+    """Carries flows out until each has ended, or waits for something that can be named. `meddling` says how often
+    operators interfere; at 0 never."""
 
-    def __init__(self, timed: Timed, seed: int, *, meddling: bool = True, patience: int = PATIENCE) -> None:
+    def __init__(self, timed: Timed, seed: int, *, meddling: float = 0.5, patience: int = PATIENCE) -> None:
         self._timed, self._store = timed, timed.store
         self._chance = Random(seed)
         self._meddling = meddling
@@ -97,6 +104,8 @@ class Driver:
         self._claims = 0
         self.refs: list[flows.FlowRef] = []
         self.definitions: list[Flow] = []
+        self.amiss: list[str] = []
+        """What an operator's doings left that is not in order, as the doctor says it."""
 
     async def run(self, count: int, most: int = MOST_STEPS) -> None:
         for _ in range(WORKERS):
@@ -112,7 +121,7 @@ class Driver:
         library = {name: flow.model_copy(update={"name": name}) for name, flow in small.items()}
         library["nested"] = random_flow(self._chance, 3, tuple(small)).model_copy(update={"name": "nested"})
         definition = random_flow(self._chance, most, tuple(library))
-        hold = self._meddling and self._chance.random() < 0.05
+        hold = self._meddling > 0 and self._chance.random() < 0.05
         self.refs.append(await flows.start(self._store, definition, library=library, hold=hold))
         self.definitions.append(definition)
 
@@ -140,7 +149,7 @@ class Driver:
             (2, self._answer),
             (0.3, self._lose),
             (1, self._let_time_pass),
-            (0.5 if self._meddling else 0, self._meddle),
+            (self._meddling, self._meddle),
             (0.5, self._free),
         ]
         (way,) = self._chance.choices([way for _, way in ways], [weight for weight, _ in ways])
@@ -180,6 +189,7 @@ class Driver:
         await self._timed.advance(self._chance.choice((1_000, 1_000_000, 100_000_000, HOUR_US)))
         await Reaper(self._store, lambda: None, Outage()).run_once()
         await flows.wake(self._store)
+        await crew_mend.mend(self._store)
 
     async def _answer(self) -> None:
         gates = await self._open_gates()
@@ -211,9 +221,13 @@ class Driver:
         what = self._chance.choice(("cancel", "retry", "resume", "hold", "let_go", "skip", "reset", "skip", "reset"))
         try:
             if what in ("skip", "reset"):
-                step = self._chance.choice(await self._store.steps(ref.id))
+                steps = await self._store.steps(ref.id)
+                failed = [row for row in steps if phases(ref.kind.step)[row["state"]] is Phase.FAILED]
+                step = self._chance.choice(failed or steps)
                 await (flows.skip if what == "skip" else flows.reset)(self._store, step, actor)
             elif what != "cancel" or self._chance.random() < 0.2:
                 await getattr(flows, what)(self._store, ref, actor)
         except (BadInput, InvalidTransition):
             return  # it could not be done, and was said to be so
+        found = await rounds.examine_flow(self._store, ref)
+        self.amiss += [f"after {what}: {one.check}: {one.says}" for one in found if one.check not in NOT_AMISS]

@@ -108,6 +108,13 @@ WRONG = [
     (steps("{id: a, command: [x], when: 'prod == 1'}"), 3, "'prod' means nothing in a condition; text needs quotes"),
     ("name: f\nkind: run\nsteps:\n  - {id: a, command: [x], when: '1 == 1'}", 4, "when has no meaning in a run"),
     ("name: f\nkind: run\nsteps:\n  - {id: a, command: [x], depends_on: []}", 4, "depends_on has no meaning in a run"),
+    (
+        "name: f\nsteps:\n  - id: a\n    approval: {}\n    timeout: 1h",
+        5,
+        "timeout has no meaning in a step of kind approval; approval: {expires: …} says how long it waits",
+    ),
+    ("name: f\nsteps:\n  - {id: a, flow: b, retries: 2}", 3, "retries has no meaning in a step of kind flow; the flow"),
+    ("name: f\nsteps:\n  - {id: a, crew: {task: t}, backoff: 1s}", 3, "backoff has no meaning in a step of kind crew"),
     ("name: f\ninputs:\n  n: {type: integer, default: x}\nsteps:\n  - " + A, 3, "should be of type integer"),
     ("name: f\ninputs:\n  n: {choices: [a], default: x}\nsteps:\n  - " + A, 3, "should be one of a"),
     ("name: f\ninputs:\n  n: {required: true, default: x}\nsteps:\n  - " + A, 3, "would never be used"),

@@ -56,6 +56,7 @@ class Driver:
         """Whether there was anything to do."""
         jobs = await self.start()
         await self.settle(jobs, failing)
+        await flows.wake(self.store)  # a question whose time is over cannot be answered
         asked = await approvals.listed(self.store, 1)
         for one in asked:
             with suppress(ApprovalChanged, AlreadyDecided):  # then it is asked anew, or is over with its flow

@@ -149,6 +149,14 @@ async def lost_flow(ward: Ward) -> None:
     await ward.move("workstreams", inner["id"], "all_steps_succeed", "S_SUCCESS")
 
 
+async def lost_crew(ward: Ward) -> None:
+    ref = await ward.started({"id": "team", "crew": {"task": "it", "workers": 2}}, step("c", "team"))
+    (crew,) = await ward.store.crews_of_step((await ward.row(ref, "team"))["id"])
+    for job in await ward.driver.start():
+        await ward.move("jobs", job.id, "succeed", "succeeded")
+    await ward.move("crews", crew["id"], "success", "COMPLETED")
+
+
 async def no_question(ward: Ward) -> None:
     await ward.started(step("sign", approval={}), step("b", "sign"))
     await ward.hand.run("DELETE FROM approvals")
@@ -250,6 +258,7 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "lost_job": (lost_job, "the step a is S_RUNNING, but its job job_"),
     "finished": (finished, "all its 2 steps are done, but it is S_PENDING"),
     "lost_flow": (lost_flow, "the step sub is S_RUNNING, but the flow that it is ws_"),
+    "lost_crew": (lost_crew, "the step team is S_RUNNING, but the crew that it is crew_"),
     "no_question": (no_question, "the step sign waits for an answer, but no question is open"),
     "ready": (ready, "the step a is S_PENDING, waits for nothing, and has no job"),
     "stalled_list": (stalled_list, "the step a is S_RUNNING, but too few of its 3 elements are"),

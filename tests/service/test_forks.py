@@ -51,6 +51,13 @@ async def test_kept_results_are_the_same_and_say_where_they_come_from(store: Sto
     ]
 
 
+async def test_a_fork_goes_into_the_queue_of_the_old_one_unless_that_was_a_command_s_own(store: Store) -> None:
+    for queue, expected in (("gpu", "gpu"), ("run-0123", "default")):
+        ref = await flows.start(store, flow(step("a")), queue=queue)
+        new = await forks.fork(store, ref, "a", actor=Actor("ann"))
+        assert [job.queue for job in await store.unfinished_jobs(new.id)] == [expected]
+
+
 async def test_lineage_is_seen_from_both_ends(store: Store) -> None:
     old = await ended(store)
     new = await forks.fork(store, old, "a", {"n": 7}, actor=Actor("ann"))

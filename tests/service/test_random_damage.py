@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from detent.flow.definition import Flow
-from detent.lifecycle import RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from detent.lifecycle import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from detent.service import flows
 from detent.service.doctor import FLOW_CHECKS, ready, rounds
 from detent.service.doctor.finding import Finding, FlowCheck
 from detent.service.entities import public_id
 from detent.store import Store
 from detent.store.steps import NewGate
+from detent.worker.follow_up import FollowUp
+from detent.worker.outage import Outage
+from detent.worker.reaper import Reaper
 from tests.conformance.by_hand import Hand, hand_on
 from tests.service.flow_driver import Driver, flow, step
 from tests.service.test_doctor import obey
@@ -35,8 +38,9 @@ def random_flow(chance: random.Random) -> Flow:
                 {},
                 {},
                 {"retries": 1},
-                {"approval": {}},
+                {"approval": {"expires": chance.choice(["1ms", "1h"])}},
                 {"flow": "inner"},
+                {"crew": {"task": "it", "workers": 2}},
                 {} if kind == "run" else {"for_each": {"items": [1, 2, 3], "limit": 2}},
             ]
         )
@@ -52,8 +56,8 @@ class Vandal:
         self.store, self.hand, self.chance = store, hand, chance
 
     async def strike(self) -> None:
-        ways = (self.step, self.step, self.step, self.flow, self.job, self.job, self.question, self.timer, self.gone)
-        await self.chance.choice(ways)()
+        often, seldom = (self.step, self.step, self.step, self.job, self.job), (self.flow, self.crew)
+        await self.chance.choice((*often, *seldom, self.question, self.timer, self.gone))()
 
     async def one(self, sql: str) -> tuple[Any, ...] | None:
         rows = await self.hand.run(f"{sql} ORDER BY id")
@@ -75,6 +79,11 @@ class Vandal:
         found = await self.one(f"SELECT id, state FROM {lifecycle.table}")
         if found is not None:
             await self.override(lifecycle.table, found[0], self.chance.choice(lifecycle.states).name)
+
+    async def crew(self) -> None:
+        found = await self.one("SELECT id, state FROM crews")
+        if found is not None:
+            await self.override("crews", found[0], self.chance.choice(CREW.states).name)
 
     async def job(self) -> None:
         found = await self.one("SELECT id, state FROM jobs WHERE completed_at IS NULL")
@@ -140,6 +149,7 @@ async def damaged(store: Store, url: str, seed: int, count: int) -> tuple[Driver
 
 async def all_end_after_the_doctor(store: Store, url: str, seed: int, count: int) -> str:
     driver, found = await damaged(store, url, seed, count)
+    await looked_after(store)
     repairs, orders = await cured(store)
     again = await rounds.treat(store)
     assert again.repairs == []
@@ -149,6 +159,14 @@ async def all_end_after_the_doctor(store: Store, url: str, seed: int, count: int
     assert await driver.unfinished(RUN) == await driver.unfinished(WORKSTREAM) == []
     assert await rounds.examine(store) == []
     return f"seed {seed}: {count} flows, {found} findings, {repairs} repairs, {orders} overrides"
+
+
+async def looked_after(store: Store) -> None:
+    """What every worker does for all: none of it may fall over what it finds."""
+    for _ in range(3):
+        await FollowUp(store, Outage()).run_once()
+        await flows.wake(store)
+        await Reaper(store, lambda: None, Outage()).run_once()
 
 
 async def abandon_running_jobs(store: Store) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import pytest
 
+from detent.errors import NotFound
 from detent.lifecycle import JOB
 from detent.service import flows, whys
 from detent.service.entities import public_id
@@ -166,3 +167,26 @@ async def test_a_foreign_or_unknown_flow_is_not_found(store: Store) -> None:
     id = await held(store)
     with pytest.raises(Exception, match="No flow"):
         await whys.explained(store, other, id)
+    with pytest.raises(NotFound, match="No flow 'ws_mistyped'"):
+        await whys.explained(store, 1, "ws_mistyped")
+
+
+async def test_a_step_is_found_by_its_flow_and_its_name(store: Store) -> None:
+    ref = await started(store, step("a"), step("b", "a"))
+    by_name = await whys.explained(store, 1, f"{ref.public_id}/b")
+    assert by_name == await whys.explained(store, 1, await step_id(store, ref, "b"))
+    with pytest.raises(NotFound, match="detent steps list ws_"):
+        await whys.explained(store, 1, f"{ref.public_id}/none")
+
+
+async def test_what_a_command_left_behind_is_gone_on_with_by_that_command(store: Store) -> None:
+    """No worker serves the queue that it had for itself, and none that is started would know of it."""
+    inner = flow(step("x"))
+    ref = await flows.start(store, flow(step("sub", flow="inner")), queue="run-0", library={"inner": inner})
+    (job,) = await store.unfinished_jobs(ref.id)
+    for id in (ref.public_id, public_id(JOB.name, job.id)):
+        told = await whys.explained(store, 1, id)
+        assert (told.reasons[0].cause, told.reasons[0].todo) == (
+            Cause.NO_WORKER,
+            f"detent run --resume {ref.public_id}",
+        )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def override(
-    id: Annotated[str, typer.Argument(metavar="ID", help="Whatever has a lifecycle, by its public id.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="Whatever has a lifecycle, by its public id; a step also as FLOW/NAME.")
+    ],
     to: Annotated[str, typer.Option("--to", metavar="STATE", help="Any state of its lifecycle.")],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from detent.store import Store
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The job, crew, step, run or workstream, by its public id.")]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The job, crew, step, run or workstream, by its public id; a step also as FLOW/NAME."
+    ),
+]
 
 
 def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:

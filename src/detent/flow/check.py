@@ -70,6 +70,7 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _unknown_dependencies(document, flow)
     yield from _run_rules(document, flow)
     yield from _settings(document, flow)
+    yield from _kind_rules(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -131,6 +132,26 @@ def _no_variable(name: str) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+_ELSEWHERE = {
+    ("approval", "timeout"): "approval: {expires: …} says how long it waits",
+    ("flow", "timeout"): "the flow itself has a timeout",
+    ("flow", "retries"): "the flow itself has max_retries",
+}
+_OF_JOBS = ("tool", "command", "call", "agent")
+_MEANT_FOR = {"timeout": _OF_JOBS, "backoff": _OF_JOBS, "retries": (*_OF_JOBS, "crew"), "queue": (*_OF_JOBS, "crew")}
+
+
+def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
+    """What is said of a step that no job carries out, and would be passed over. Not a part of the model: definitions
+    that are kept are still understood."""
+    for place, step in enumerate(flow.steps):
+        for key, kinds in _MEANT_FOR.items():
+            if key in step.model_fields_set and step.kind not in kinds:
+                hint = _ELSEWHERE.get((step.kind, key))
+                line = document.line(("steps", place, key))
+                yield Problem(line, f"{key} has no meaning in a step of kind {step.kind}{f'; {hint}' if hint else ''}")
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

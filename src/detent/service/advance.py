@@ -39,9 +39,9 @@ async def settled(tx: Transaction, changes: Sequence[Change], seat: Seat | None 
         await _settled_in(tx, by_flow[flow_id], seat)
 
 
-async def crews_ended(tx: Transaction, crews: Iterable[Row]) -> None:
+async def crews_ended(tx: Transaction, crews: Iterable[Row], actor: Actor = Actor()) -> None:  # noqa: B008 - frozen
     """What follows for steps from the end of crews, which was just written in this transaction."""
-    await step_crews.ended(tx, crews, go_on)
+    await step_crews.ended(tx, crews, go_on, actor)
 
 
 async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: Seat | None) -> None:
@@ -187,13 +187,14 @@ def _may_begin(scene: Scene, name: str) -> bool:
     return meaning[name] is Phase.WAITING and all(meaning[one] is Phase.SATISFIED for one in scene.shape.before[name])
 
 
-async def next_round(scene: Scene, reason: str | None = None) -> None:
-    """A failed workstream is tried again: what did not succeed begins anew."""
+async def next_round(scene: Scene, reason: str | None = None, since: int | None = None) -> None:
+    """A failed workstream is tried again: what did not succeed begins anew. If it has a timeout, it has as much time as
+    is left of that; all of it again if `since` says from when on."""
     if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RETRY):
         scene.move_flow(Verb.RETRY, reason, wake_at=None)
     timeout = scene.shape.flow.timeout
     scene.move_flow(
-        Verb.RESUME, reason, wake_at=None if timeout is None else scene.flow["created_at"] + span_us(timeout)
+        Verb.RESUME, reason, wake_at=None if timeout is None else (since or scene.flow["created_at"]) + span_us(timeout)
     )
     await scene.look_at_all()
     for step in scene.steps.values():
@@ -337,10 +338,11 @@ async def give_up_steps(scene: Scene, reason: str) -> None:
             scene.cancel_job(job, reason)
     for step in scene.steps.values():
         if not scene.kind.step.state(step["state"]).final:
-            await _give_up_step(scene, step, reason)
+            await give_up_step(scene, step, reason)
 
 
-async def _give_up_step(scene: Scene, step: Row, reason: str) -> None:
+async def give_up_step(scene: Scene, step: Row, reason: str) -> None:
+    """A step ends with what is asked at it, and with the flow or crew that it is."""
     kind = scene.shape.steps[str(step["name"]).partition("[")[0]].kind
     if scene.phase(step) is Phase.ACTIVE:
         if kind == "approval":
@@ -371,7 +373,7 @@ async def _over(scene: Scene) -> None:
         await scene.look_at_all()
         for step in scene.steps.values():
             if not scene.kind.step.state(step["state"]).final:
-                await _give_up_step(scene, step, "its run ended")
+                await give_up_step(scene, step, "its run ended")
         await scene.write()
     await webhooks.enqueue(scene.tx, scene.flow, scene.kind.flow, scene.flow["state"])
     if not scene.starting:

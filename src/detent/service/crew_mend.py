@@ -7,14 +7,16 @@ shares that ended without a word, workers that are free while somebody is in lin
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from detent import ids
-from detent.errors import InvalidTransition, LeaseLost
+from detent.errors import FlowBusy, InvalidTransition
 from detent.lifecycle import CREW, JOB
 from detent.service import advance, crews
 from detent.service.crew_moves import ACTOR, allocate, anyone_to_let_go, call_off, lock_of, look_at
 from detent.service.entities import public_id
+from detent.service.settle import again_if_moved
 from detent.store import Store, Transaction
 from detent.store.crews import A_CREW
 
@@ -30,8 +32,8 @@ async def mend(store: Store) -> int:
     found = 0
     if tenants:
         for tenant_id, key in await store.crews_amiss(MOST_AT_ONCE):
-            with contextlib.suppress(LeaseLost, InvalidTransition):  # somebody moves it at this moment, or has by hand
-                await store.atomically(lambda tx, tenant_id=tenant_id, key=key: _mend(tx, tenant_id, key))  # type: ignore[misc]
+            with contextlib.suppress(FlowBusy, InvalidTransition):  # somebody moves it at this moment, or has by hand
+                await again_if_moved(store, partial(_mend, tenant_id=tenant_id, key=key))
                 found += 1
     for tenant_id in tenants:
         found += await _wake_forgotten(store, tenant_id)
@@ -51,7 +53,7 @@ async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
     over: list[Row] = []
     if because := await _lost_cause(tx, row):
         over = await call_off(tx, row, because, ACTOR)
-    elif not row["started_at"] and row["state"] == CREW.initial.name:
+    elif row["state"] == CREW.initial.name:
         await crews.validate(tx, key)
     else:
         over = await look_at(tx, [key])

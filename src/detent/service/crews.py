@@ -256,6 +256,8 @@ async def cancel(
 ) -> list[int]:
     """Cancels a crew, the crews inside it and all their jobs, together; returns which crews have ended by it. What runs
     loses its lease, and its handler is stopped."""
+    from detent.service.settle import again_if_moved
+
     row = await find(store, tenant_id, id)
 
     async def end(tx: Transaction) -> list[int]:
@@ -267,7 +269,7 @@ async def cancel(
         await _tell_steps(tx, over)
         return [one["id"] for one in over]
 
-    return await store.atomically(end)
+    return await again_if_moved(store, end)
 
 
 async def _tell_steps(tx: Transaction, over: list[Row]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -25,7 +24,7 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Lifecycle, Verb, decide
-from detent.service import advance, gates, launch, secrecy, webhooks
+from detent.service import advance, gates, holds, launch, list_mends, secrecy, webhooks
 from detent.service.definitions import KINDS, Kind, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
@@ -223,7 +222,7 @@ async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
     async def work(scene: Scene) -> None:
         await grant_retry(scene)
         _insist(scene, scene.kind.flow, scene.flow, Verb.RETRY, Verb.RESUME)
-        await advance.next_round(scene, actor.reason or "an operator asked for it")
+        await advance.next_round(scene, actor.reason or "an operator asked for it", await scene.tx.now())
 
     await change(store, ref, actor, work)
 
@@ -247,12 +246,11 @@ async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Nothing more of it begins; what runs goes on."""
+    """Nothing more of it begins, nor of the flows inside it; what runs goes on."""
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "hold")
-        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=await scene.tx.now())
-        await advance.withdraw(scene, "its flow is held")
+        await holds.hold(scene)
 
     await change(store, ref, actor, work)
 
@@ -262,9 +260,7 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "release")
-        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
-        scene.flow["held_at"] = None
-        await advance.restart(scene)
+        await holds.let_go(scene)
 
     await change(store, ref, actor, work)
 
@@ -290,10 +286,11 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
             if job.step_id == row["id"]:
                 scene.cancel_job(job, f"its step was asked to {verb}")
         scene.move(row, verb)
+        await list_mends.follow(scene, row, verb)
         failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
         if not failed and advance.phases_of_flow(scene) is Phase.FAILED:
             await grant_retry(scene)
-            await advance.next_round(scene, actor.reason)
+            await advance.next_round(scene, actor.reason, await scene.tx.now())
         else:
             await scene.write()
             await advance.restart(scene)
@@ -389,10 +386,22 @@ async def wake(store: Store, limit: int = 100) -> int:
         for flow in await store.flows_to_wake(kind.flow, limit):
             moved += await _wake_one(store, FlowRef(kind, flow["id"]), actor)
     for approval in await store.expired_gates(limit):
-        with suppress(AlreadyDecided):  # somebody answered at the last moment
-            await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
-        moved += 1
+        moved += await _expire_one(store, approval)
     return moved
+
+
+async def _expire_one(store: Store, approval: Approval) -> bool:
+    """The same of a question whose time is over."""
+    try:
+        await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
+    except AlreadyDecided:
+        return True  # somebody answered at the last moment
+    except StoreError:
+        raise
+    except DetentError as error:
+        _complain(approval.public_id, str(error))
+        return False
+    return True
 
 
 async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
@@ -402,15 +411,15 @@ async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
     except StoreError:
         raise
     except DetentError as error:
-        _complain(ref, str(error))
+        _complain(ref.public_id, str(error))
         return False
     return True
 
 
 @lru_cache(maxsize=1_000)
-def _complain(ref: FlowRef, error: str) -> None:
+def _complain(id: str, error: str) -> None:
     """Once in a process: its time stays come, and it is looked at again and again."""
-    logger.warning("%s cannot be moved by time: %s; see: detent doctor", ref.public_id, error)
+    logger.warning("%s cannot be moved by time: %s; see: detent doctor", id, error)
 
 
 async def _woken(scene: Scene) -> None:

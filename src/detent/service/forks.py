@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from detent.bounds import OWN_QUEUES
 from detent.errors import BadInput
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase, phases
@@ -44,7 +45,8 @@ async def fork(
         if from_step not in whole.steps:
             raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
         inputs = bound(whole.flow, {**inputs_of(old), **(given or {})})
-        key = await launch.launched(tx, template, inputs, actor=actor, hold=True, forked_from=ref.id)
+        how = {"hold": True, "forked_from": ref.id, "queue": _queue(old)}
+        key = await launch.launched(tx, template, inputs, actor=actor, **how)
         await _carry_on(tx, ref, key, whole, from_step, actor)
         return FlowRef(KINDS["workstream"], key)
 
@@ -90,6 +92,12 @@ async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name:
         advance.begin_flow(scene)
     await scene.write()
     await advance.restart(scene)
+
+
+def _queue(old: Row) -> str | None:
+    """Where its steps went; but the queue that a command had for one flow alone nobody serves again."""
+    queue: str | None = old["queue"]
+    return None if queue is None or queue.startswith(OWN_QUEUES) else queue
 
 
 async def _tenant(tx: Transaction, ref: FlowRef) -> int:

@@ -10,6 +10,7 @@ from detent.flow import expression
 from detent.flow.definition import Approval as Asked
 from detent.flow.definition import Step
 from detent.flow.expression import Look, Wrong
+from detent.flow.phase import Phase
 from detent.lifecycle import Verb
 from detent.moments import span_us
 from detent.service.flow_scene import Row, Scene
@@ -94,7 +95,7 @@ async def decide_gate(
 ) -> Approval | None:
     """Writes the answer, and what follows from it; returns the question as it stands then, none if there is none. One
     wins, whoever else answers at the same time. Where what would be released is no longer what was shown, it is asked
-    anew: then another question stands."""
+    anew: then another question stands. At a step that somebody has put into another state it is withdrawn."""
     from detent.service import advance
 
     gate = await scene.tx.gate(scene.tenant_id, step["id"])
@@ -102,6 +103,8 @@ async def decide_gate(
         return gate
     await scene.look_at([step["name"]])
     row = scene.steps[step["name"]]
+    if scene.phase(row) is not Phase.ACTIVE:
+        return await scene.tx.close_gate(scene.tenant_id, row["id"], WITHDRAWN)
     if decision == APPROVED and digest_of(await released(scene, row["name"])) != gate.digest:
         return await ask(scene, row)
     closed = await scene.tx.close_gate(scene.tenant_id, row["id"], decision, by, comment)

@@ -13,6 +13,7 @@ from detent.service.doctor.finding import Finding
 from detent.service.doctor.finding import as_json as finding_json
 from detent.service.entities import public_id, resolve, unknown
 from detent.service.flow_scene import Moved
+from detent.service.flow_stories import find_step
 from detent.service.flows import FlowRef, kind_of
 from detent.service.settle import again_if_moved
 from detent.store import Store
@@ -74,6 +75,10 @@ def as_json(done: Overridden) -> dict[str, Any]:
 
 
 async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row]:
+    """By its public id; a step also by its flow and its name."""
+    if "/" in id:
+        step = await find_step(store, tenant_id, id)
+        return kind_of(step).step, step
     lifecycles, key = resolve(id)
     for lifecycle in lifecycles:
         row = await store.get(lifecycle, key, tenant_id)

@@ -16,7 +16,7 @@ from detent.service import crew_moves, crews
 from detent.service.agent_moves import SHARE_KIND
 from detent.service.blobs import whole
 from detent.service.entities import public_id
-from detent.service.flow_scene import Row, Scene, flow_of
+from detent.service.flow_scene import Actor, Row, Scene, flow_of
 from detent.service.step_jobs import attempts_of, queue_of, retries_of
 from detent.store.protocol import Transaction
 
@@ -27,7 +27,8 @@ GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
 
 
 async def muster(scene: Scene, row: Row) -> str | None:
-    """Submits the crew that a step consists of; returns why it cannot be, and then nothing was changed."""
+    """Submits the crew that a step consists of; returns why there is nothing to wait for: it cannot be, or has failed
+    as it was submitted, because it is more than its quota ever holds."""
     step = scene.shape.steps[row["name"]]
     said = step.crew or Crew.model_validate({"task": row["name"]})
     try:
@@ -45,8 +46,9 @@ async def muster(scene: Scene, row: Row) -> str | None:
     whose = {"actor": scene.actor.name, "trace_id": scene.flow["trace_id"]}
     correlation = scene.flow["correlation_id"] or scene.public_id
     crew = crews.NewCrew(scene.tenant_id, task, said.workers, SHARE, work, correlation_id=correlation, **whose)
-    await crews.submit_in(scene.tx, crew, crews.Inside(tree_id=scene.tree, step_id=row["id"]))
-    return None
+    key = await crews.submit_in(scene.tx, crew, crews.Inside(tree_id=scene.tree, step_id=row["id"]))
+    (made,) = await scene.tx.rows(CREW, [key])
+    return None if made["completed_at"] is None else _failure(made)
 
 
 async def dismiss(scene: Scene, step: Row, reason: str) -> None:
@@ -60,17 +62,17 @@ async def dismiss(scene: Scene, step: Row, reason: str) -> None:
         await crew_moves.allocate(scene.tx, scene.tenant_id)
 
 
-async def ended(tx: Transaction, over: Iterable[Row], go_on: GoOn) -> None:
+async def ended(tx: Transaction, over: Iterable[Row], go_on: GoOn, actor: Actor) -> None:
     """Tells the steps that are crews that these have ended."""
     for crew in [crew for crew in over if crew["step_id"] is not None]:
         rows = await tx.steps_by_key([crew["step_id"]])
         if rows:
-            await _ended(tx, crew, rows[0], go_on)
+            await _ended(tx, crew, rows[0], go_on, actor)
 
 
-async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn) -> None:
+async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn, actor: Actor) -> None:
     kind, flow = await flow_of(tx, row)
-    scene = await Scene.of(tx, kind, flow)
+    scene = await Scene.of(tx, kind, flow, actor)
     scene.steps[row["name"]] = row
     if scene.over or scene.phase(row) is not Phase.ACTIVE:
         return
@@ -79,9 +81,13 @@ async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn) -> None:
         output = {"id": public_id(CREW.name, crew["id"]), "shares": await _results(tx, crew)}
         scene.move(row, Verb.SUCCEED, **await scene.kept(json.dumps(output, separators=(",", ":"))))
     else:
-        error = f"{public_id(CREW.name, crew['id'])} is {crew['state']}: {crew['error'] or crew['reason'] or '–'}"
+        error = _failure(crew)
         scene.move(row, Verb.FAIL, error, error=error)
     await go_on(scene, [row])
+
+
+def _failure(crew: Row) -> str:
+    return f"{public_id(CREW.name, crew['id'])} is {crew['state']}: {crew['error'] or crew['reason'] or '–'}"
 
 
 async def _results(tx: Transaction, crew: Row) -> Any:

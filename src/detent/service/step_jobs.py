@@ -12,7 +12,7 @@ from detent.service.agent_moves import CRASHES
 from detent.service.flow_scene import Row, Scene
 from detent.store import NewJob
 
-RUN_RETRIES, AGENT_RETRIES = 2, 3
+RUN_RETRIES, USUAL_RETRIES = 2, 3
 SPARE_ATTEMPTS = 100
 
 EXECUTED = ("tool", "command", "call", "agent")
@@ -26,11 +26,11 @@ def breaker_of(step: Step) -> str | None:
 
 
 def retries_of(kind: str, step: Step) -> int:
-    """How often a step is tried again: as it says. If it says nothing, in a run at most three attempts in all, and what
-    is asked of an agent as often as any agent job."""
+    """How often a step is tried again: as it says. If it says nothing, in a run at most three attempts in all; what is
+    asked of an agent as often as any agent job, and the shares of a crew as often as any job, for a worker may die."""
     if "retries" in step.model_fields_set:
         return step.retries
-    return RUN_RETRIES if kind == "run" else AGENT_RETRIES if step.kind == "agent" else step.retries
+    return RUN_RETRIES if kind == "run" else USUAL_RETRIES if step.kind in ("agent", "crew") else step.retries
 
 
 def attempts_of(kind: str, step: Step) -> int:
@@ -48,8 +48,8 @@ def may_be_reviewed(step: Step) -> bool:
 
 
 def queue_of(scene: Scene, step: Step) -> str:
-    """Where the jobs of a step go: as it says, else where all of its flow go."""
-    return step.queue or scene.flow["queue"] or "default"
+    """Where workers find what carries out a step: in its own queue, or that of its flow."""
+    return str(step.queue or scene.flow["queue"] or "default")
 
 
 def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:

@@ -113,9 +113,23 @@ async def give_up(scene: Scene, step: Row, reason: str) -> None:
     """The flows a step consists of go with it."""
     from detent.service import advance
 
-    for kind in KINDS.values():
-        for flow in await scene.tx.subflows(kind.flow, step["id"]):
-            inner = await Scene.of(scene.tx, kind, flow, scene.actor)
-            if not inner.over:
-                await advance.give_up(inner, reason)
-                await inner.write()
+    for inner in await _unfinished(scene, step):
+        await advance.give_up(inner, reason)
+        await inner.write()
+
+
+async def inside(scene: Scene) -> list[Scene]:
+    """The flows inside one that have not ended, the outer ones before those inside them."""
+    await scene.look_at_all()
+    found: list[Scene] = []
+    for step in scene.steps.values():
+        if scene.phase(step) is Phase.ACTIVE and scene.shape.steps[str(step["name"]).partition("[")[0]].kind == "flow":
+            for inner in await _unfinished(scene, step):
+                found += [inner, *await inside(inner)]
+    return found
+
+
+async def _unfinished(scene: Scene, step: Row) -> list[Scene]:
+    found = [(kind, flow) for kind in KINDS.values() for flow in await scene.tx.subflows(kind.flow, step["id"])]
+    scenes = [await Scene.of(scene.tx, kind, flow, scene.actor) for kind, flow in found]
+    return [inner for inner in scenes if not inner.over]

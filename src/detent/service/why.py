@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.agent import spending
-from detent.bounds import OWN_QUEUES
 from detent.lifecycle import CREW, JOB, WORKER
 from detent.lifecycle.breaker import CLOSED, OPEN
 from detent.lifecycle.job import QUEUED
@@ -307,20 +306,13 @@ def _queue_paused(situation: Situation) -> Reason | None:
     return Reason(Cause.QUEUE_PAUSED, says, None, f"detent queues resume {_quoted(job['queue'])}")
 
 
-def _served_by(job: Row) -> str:
-    """What would serve its queue."""
-    if job["queue"].startswith(OWN_QUEUES) and job["step_id"] is not None:
-        return f"detent run --resume {job['correlation_id']}"
-    return f"detent work MODULE:APP --queues {_quoted(job['queue'])}"
-
-
 def _nobody(situation: Situation) -> Reason | None:
     job, found = situation.job, situation.workers
     if job["state"] != QUEUED.name:
         return None
     if not found:
         says = f"no worker serves its queue {job['queue']!r}"
-        return Reason(Cause.NO_WORKER, says, None, _served_by(job))
+        return Reason(Cause.NO_WORKER, says, None, f"detent work MODULE:APP --queues {_quoted(job['queue'])}")
     knowing = [row for row in found if job["kind"] in workers.serves(row)["kinds"]]
     if not knowing:
         says = f"none of the {len(found)} workers of its queue has a handler for {job['kind']!r}"

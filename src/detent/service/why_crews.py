@@ -93,6 +93,9 @@ def reasons(situation: Situation) -> list[Reason]:
 
 def _for_workers(situation: Situation) -> list[Reason]:
     crew, most = situation.crew, situation.most
+    if crew["state"] == CREW.initial.name:
+        says = "it was submitted, and nobody has looked at it since; a worker that runs does"
+        return [Reason(Cause.IN_LINE, says, None, "detent work MODULE:APP")]
     needs, depth = _workers(crew["worker_count"]), crew["depth"]
     if crew["worker_count"] > most:
         says = f"it needs {needs}, and the quota of depth {depth} is only {most}"

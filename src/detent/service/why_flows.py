@@ -9,18 +9,20 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from detent.bounds import OWN_QUEUES
 from detent.flow.phase import Phase
-from detent.lifecycle import JOB, Verb
+from detent.lifecycle import CREW, JOB, Verb
 from detent.moments import rfc3339
-from detent.service import flows
+from detent.service import flows, why_crews
 from detent.service import why as why_jobs
-from detent.service.definitions import Kind
+from detent.service.definitions import KINDS, Kind
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding
 from detent.service.doctor.rounds import looked
 from detent.service.entities import public_id
+from detent.service.flow_stories import find_step
 from detent.service.flows import FlowRef
-from detent.service.why import Reason
+from detent.service.why import Cause, Reason
 from detent.store import Store
 
 Row = dict[str, Any]
@@ -53,8 +55,8 @@ async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]
 
 
 async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A step, and what is in its way; a foreign or unknown id is `NotFound`."""
-    step = await flows.found_step(store, id, tenant_id)
+    """A step by its id, or by its flow and its name, and what is in its way; a foreign or unknown one is `NotFound`."""
+    step = await find_step(store, tenant_id, id)
     kind = flows.kind_of(step)
     flow = await flows.row_of(store, FlowRef(kind, step["flow_id"]))
     return step, await _of_step(store, await Chart.of(store, kind, flow), step, 0)
@@ -63,6 +65,7 @@ async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Rea
 async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
     """A job, and what is in its way; one that carries out a step says so."""
     job, reasons = await why_jobs.why(store, tenant_id, id)
+    reasons = [await _of_command(store, job, one) for one in reasons]
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     for step in steps:
         kind = flows.kind_of(step)
@@ -76,10 +79,7 @@ async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reas
 
 
 async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
-    standing = _standing(chart)
-    if standing is not None and not chart.failing:
-        return [standing]
-    damage = _damage(chart)
+    standing, damage = _standing(chart), _damage(chart)
     if standing is not None or damage:
         return [*damage, *([standing] if standing else [])]
     steps = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE or row["id"] in chart.jobs]
@@ -156,8 +156,19 @@ async def _of_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Rea
 
 async def _of_job(store: Store, chart: Chart, row: Row) -> list[Reason]:
     job = chart.jobs[row["id"]][0]
-    _, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
-    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in reasons]
+    found, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
+    told = [await _of_command(store, found, one) for one in reasons]
+    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in told]
+
+
+async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
+    """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
+    if reason.cause is not Cause.NO_WORKER or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
+        return reason
+    refs = [
+        FlowRef(kind, row["id"]) for kind in KINDS.values() for row in await store.rows(kind.flow, [job["tree_id"]])
+    ]
+    return reason._replace(todo=f"detent run --resume {refs[0].public_id}") if refs else reason
 
 
 def _asked(chart: Chart, row: Row) -> Reason:
@@ -169,12 +180,14 @@ def _asked(chart: Chart, row: Row) -> Reason:
 
 
 async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
-    """What keeps the flow that it is, or the elements of its list."""
+    """What keeps the flow or the crew that it is, or the elements of its list."""
     inner = chart.unfinished_inner(row)
     if inner and depth < DEEPEST:
         kind, flow = inner[0]
         reasons = await _of_flow(store, await Chart.of(store, kind, flow), depth + 1)
         return [_inside(kind, flow, one) for one in reasons]
+    if (crew := chart.unfinished_crew(row)) is not None:
+        return await _of_crew(store, crew)
     elements = [one for one in chart.elements(row) if not chart.final(one)]
     busy = [one for one in elements if chart.phase(one) is Phase.ACTIVE or one["id"] in chart.jobs]
     found: list[Reason] = []
@@ -182,6 +195,12 @@ async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[
         reasons = await _of_step(store, chart, one, depth) if busy else []
         found += [_prefixed(one["name"], reason) for reason in reasons[:1]]
     return found or [Reason(FlowCause.STEP, f"it is {row['state']}, and what it waits for goes on")]
+
+
+async def _of_crew(store: Store, crew: Row) -> list[Reason]:
+    id = public_id(CREW.name, crew["id"])
+    _, reasons = await why_crews.why(store, crew["tenant_id"], id)
+    return [_prefixed(f"it is the crew {id}, which is {crew['state']}", one) for one in reasons]
 
 
 def _inside(kind: Kind, flow: Row, reason: Reason) -> Reason:

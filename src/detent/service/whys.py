@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from detent import ids
 from detent.lifecycle import CREW, JOB, RUN, RUN_STEP, WORKSTREAM, Lifecycle
 from detent.service import why_crews, why_flows
 from detent.service.why import Reason
@@ -29,7 +28,8 @@ EXPLAINERS = {
 
 
 async def explained(store: Store, tenant_id: int, id: str) -> Told:
-    """An entity by its public id, and why it is where it is; a foreign or unknown one is `NotFound`."""
-    prefix, _ = ids.key_of(id.strip()) or ("", 0)
-    lifecycle = next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
+    """An entity by its public id, a step also by its flow and its name (`ws_…/lint`), and why it is where it is; a
+    foreign or unknown one is `NotFound`."""
+    prefix = id.strip().partition("_")[0]  # a mistyped one has it, too
+    lifecycle = RUN_STEP if "/" in id else next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
     return Told(lifecycle, *await EXPLAINERS[lifecycle](store, tenant_id, id))

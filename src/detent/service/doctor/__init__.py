@@ -17,6 +17,7 @@ from detent.service.doctor import (
     idle_job,
     incomplete,
     leftovers,
+    lost_crew,
     lost_flow,
     lost_job,
     misplaced,
@@ -53,6 +54,7 @@ FLOW_CHECKS: tuple[FlowCheck, ...] = (
     lost_job.CHECK,
     finished.CHECK,
     lost_flow.CHECK,
+    lost_crew.CHECK,
     no_question.CHECK,
     ready.CHECK,
     stalled_list.CHECK,
@@ -63,7 +65,7 @@ FLOW_CHECKS: tuple[FlowCheck, ...] = (
 """In the order in which they are mended: what stands in the way of others comes first.
 
 A flow that goes on has a first step that is not done: it waits for nothing, has begun, has failed or was given up. Each
-of these is looked at, so that no flow is left which nothing will move: no job, timer, question or flow inside it.
+of these is looked at, so that no flow is left which nothing will move: no job, timer, question, crew or flow inside.
 """
 
 LAST_CHECKS: tuple[FlowCheck, ...] = (stuck.CHECK,)

@@ -59,8 +59,8 @@ USUAL = Limits({})
 
 @dataclass(slots=True)
 class Chart:
-    """A flow, its steps by name, the jobs that work for them, what is asked at them, and the flows inside them. `ended`
-    are the last jobs of steps that go on though nobody works for them."""
+    """A flow, its steps by name, the jobs that work for them, what is asked at them, the flows inside them, and the
+    crews that they are. `ended` are the last jobs of steps that go on though nobody works for them."""
 
     kind: Kind
     flow: Row
@@ -71,6 +71,7 @@ class Chart:
     ended: dict[int, Row] = field(default_factory=dict)
     gates: dict[int, Approval] = field(default_factory=dict)
     inner: dict[int, list[tuple[Kind, Row]]] = field(default_factory=dict)
+    crews: dict[int, list[Row]] = field(default_factory=dict)
     around: Row | None = None
     limits: Limits = USUAL
     first_of_step: bool = True
@@ -88,6 +89,7 @@ class Chart:
         await chart._look_at_jobs(reader)
         await chart._look_at_gates(reader)
         await chart._look_inside(reader)
+        await chart._look_at_crews(reader)
         await chart._look_around(reader)
         return chart
 
@@ -110,6 +112,11 @@ class Chart:
                     (kind, flow) for kind in KINDS.values() for flow in await reader.subflows(kind.flow, row["id"])
                 ]
                 self.inner[row["id"]] = sorted(found, key=lambda one: -one[1]["id"])
+
+    async def _look_at_crews(self, reader: Reader) -> None:
+        for row in self.steps.values():
+            if self.step_kind(row) == "crew" and self.phase(row) is Phase.ACTIVE:
+                self.crews[row["id"]] = await reader.crews_of_step(row["id"])
 
     async def _look_around(self, reader: Reader) -> None:
         step_id = self.flow["step_id"]
@@ -194,6 +201,9 @@ class Chart:
 
     def unfinished_inner(self, row: Row) -> list[tuple[Kind, Row]]:
         return [(kind, flow) for kind, flow in self.inner.get(row["id"], []) if not final_flow(kind, flow)]
+
+    def unfinished_crew(self, row: Row) -> Row | None:
+        return next((crew for crew in self.crews.get(row["id"], []) if crew["completed_at"] is None), None)
 
     @property
     def last_moved_at(self) -> int:

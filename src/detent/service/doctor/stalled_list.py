@@ -57,13 +57,13 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     advance.begin_flow(scene)
     if not chart.elements(row):
-        _put_back(scene, row)
+        put_back(scene, row)
     await elements.begin(scene, row, _left_out(chart, chart.elements(row)))
     await scene.write()
     await advance.restart(scene)
 
 
-def _put_back(scene: Scene, row: Row) -> None:
+def put_back(scene: Scene, row: Row) -> None:
     """It began without its elements: so it begins once more."""
     if scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
         scene.move(row, Verb.RETRY)
