@@ -14,6 +14,8 @@ from detent.store import NewJob
 
 RUN_RETRIES, USUAL_RETRIES = 2, 3
 SPARE_ATTEMPTS = 100
+DEATHS = 3
+"""So often may a worker die in a step that may be run again; then it is taken to be the step's doing."""
 
 EXECUTED = ("tool", "command", "call", "agent")
 
@@ -34,11 +36,13 @@ def retries_of(kind: str, step: Step) -> int:
 
 
 def attempts_of(kind: str, step: Step) -> int:
-    """How often its job may be started. Where a crash of a worker is not to count, there are some to spare."""
+    """How often its job may be started. The death of a worker is no failure of a step: for that there are some to
+    spare, and whoever carries it out counts its failures by themselves."""
     if may_be_reviewed(step):
         return SPARE_ATTEMPTS
-    asks = step.agent is not None or (step.crew is not None and step.crew.call is None)
-    return retries_of(kind, step) + 1 + (CRASHES if asks else 0)
+    if step.agent is not None or (step.crew is not None and step.crew.call is None):
+        return retries_of(kind, step) + 1 + CRASHES
+    return retries_of(kind, step) + 1 + (0 if step.crew is not None else DEATHS)
 
 
 def may_be_reviewed(step: Step) -> bool:

@@ -139,7 +139,7 @@ def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance
     error, detail = raised.described, json.dumps({"stage": raised.stage})
     if isinstance(raised.error, ValidationError):
         return _dead_letter(job, "validation_failed", "input", error, actor)
-    if isinstance(raised.error, PermanentError):
+    if isinstance(raised.error, PermanentError) or getattr(raised.error, "final", False):
         return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
     if job.attempts < job.max_attempts:
         asked = getattr(raised.error, "delay_us", None)

@@ -20,6 +20,7 @@ from detent.flow.definition import Step
 from detent.flow.expression import Wrong
 from detent.flow.plan import looking
 from detent.job_type import JobType
+from detent.lifecycle import JOB
 from detent.moments import span_us
 from detent.outcomes import PermanentError, TransientError, ValidationError
 from detent.service.agent_moves import AGENT_KIND
@@ -27,8 +28,8 @@ from detent.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETR
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
-from detent.service.step_jobs import EXECUTED, SPARE_ATTEMPTS, may_be_reviewed, retries_of
-from detent.store import Store
+from detent.service.step_jobs import DEATHS, EXECUTED, retries_of
+from detent.store import EventFilter, Store
 from detent.target import Target, load, unwrapped
 from detent.worker.agent_turn import Heard
 from detent.worker.agent_work import AgentWork, Wish
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from detent.config import Config
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
+MOST_EVENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class StepKinds:
         except (PermanentError, ValidationError):
             raise
         except Exception as error:
+            if task.step.kind == "call":
+                error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[attr-defined]  # read then, too
             if delay := delay_us_of(task, ctx.attempt):
                 asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
                 error.delay_us = max(delay, asked)  # type: ignore[attr-defined]  # read when the job is settled
@@ -145,10 +149,9 @@ class StepKinds:
         except DetentError as error:
             raise PermanentError(str(error)) from None
         spec = replace(spec_of(task.step, config), tries=task.tries)
-        spare = SPARE_ATTEMPTS - task.tries if may_be_reviewed(task.step) else 0
-        most = ctx.max_attempts - spare
-        if spec.idempotent and ctx.attempt > most:
-            raise PermanentError(f"its worker died in each of {most} attempts")
+        failures = await self._failures(ctx)
+        if spec.idempotent and (deaths := ctx.attempt - 1 - failures) > DEATHS:
+            raise PermanentError(f"its worker died {deaths} times")
         if task.again and not spec.idempotent:
             question = f"{task.name} ran in an earlier round of {task.flow}, and must not run twice. Run it again?"
             await ctx.wait_for_approval(question, by=spec.review_by, details={"command": list(spec.argv)[:100]})
@@ -162,11 +165,19 @@ class StepKinds:
                 ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
             raise
         except (TransientError, TimeoutError) as error:
-            if not spec.idempotent or ctx.attempt < most:
+            if not spec.idempotent or failures + 1 < task.tries:
                 raise
             if breaker is not None:
                 ctx.tell_breaker(breaker, False)
             raise PermanentError(str(error)) from None
+
+    async def _failures(self, ctx: Context) -> int:
+        """How many attempts before this one have failed; in the others its worker died."""
+        if ctx.attempt == 1:
+            return 0
+        wanted = EventFilter(ctx.tenant_id, JOB.name, (ids.key_of(ctx.job_id) or ("", 0))[1])
+        found = await (await self._opened()).events(wanted, limit=MOST_EVENTS, newest_first=True)
+        return sum(event.trigger == "retry" for event in found)
 
     async def _through_breaker(self, ctx: Context, task: Task, config: Config) -> str | None:
         """Asks the breaker of a tool; returns its name, none for a program that is no tool."""
