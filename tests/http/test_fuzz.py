@@ -17,7 +17,7 @@ from detent.http import app as application
 from detent.http.auth import Reads
 from detent.http.pages import answer, fails
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
-from tests.http.fuzz import Fuzzer
+from tests.http.fuzz.fuzzer import Fuzzer
 
 REQUESTS = 250
 
