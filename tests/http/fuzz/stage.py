@@ -93,9 +93,9 @@ class Stage:
         self._post("/api/runs", {"definition": SIGNED, "hold": True})
 
     def _workstreams(self) -> None:
-        """One that waits for an answer, one that is held, and two that failed."""
+        """One that waits for an answer, one that is held, and some that failed."""
         self._post("/api/workstreams", {"definition": GRAPH, "hold": True})
-        for answer in ("", "reject", "reject"):
+        for answer in ("", *["reject"] * 4):
             id = self._post("/api/workstreams", {"definition": GRAPH}).get("id")
             whole = self._get(f"/api/workstreams/{id}")
             for question in whole.get("questions", ()) if answer else ():
