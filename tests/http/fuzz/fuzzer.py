@@ -191,6 +191,7 @@ class Fuzzer:
     def _set_stage(self) -> None:
         self._stage.set()
         self.found.staged, self.found.not_staged = self._stage.asked, self._stage.refused
+        self.found.wrong |= self._stage.broken
 
 
 def _is_stream(operation: Operation) -> bool:
@@ -199,8 +200,10 @@ def _is_stream(operation: Operation) -> bool:
 
 def _hurry(case: Case[Any]) -> None:
     """Nobody will enqueue anything while the fuzzer waits for the answer to a claim."""
-    if isinstance(case.body, dict) and isinstance(case.body.get("wait"), int | float):
-        case.body["wait"] = min(case.body["wait"], LONGEST_WAIT)
+    if isinstance(case.body, dict):
+        wait = case.body.get("wait")
+        if isinstance(wait, int | float):
+            case.body["wait"] = min(wait, LONGEST_WAIT)
 
 
 def _usual(**more: Any) -> settings:
