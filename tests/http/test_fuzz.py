@@ -21,7 +21,7 @@ from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.flow_stage import open_breaker
 from tests.http.fuzz.fuzzer import Fuzzer
 
-REQUESTS = 340
+REQUESTS = 450
 MOST_THAT_NEVER_DID = 4
 """Of all routes; which, is a matter of what the others have done to things before."""
 

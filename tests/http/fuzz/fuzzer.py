@@ -38,7 +38,8 @@ CHECKED = (
     "response_schema_conformance",
     "response_headers_conformance",
 )
-LINKS = 30
+LINKS, MOST_CHAINS = 30, 20
+MOST_AT_ONCE = 10
 SECONDS = 60
 STREAM_SECONDS = 1
 TELL_EVERY = 5_000
@@ -99,12 +100,14 @@ class Fuzzer:
 
     def ask_singly(self, requests: int) -> Findings:
         """Until there were so many, in rounds over all routes, so that what one has made others meet."""
-        chosen = list(self.operations())
+        chosen = list(itertools.product(self.operations(), GenerationMode))
         for round in itertools.count():
-            for operation, mode in itertools.product(chosen, GenerationMode):
+            self._random.shuffle(chosen)
+            each = min(max((requests - self.found.asked) // len(chosen), 1), MOST_AT_ONCE)
+            for operation, mode in chosen:
                 if self.found.asked >= requests:
                     return self.found
-                self._ask(operation, mode, 1 if _is_stream(operation) else 10, round)
+                self._ask(operation, mode, 1 if _is_stream(operation) else each, round)
         return self.found
 
     def follow(self, requests: int) -> None:
@@ -112,11 +115,12 @@ class Fuzzer:
         answers of others told."""
         machine = _chained(self)
         for round in itertools.count():
-            if self.found.asked >= requests:
-                return
             before = self.found.asked
+            if before >= requests:
+                return
+            chains = min(max((requests - before) // LINKS, 1), MOST_CHAINS)
             with suppress(Flaky):  # a chain that is made again is answered differently: there is more by then
-                seed(self._seed + round)(machine).run(settings=_usual(max_examples=20, stateful_step_count=LINKS))
+                seed(self._seed + round)(machine).run(settings=_usual(max_examples=chains, stateful_step_count=LINKS))
             assert self.found.asked > before, "no chain can be made from this document"
 
     def _ask(self, operation: Operation, mode: GenerationMode, each: int, round: int) -> None:
