@@ -110,6 +110,15 @@ async def show_thing(id: str, caller: Reads) -> Response:
     raise errors.NotFound(what="thing", id=id, listing="nowhere")
 
 
+closed = APIRouter()
+
+
+@closed.get("/api/things/{id}", response_model=Thing, responses=fails(errors.NotFound))
+async def show_nothing(id: str, caller: Reads) -> Response:
+    """A twin that has nothing, whatever it is asked for."""
+    raise errors.NotFound(what="thing", id=id, listing="nowhere")
+
+
 @contextmanager
 def serving_only(router: APIRouter, folder: Path) -> Iterator[Running]:
     """A server that has these routes and no others."""
@@ -138,3 +147,10 @@ def test_routes_that_break_or_lie_are_noticed(wrong_server: Running) -> None:
     found = Fuzzer(wrong_server.address, THEIRS, 7, without_key=0.5).ask_singly(100)
     noticed = {where.partition(":")[0].removesuffix(" without a key") for where in found.wrong}
     assert noticed == {f"GET {route.path}" for route in wrong.routes if isinstance(route, APIRoute)}, found.told()
+
+
+def test_a_route_that_never_does_what_it_is_asked_is_named_with_its_refusal(tmp_path: Path) -> None:
+    with serving_only(closed, tmp_path) as started:
+        found = Fuzzer(started.address, THEIRS, 7, without_key=0).ask_plainly()
+    assert (found.never_did, found.wrong) == (["GET /api/things/{id}"], {})
+    assert "GET /api/things/{id}: 404 not-found, 14 of 14 times" in found.told()
