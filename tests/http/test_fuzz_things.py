@@ -26,6 +26,19 @@ def test_whoever_asks_again_is_given_something_in_another_state(things: Things) 
     assert {things.one("job", "GET /api/jobs/{id}") for _ in range(3)} == {QUEUED, RUNNING, FAILED}
 
 
+def test_a_state_that_was_good_for_an_asker_is_given_every_other_time(things: Things) -> None:
+    asker = "POST /api/jobs/{id}/retry"
+    while things.one("job", asker) != FAILED:
+        pass
+    things.did(asker)
+    assert [things.one("job", asker) for _ in range(8)].count(FAILED) >= 4
+
+
+def test_a_name_of_what_a_job_keeps_is_given_with_the_job(things: Things) -> None:
+    things.told("/api/jobs/{id}", {}, {"id": QUEUED, "state": "queued", "artifacts": [{"name": "report"}]})
+    assert things.part("artifacts") == (QUEUED, "report")
+
+
 def test_what_has_moved_is_found_in_its_new_state_alone(things: Things) -> None:
     things.told(
         "/api/jobs/{id}/cancel", {"id": QUEUED}, {"outcome": "ended", "job": {"id": QUEUED, "state": "cancelled"}}

@@ -106,7 +106,7 @@ FIELDS: dict[str, Supply] = {
     "key": _key,
     "scopes": _scopes,
     "inputs": _one_of("inputs", {}),
-    "gate": _one_of("gate", None, None, None, "sign", "first"),
+    "gate": _one_of("gate", None, None, "first", "first", "sign"),
     "from_step": _one_of("from_step", "sign", "after"),
     "quotas": _one_of("quotas", {"1": 8}, {"0": 10, "5": 1}),
     "content": _one_of("content", "aGVsbG8="),

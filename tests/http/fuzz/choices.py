@@ -30,8 +30,8 @@ NOUNS = {
 FIXED = {"budgets": ("tenant", "today"), "lifecycles": ("job", "worker", "run-step")}
 """Names that no list tells."""
 
-LISTED_AS = {"checkpoints": "checkpoint"}
-"""Where the names of things are told under another word than that of their address."""
+PARTS = {"checkpoints": "steps", "artifacts": "artifacts"}
+"""What a job keeps, and the word under which it is listed."""
 
 
 class Choices:
@@ -64,4 +64,4 @@ class Choices:
         if noun in NOUNS:
             state = "dead_lettered" if noun == "dead-letters" else None
             return self.things.one(self.random.choice(NOUNS[noun]), asker, state)
-        return self.things.name(LISTED_AS.get(noun, noun))
+        return self.things.name(PARTS.get(noun, noun))

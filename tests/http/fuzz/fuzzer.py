@@ -189,7 +189,10 @@ class Fuzzer:
 
     def _remember(self, case: Case[Any], response: Response) -> None:
         """What the answer tells of can be asked about from then on."""
-        if response.status_code < 400 and response.headers.get("content-type") == ["application/json"]:
+        if response.status_code >= 400:
+            return
+        self._things.did(case.operation.label)
+        if response.headers.get("content-type") == ["application/json"]:
             self._things.told(case.operation.path, case.path_parameters or {}, response.json())
 
     def _set_stage(self) -> None:

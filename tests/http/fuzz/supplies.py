@@ -7,14 +7,14 @@ import random
 import re
 from copy import deepcopy
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.parameters import ParameterLocation
 
 from tests.http.fuzz.bodies import FIELDS, Body, flow
-from tests.http.fuzz.choices import Choices
+from tests.http.fuzz.choices import PARTS, Choices
 from tests.http.fuzz.things import Things
 
 NAMED = re.compile(r"([a-z-]+)/\{(\w+)")
@@ -55,7 +55,14 @@ class Supplies:
             made_up = str(given.get(name, "0"))
             if not self._choices.things.knows(unquote(made_up)):
                 given[name] = self._choices.in_address(noun, case.operation.label, made_up)
+            if noun in PARTS and self._choices.mostly():
+                given |= self._part(PARTS[noun])
         case.path_parameters = given
+
+    def _part(self, noun: str) -> dict[str, str]:
+        """A name that says something only with the id of what has it."""
+        found = self._choices.things.part(noun)
+        return {} if found is None else {"id": found[0], "name": quote(found[1], safe="")}
 
     def _fill_query(self, case: Case[Any]) -> None:
         query, path = dict(case.query or {}), case.operation.path

@@ -7,7 +7,9 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Kept = TypeVar("Kept")
 
 KEPT = 30
 ID = re.compile(r"([a-z]{1,12})_[0-9a-f]{8}-[0-9a-f-]{27}(:\d+)?")
@@ -32,7 +34,10 @@ class Things:
         self._states: dict[str, str] = {}
         self._names: dict[str, dict[str, None]] = defaultdict(dict)
         self._claims: dict[str, Claim] = {}
+        self._parts: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
         self._turns: Counter[str] = Counter()
+        self._given: dict[str, str] = {}
+        self._good: dict[str, set[str]] = defaultdict(set)
         self.pages: dict[str, str] = {}
 
     # --- what answers tell
@@ -59,6 +64,7 @@ class Things:
             for each in listed if isinstance(listed, list) else ():
                 if isinstance(each, dict) and isinstance(each.get("name"), str):
                     _newest(self._names[noun.replace("_", "-")], each["name"])
+                    _newest(self._parts[noun], (str(id), each["name"]))
 
     def _keep(self, id: str, state: str) -> None:
         noun = noun_of(id)
@@ -80,13 +86,24 @@ class Things:
     # --- what requests are given
 
     def one(self, noun: str, asker: str, state: str | None = None) -> str | None:
-        """Something of this noun: whoever asks again gets one in another state, in turn."""
+        """Something of this noun: whoever asks again gets one in another state, in turn, or in one that was good."""
         found = {name: ids for name, ids in self._ids[noun].items() if ids and state in (None, name)}
         if not found:
             return None
-        states = sorted(found)
+        good, turn = self._good[asker] & found.keys(), self._turns[asker]
         self._turns[asker] += 1
-        return self._random.choice(list(found[states[self._turns[asker] % len(states)]]))
+        states = sorted(good if good and turn % 2 else found)
+        self._given[asker] = states[(turn // 2 if good else turn) % len(states)]
+        return self._random.choice(list(found[self._given[asker]]))
+
+    def did(self, asker: str) -> None:
+        """What it was given last was in a good state for it."""
+        if asker in self._given:
+            self._good[asker].add(self._given[asker])
+
+    def part(self, noun: str) -> tuple[str, str] | None:
+        """The name of what something keeps, and the id of that."""
+        return self._random.choice(list(self._parts[noun])) if self._parts[noun] else None
 
     def any(self) -> str | None:
         """Something of whatever noun."""
@@ -126,7 +143,7 @@ def _objects(document: Any) -> Iterator[dict[str, Any]]:
         yield from _objects(one)
 
 
-def _newest(kept: dict[str, None], one: str) -> list[str]:
+def _newest(kept: dict[Kept, None], one: Kept) -> list[Kept]:
     """Puts it at the end, and drops the oldest of too many."""
     kept.pop(one, None)
     kept[one] = None
