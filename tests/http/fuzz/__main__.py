@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 import sys
+from contextlib import suppress
 
 from detent.store import open_store
 from tests.http.flow_stage import trip
@@ -33,9 +34,11 @@ def main() -> int:
     print(f"seed {given.seed}, {given.database}", flush=True)
     with server(given.database, CONFIGURATION) as opened:
         asyncio.run(_trip(opened.url))
-        found = Fuzzer(opened.address, opened.key, given.seed).ask_all(given.requests)
-    print(found.told())
-    return 1 if found.wrong else 0
+        fuzzer = Fuzzer(opened.address, opened.key, given.seed)
+        with suppress(KeyboardInterrupt):  # whoever stops it is told what was found so far
+            fuzzer.ask_all(given.requests)
+    print(fuzzer.found.told())
+    return 1 if fuzzer.found.wrong else 0
 
 
 async def _trip(url: str) -> None:
