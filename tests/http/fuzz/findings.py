@@ -7,9 +7,6 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-CANNOT: dict[str, str] = {}
-"""Routes that no run of the fuzzer can get to do what they are asked, and why."""
-
 
 @dataclass
 class Findings:
@@ -32,8 +29,8 @@ class Findings:
 
     @property
     def never_did(self) -> list[str]:
-        """Routes that could have done what they were asked, and never did."""
-        return sorted(self.known - set(self.did) - set(CANNOT))
+        """Routes that refused whatever they were asked."""
+        return sorted(self.known - set(self.did))
 
     def note(self, label: str, status: int, text: str) -> None:
         """An answer came."""
@@ -42,7 +39,7 @@ class Findings:
         if status < 400:
             self.did[label] += 1
         else:
-            self.refusals[label][f"{status} {_kind(text)}"] += 1
+            self.refusals[label][f"{status} {problem(text)}"] += 1
 
     def told(self) -> str:
         statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
@@ -52,7 +49,6 @@ class Findings:
             f"answers: {statuses}\n"
             f"{len(self.did)} routes did what they were asked, {len(self.never_did)} never did"
             + "".join(f"\n  {label}: {self._refused(label)}" for label in self.never_did)
-            + "".join(f"\n  {label}: cannot, {reason}" for label, reason in CANNOT.items())
             + "".join(f"\nnot made, {count} times: {what}" for what, count in self.not_staged.items())
             + f"\n{len(self.wrong)} kinds of wrong answers"
             + "".join(f"\n\n{where}\n{what}" for where, what in self.wrong.items())
@@ -63,7 +59,7 @@ class Findings:
         return f"{most[0][0]}, {most[0][1]:,} of {self.routes[label]:,} times" if most else "never asked"
 
 
-def _kind(text: str) -> str:
+def problem(text: str) -> str:
     """Which of our problems it is."""
     with suppress(ValueError, AttributeError):
         return str(json.loads(text).get("type", "")).rpartition(":")[2]

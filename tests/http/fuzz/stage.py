@@ -9,7 +9,8 @@ from typing import Any
 import requests
 
 from tests.http.flow_stage import GRAPH, SIGNED, TWICE
-from tests.http.fuzz.things import Things
+from tests.http.fuzz.findings import problem
+from tests.http.fuzz.things import ID, Things
 
 KIND = "staged"
 LEASE = 3600
@@ -156,7 +157,7 @@ class Stage:
         if answer.status_code >= 500:
             self.broken[f"{method} {path}, to make something"] = answer.text
         if answer.status_code >= 400:
-            self.refused[f"{method} {path}: {answer.status_code} {answer.text[:300]}"] += 1
+            self.refused[f"{method} {ID.sub('{id}', path)}: {answer.status_code} {problem(answer.text)}"] += 1
             return {}
         found: Answer = answer.json()
         self._things.told(told_as or path.partition("?")[0], asked or {}, found)
