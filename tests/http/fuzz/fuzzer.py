@@ -1,8 +1,8 @@
 """Asks every route, and judges the answers.
 
-First each route as the document says, until it has done what it was asked. Then in chains, where each request takes
-from answers what the document says that the next one needs, and singly: as the document says, or wrong in some way, so
-that things are changed in every order.
+First each route as the document says, until it has done what it was asked. Then, by turns, in chains, where each
+request takes from answers what the document says that the next one needs, and singly: as the document says, or wrong in
+some way, so that things are changed in every order.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ CHECKED = (
 )
 LINKS, MOST_CHAINS = 30, 20
 MOST_AT_ONCE = 10
+PORTION = 5_000
 SECONDS = 60
 STREAM_SECONDS = 1
 TELL_EVERY = 5_000
@@ -57,6 +58,7 @@ class Fuzzer:
         load_all_checks()
         self._seed, self._without_key = number, without_key
         self._random = random.Random(number)
+        self._rounds = itertools.count()
         self._session = _session(_WithKey(f"Bearer {token}"))
         self._nobody = _session(HTTPAdapter())
         self._checks: list[Any] = [CHECKS.get_one(name) for name in CHECKED]
@@ -77,11 +79,15 @@ class Fuzzer:
             yield result.ok()
 
     def ask_all(self, requests: int) -> Findings:
-        """About so many requests: plainly first, then in chains, and then singly."""
+        """About so many requests: plainly first, then by turns in chains and singly."""
         self._set_stage()
         self.ask_plainly()
-        self.follow((self.found.asked + requests) // 2)
-        return self.ask_singly(requests)
+        while self.found.asked < requests:
+            portion = min(requests - self.found.asked, PORTION)
+            end = self.found.asked + portion
+            self.follow(end - portion // 2)
+            self.ask_singly(end)
+        return self.found
 
     def ask_plainly(self) -> Findings:
         """Every route as the document says, about one thing after the other, until it has done what it was asked."""
@@ -101,7 +107,7 @@ class Fuzzer:
     def ask_singly(self, requests: int) -> Findings:
         """Until there were so many, in rounds over all routes, so that what one has made others meet."""
         chosen = list(itertools.product(self.operations(), GenerationMode))
-        for round in itertools.count():
+        for round in self._rounds:
             self._random.shuffle(chosen)
             each = min(max((requests - self.found.asked) // len(chosen), 1), MOST_AT_ONCE)
             for operation, mode in chosen:
@@ -114,7 +120,7 @@ class Fuzzer:
         """About so many requests in chains: what is made is then shown, moved and ended, by routes that take what the
         answers of others told."""
         machine = _chained(self)
-        for round in itertools.count():
+        for round in self._rounds:
             before = self.found.asked
             if before >= requests:
                 return
