@@ -25,7 +25,7 @@ Answer = dict[str, Any]
 
 
 class Stage:
-    """Of one server and one key. What is refused is counted, and the rest goes on: others may have paused a queue."""
+    """Of one server and one key. What is refused is counted, and the rest goes on: the fuzzer may have been there."""
 
     def __init__(self, address: str, session: requests.Session, things: Things) -> None:
         self._address, self._session, self._things = address, session, things
@@ -70,7 +70,7 @@ class Stage:
             self._get(f"/api/jobs/{job['id']}")
 
     def _claim(self, worker: Answer, **how: Any) -> list[Answer]:
-        claimed = self._post(f"/api/workers/{worker.get('id')}/claim", {"lease": LEASE, **how}, "/claim", worker)
+        claimed = self._post(f"/api/workers/{worker.get('id')}/claim", {"lease": LEASE, **how}, worker)
         found: list[Answer] = claimed.get("jobs", [])
         return found
 
@@ -141,17 +141,10 @@ class Stage:
     def _get(self, path: str) -> Answer:
         return self._ask("GET", path)
 
-    def _post(self, path: str, body: Answer, told_as: str | None = None, asked: Answer | None = None) -> Answer:
-        return self._ask("POST", path, body, told_as, asked)
+    def _post(self, path: str, body: Answer, about: Answer | None = None) -> Answer:
+        return self._ask("POST", path, body, about)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Answer | None = None,
-        told_as: str | None = None,
-        asked: Answer | None = None,
-    ) -> Answer:
+    def _ask(self, method: str, path: str, body: Answer | None = None, about: Answer | None = None) -> Answer:
         self.asked += 1
         answer = self._session.request(method, f"{self._address}{path}", json=body, timeout=60)
         if answer.status_code >= 500:
@@ -160,7 +153,7 @@ class Stage:
             self.refused[f"{method} {ID.sub('{id}', path)}: {answer.status_code} {problem(answer.text)}"] += 1
             return {}
         found: Answer = answer.json()
-        self._things.told(told_as or path.partition("?")[0], asked or {}, found)
+        self._things.told(path, about or {}, found)
         return found
 
 
