@@ -79,6 +79,13 @@ def test_an_artifact_is_of_whatever_kind_its_handler_said(document: dict[str, An
     assert list(answers["200"]["content"]) == ["*/*"]
 
 
+def test_what_a_stream_tells_is_described_as_the_data_of_its_messages(document: dict[str, Any]) -> None:
+    answers = document["paths"]["/api/events/stream"]["get"]["responses"]
+    sent = answers["200"]["content"]["text/event-stream"]["itemSchema"]
+    jsonschema_rs.validate({**sent, "components": document["components"]}, {"id": "1", "event": "e", "data": "{}"})
+    assert set(sent["properties"]["data"]["contentSchema"]) == {"$ref"}
+
+
 def test_nothing_is_referred_to_that_is_not_there(document: dict[str, Any]) -> None:
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert "Problem" in referred
