@@ -86,18 +86,20 @@ def step_named(client: httpx.Client, flow: str, name: str) -> Any:
     return next(one for one in steps if one["name"] == name)
 
 
-def open_breaker(running: Running, name: str = "tool:aider") -> None:
+def open_breaker(running: Running, name: str = "tool:aider", tenant_id: int | None = None) -> None:
     """As five failures in a row would leave it."""
+    running.do(lambda store: trip(store, running.ours if tenant_id is None else tenant_id, name))
+
+
+async def trip(store: Store, tenant_id: int, name: str) -> None:
+    """The same for whoever has the database."""
 
     async def tripped(tx: Transaction) -> None:
-        row = await breakers.ensure(tx, running.ours, Breaker(name))
+        row = await breakers.ensure(tx, tenant_id, Breaker(name))
         counted = {"failures": 5, "error": "exit code 1"}
         await tx.apply([insist(decide(BREAKER, {**row, **counted}, "trip", values=counted, actor="test"))])
 
-    async def work(store: Store) -> None:
-        await store.atomically(tripped)
-
-    running.do(work)
+    await store.atomically(tripped)
 
 
 def beside(running: Running) -> str:

@@ -29,6 +29,14 @@ class Served(NamedTuple):
         return int(self.address.rpartition(":")[2])
 
 
+class Opened(NamedTuple):
+    """A server of a database that was made for it, and a key to it."""
+
+    address: str
+    key: str
+    url: str
+
+
 @contextmanager
 def served(url: str, *options: str) -> Iterator[Served]:
     """A server of a database that is there, until the block ends."""
@@ -66,7 +74,7 @@ def new_key(url: str, tenant: str = "default", scopes: str = "admin") -> str:
 
 
 @contextmanager
-def server(database: str, configuration: str = "") -> Iterator[tuple[str, str]]:
+def server(database: str, configuration: str = "") -> Iterator[Opened]:
     """Over a new database of either kind, with what its `detent.toml` says."""
     with ExitStack() as ending:
         folder = ending.enter_context(tempfile.TemporaryDirectory())
@@ -77,4 +85,5 @@ def server(database: str, configuration: str = "") -> Iterator[tuple[str, str]]:
         else:
             url = ending.enter_context(postgres.start(settings={"autovacuum": "off"})).create_database()
         assert command.run("migrate", "--db", url).returncode == 0
-        yield ending.enter_context(served(url, *UNLIMITED, "--config", str(said))).address, new_key(url)
+        address = ending.enter_context(served(url, *UNLIMITED, "--config", str(said))).address
+        yield Opened(address, new_key(url), url)

@@ -13,21 +13,31 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from detent import errors
+from detent.config import Config
 from detent.http import app as application
 from detent.http.auth import Reads
 from detent.http.pages import answer, fails
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
-from tests.http.fuzz import Fuzzer
+from tests.http.flow_stage import open_breaker
+from tests.http.fuzz.fuzzer import TRIES, Fuzzer
 
-REQUESTS = 250
+REQUESTS = 450
+MOST_THAT_NEVER_DID = 4
+"""Of all routes; which, is a matter of what the others have done to things before."""
 
 
-def test_no_request_made_from_the_document_is_answered_wrongly(running: Running) -> None:
+def test_no_request_made_from_the_document_is_answered_wrongly(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.app.state, "config", Config.model_validate({"tools": {"ruff": {"command": ["ruff"]}}}))
+    open_breaker(running, tenant_id=running.keys.known[THEIRS].tenant_id)
     found = Fuzzer(running.address, THEIRS, 7).ask_all(REQUESTS)
     print(found.told())
     assert found.wrong == {}, found.told()
     assert found.asked >= REQUESTS
     assert {200, 201, 404, 422} <= set(found.statuses)
+    assert not found.not_staged, found.told()
+    assert len(found.never_did) <= MOST_THAT_NEVER_DID, found.told()
 
 
 def test_every_route_of_the_document_is_asked(running: Running) -> None:
@@ -100,6 +110,15 @@ async def show_thing(id: str, caller: Reads) -> Response:
     raise errors.NotFound(what="thing", id=id, listing="nowhere")
 
 
+closed = APIRouter()
+
+
+@closed.get("/api/things/{id}", response_model=Thing, responses=fails(errors.NotFound))
+async def show_nothing(id: str, caller: Reads) -> Response:
+    """A twin that has nothing, whatever it is asked for."""
+    raise errors.NotFound(what="thing", id=id, listing="nowhere")
+
+
 @contextmanager
 def serving_only(router: APIRouter, folder: Path) -> Iterator[Running]:
     """A server that has these routes and no others."""
@@ -128,3 +147,10 @@ def test_routes_that_break_or_lie_are_noticed(wrong_server: Running) -> None:
     found = Fuzzer(wrong_server.address, THEIRS, 7, without_key=0.5).ask_singly(100)
     noticed = {where.partition(":")[0].removesuffix(" without a key") for where in found.wrong}
     assert noticed == {f"GET {route.path}" for route in wrong.routes if isinstance(route, APIRoute)}, found.told()
+
+
+def test_a_route_that_never_does_what_it_is_asked_is_named_with_its_refusal(tmp_path: Path) -> None:
+    with serving_only(closed, tmp_path) as started:
+        found = Fuzzer(started.address, THEIRS, 7, without_key=0).ask_plainly()
+    assert (found.never_did, found.wrong) == (["GET /api/things/{id}"], {})
+    assert f"GET /api/things/{{id}}: 404 not-found, {TRIES} of {TRIES} times" in found.told()

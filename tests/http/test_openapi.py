@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from tests.http.conftest import Running
@@ -58,6 +59,31 @@ def test_every_body_has_an_example(document: dict[str, Any]) -> None:
     assert bodies(document)
     for name in bodies(document):
         assert document["components"]["schemas"][name]["examples"], name
+
+
+def test_every_example_is_what_its_schema_takes(document: dict[str, Any]) -> None:
+    for name in bodies(document):
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        for example in document["components"]["schemas"][name]["examples"]:
+            jsonschema_rs.validate(schema, example)
+
+
+def test_an_example_that_lacks_something_is_noticed(document: dict[str, Any]) -> None:
+    schema = {"$ref": "#/components/schemas/Keep", "components": document["components"]}
+    with pytest.raises(jsonschema_rs.ValidationError, match="content"):
+        jsonschema_rs.validate(schema, {"worker": "w_1", "epoch": 0})
+
+
+def test_an_artifact_is_of_whatever_kind_its_handler_said(document: dict[str, Any]) -> None:
+    answers = document["paths"]["/api/jobs/{id}/artifacts/{name}"]["get"]["responses"]
+    assert list(answers["200"]["content"]) == ["*/*"]
+
+
+def test_what_a_stream_tells_is_described_as_the_data_of_its_messages(document: dict[str, Any]) -> None:
+    answers = document["paths"]["/api/events/stream"]["get"]["responses"]
+    sent = answers["200"]["content"]["text/event-stream"]["itemSchema"]
+    jsonschema_rs.validate({**sent, "components": document["components"]}, {"id": "1", "event": "e", "data": "{}"})
+    assert set(sent["properties"]["data"]["contentSchema"]) == {"$ref"}
 
 
 def test_nothing_is_referred_to_that_is_not_there(document: dict[str, Any]) -> None:

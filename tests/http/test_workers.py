@@ -117,6 +117,15 @@ def test_a_job_may_be_claimed_first_and_started_later(client: httpx.Client) -> N
     assert moves(client, job) == ["enqueue", "claim", "start"]
 
 
+def test_a_job_that_fails_for_now_before_it_was_started_has_nothing_to_try_again(client: httpx.Client) -> None:
+    worker, job = one_claimed(client, start=False)
+    refused = say(client, "fail", worker, job)
+    assert refused.status_code == 409, refused.text
+    assert (refused.json()["from"], refused.json()["trigger"]) == ("assigned", "retry")
+    assert moves(client, job) == ["enqueue", "claim"]
+    assert say(client, "fail", worker, job, error={"kind": "permanent"}).json()["state"] == "failed"
+
+
 def test_a_worker_is_given_only_the_queues_and_kinds_it_serves(client: httpx.Client) -> None:
     worker = made(client, queues=["a"], kinds=["yes"])
     enqueued(client, kind="no", queue="a")

@@ -192,6 +192,8 @@ def test_the_backoff_is_full_jitter_below_a_doubling_bound(base: int, cap: int, 
     assert abs(backoff_us(kind, attempt, lambda: chance) - longest * chance) <= 1
 
 
-@pytest.mark.parametrize(("attempt", "longest"), [(1, 500_000), (2, 1_000_000), (7, 32_000_000), (8, 60_000_000)])
+@pytest.mark.parametrize(
+    ("attempt", "longest"), [(0, 500_000), (1, 500_000), (2, 1_000_000), (7, 32_000_000), (8, 60_000_000)]
+)
 def test_an_unknown_kind_has_the_default_backoff(attempt: int, longest: int) -> None:
     assert backoff_us(None, attempt, lambda: 1.0) == longest

@@ -170,7 +170,8 @@ def _answer(said: Schema) -> tuple[str, Schema]:
     good = next(answer for status, answer in said["responses"].items() if status.startswith("2"))
     content = good.get("content", {})
     if _STREAM in content:
-        return "stream", content[_STREAM].get("itemSchema", {})
+        message = content[_STREAM].get("itemSchema", {}).get("properties", {})
+        return "stream", message.get("data", {}).get("contentSchema", {})
     if _JSON in content and content[_JSON].get("schema"):
         return "json", content[_JSON]["schema"]
     return "bytes", {}

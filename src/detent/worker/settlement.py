@@ -97,7 +97,7 @@ def _delay_us(values: Mapping[str, Any], now_us: int) -> int:
 def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
     """How long to wait before the next attempt: anything up to twice as long each time, so that crowds disperse."""
     base, cap = (kind.backoff_us, kind.backoff_cap_us) if kind else DEFAULT_BACKOFF_US
-    longest = min(base << min(attempt - 1, 40), cap)
+    longest = min(base << min(max(attempt - 1, 0), 40), cap)
     return round(longest * chance())
 
 

@@ -15,14 +15,16 @@ from detent.service import artifacts as service
 
 router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
 
-BYTES = "application/octet-stream"
+ANYTHING = "*/*"
+"""Whatever kind its handler said it is of."""
+
 ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME)]
 
 
 @router.get(
     "/{name}",
     response_class=Response,
-    responses={200: {"content": {BYTES: {}}}, **fails(errors.NotFound)},
+    responses={200: {"content": {ANYTHING: {}}}, **fails(errors.NotFound)},
 )
 async def artifact(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
     """The content of one artifact, as it was kept; to be saved, not to be shown by a browser."""

@@ -92,12 +92,23 @@ async def listing(
     return answer({"events": [shown(one) for one in page.events], "next": sealed(LIST, page.next)})
 
 
+SENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": TOLD},
+    },
+}
+"""What is sent on a stream: OpenAPI describes the message, and in it what its data says."""
+
+
 @router.get(
     "/stream",
     response_class=StreamingResponse,
     dependencies=[Depends(lasting)],
     responses={
-        200: {"content": {"text/event-stream": {"itemSchema": TOLD}}},
+        200: {"content": {"text/event-stream": {"itemSchema": SENT}}},
         **fails(errors.BadCursor, errors.NotFound),
     },
 )

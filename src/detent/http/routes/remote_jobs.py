@@ -151,6 +151,10 @@ class GiveBack(Mine):
 class Keep(Mine):
     """Something to be kept with the job beside its result."""
 
+    model_config = example(
+        worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, content="aGVsbG8=", media_type="text/plain"
+    )
+
     content: str = Field(description="In Base64.")
     media_type: Text = Field(default="application/octet-stream", max_length=200)
 

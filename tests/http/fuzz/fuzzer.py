@@ -1,23 +1,16 @@
-"""Requests that nobody would write, made from the OpenAPI document: whatever routes there are, they are asked.
+"""Asks every route, and judges the answers.
 
-Half of them are chains, where each request takes from answers what the document says that the next one needs. The
-other half comes singly: as the document says, or wrong in some way, and with ids of things that earlier answers told
-of, so that things are changed in every order. `python -m tests.http.fuzz` is the long form.
+First each route as the document says, until it has done what it was asked. Then, by turns, in chains, where each
+request takes from answers what the document says that the next one needs, and singly: as the document says, or wrong in
+some way, so that things are changed in every order.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import logging
 import random
-import re
-import secrets
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import requests
@@ -27,12 +20,17 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from requests.adapters import HTTPAdapter
 from schemathesis import Case, GenerationMode, Response
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core import NOT_SET
 from schemathesis.core.result import Ok
 from schemathesis.generation.stateful import APIStateMachine
 from schemathesis.schemas import APIOperation
 
 from detent.http import problems
 from tests.http.declared import ANYWHERE
+from tests.http.fuzz.findings import Findings
+from tests.http.fuzz.stage import Stage
+from tests.http.fuzz.supplies import Supplies
+from tests.http.fuzz.things import Things
 
 CHECKED = (
     "not_a_server_error",
@@ -40,46 +38,17 @@ CHECKED = (
     "response_schema_conformance",
     "response_headers_conformance",
 )
-KNOWN_IDS = 300
-LINKS = 30
+LINKS, MOST_CHAINS = 30, 20
+MOST_AT_ONCE = 10
+PORTION = 5_000
 SECONDS = 60
 STREAM_SECONDS = 1
 TELL_EVERY = 5_000
+SET_EVERY = 1_000
+TRIES = 14
+LONGEST_WAIT = 0.05
 STREAM = "text/event-stream"
 Operation = APIOperation[Any, Any, Any, Any]
-ID = re.compile(r"\b[a-z]{2,12}_[0-9a-f]{8}-[0-9a-f-]{27}\b")
-
-
-@dataclass
-class Findings:
-    """What was asked, what came back, and what was wrong with it."""
-
-    statuses: Counter[int] = field(default_factory=Counter)
-    routes: Counter[str] = field(default_factory=Counter)
-    did: set[str] = field(default_factory=set)
-    chains: int = 0
-    without_key: int = 0
-    wrong: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def asked(self) -> int:
-        return sum(self.statuses.values())
-
-    def note(self, label: str, status: int) -> None:
-        """An answer came."""
-        self.statuses[status] += 1
-        self.routes[label] += 1
-        if status < 400:
-            self.did.add(label)
-
-    def told(self) -> str:
-        statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
-        return (
-            f"{self.asked:,} requests to {len(self.routes)} routes, {self.chains:,} chains among them, and"
-            f" {self.without_key:,} without a key; {len(self.did)} routes did what they were asked\n"
-            f"answers: {statuses}\n{len(self.wrong)} kinds of wrong answers"
-            + "".join(f"\n\n{where}\n{what}" for where, what in self.wrong.items())
-        )
 
 
 class Fuzzer:
@@ -89,15 +58,19 @@ class Fuzzer:
         load_all_checks()
         self._seed, self._without_key = number, without_key
         self._random = random.Random(number)
+        self._rounds = itertools.count()
         self._session = _session(_WithKey(f"Bearer {token}"))
         self._nobody = _session(HTTPAdapter())
         self._checks: list[Any] = [CHECKS.get_one(name) for name in CHECKED]
-        self._ids: list[str] = []
-        self.found = Findings()
         document = self._session.get(f"{address}/openapi.json", timeout=SECONDS).json()
         self._own_key = self._session.get(f"{address}/api/whoami", timeout=SECONDS).json().get("actor", "")
+        self._things = Things(self._random, self._own_key)
+        self.supplies = Supplies(self._things, self._random, document)
+        self._surely = Supplies(self._things, self._random, document, whim=0, documented=1)
+        self._stage = Stage(address, self._session, self._things)
         self.schema = schemathesis.openapi.from_dict(document)
         self.schema.config.update(base_url=address)
+        self.found = Findings(frozenset(operation.label for operation in self.operations()))
 
     def operations(self) -> Iterator[Operation]:
         """Every route."""
@@ -106,30 +79,54 @@ class Fuzzer:
             yield result.ok()
 
     def ask_all(self, requests: int) -> Findings:
-        """About so many requests: in chains first, and then singly."""
-        self.follow(requests // 2)
-        return self.ask_singly(requests)
+        """About so many requests: plainly first, then by turns in chains and singly."""
+        self._set_stage()
+        self.ask_plainly()
+        while self.found.asked < requests:
+            portion = min(requests - self.found.asked, PORTION)
+            end = self.found.asked + portion
+            self.follow(end - portion // 2)
+            self.ask_singly(end)
+        return self.found
+
+    def ask_plainly(self) -> Findings:
+        """Every route as the document says, about one thing after the other, until it has done what it was asked."""
+        for operation in self.operations():
+            for _ in range(TRIES):
+                if operation.label not in self.found.did:
+                    self._ask_plainly(operation)
+        return self.found
+
+    def _ask_plainly(self, operation: Operation) -> None:
+        raw = operation.definition.raw
+        needed = {one["name"]: "" for one in raw.get("parameters", ()) if one["in"] == "query" and one.get("required")}
+        case = operation.Case(path_parameters={}, query=needed, body={} if "requestBody" in raw else NOT_SET)
+        self._surely.fill(case)
+        self.answered(case, self.call(case))
 
     def ask_singly(self, requests: int) -> Findings:
         """Until there were so many, in rounds over all routes, so that what one has made others meet."""
-        chosen = list(self.operations())
-        for round in itertools.count():
-            for operation, mode in itertools.product(chosen, GenerationMode):
+        chosen = list(itertools.product(self.operations(), GenerationMode))
+        for round in self._rounds:
+            self._random.shuffle(chosen)
+            each = min(max((requests - self.found.asked) // len(chosen), 1), MOST_AT_ONCE)
+            for operation, mode in chosen:
                 if self.found.asked >= requests:
                     return self.found
-                self._ask(operation, mode, 1 if _is_stream(operation) else 10, round)
+                self._ask(operation, mode, 1 if _is_stream(operation) else each, round)
         return self.found
 
     def follow(self, requests: int) -> None:
         """About so many requests in chains: what is made is then shown, moved and ended, by routes that take what the
         answers of others told."""
         machine = _chained(self)
-        for round in itertools.count():
-            if self.found.asked >= requests:
-                return
+        for round in self._rounds:
             before = self.found.asked
+            if before >= requests:
+                return
+            chains = min(max((requests - before) // LINKS, 1), MOST_CHAINS)
             with suppress(Flaky):  # a chain that is made again is answered differently: there is more by then
-                seed(self._seed + round)(machine).run(settings=_usual(max_examples=20, stateful_step_count=LINKS))
+                seed(self._seed + round)(machine).run(settings=_usual(max_examples=chains, stateful_step_count=LINKS))
             assert self.found.asked > before, "no chain can be made from this document"
 
     def _ask(self, operation: Operation, mode: GenerationMode, each: int, round: int) -> None:
@@ -146,24 +143,26 @@ class Fuzzer:
 
     def ask(self, case: Case[Any]) -> None:
         """One request, and whether its answer is as it should be."""
-        if "id" in (case.path_parameters or {}) and self._ids and self._random.random() < 0.8:
-            case.path_parameters["id"] = self._random.choice(self._ids)
+        self.supplies.fill(case)
         self.answered(case, self.call(case))
 
     def call(self, case: Case[Any]) -> Response:
         """The answer; of a stream, how it begins."""
         self._spare_own_key(case)
+        _hurry(case)
         seconds = STREAM_SECONDS if _is_stream(case.operation) else SECONDS
         return case.call(session=self._session, timeout=seconds)
 
     def answered(self, case: Case[Any], response: Response) -> None:
         """Judges an answer, asks the same of the server without a key now and then, and remembers what there is."""
         label = case.operation.label
-        self.found.note(label, response.status_code)
+        self.found.note(label, response.status_code, response.text)
+        if self.found.asked % SET_EVERY == 0:
+            self._set_stage()
         if self.found.asked % TELL_EVERY == 0:
             print(f"{self.found.asked:,} requests, {len(self.found.wrong)} kinds of wrong answers", flush=True)
         self._judge(label, lambda: self._check(case, response))
-        self._harvest(response)
+        self._remember(case, response)
         if self._random.random() < self._without_key:
             self._judge(f"{label} without a key", lambda: self._check_nobody(case))
 
@@ -194,13 +193,30 @@ class Fuzzer:
         response = case.call(session=self._nobody, timeout=SECONDS)
         assert response.status_code in (401, 405, 413, 431), f"{response.status_code}: {response.text[:500]}"
 
-    def _harvest(self, response: Response) -> None:
-        found = set(ID.findall(response.text))
-        self._ids = [*self._ids, *(found - set(self._ids))][-KNOWN_IDS:]
+    def _remember(self, case: Case[Any], response: Response) -> None:
+        """What the answer tells of can be asked about from then on."""
+        if response.status_code >= 400:
+            return
+        self._things.did(case.operation.label)
+        if response.headers.get("content-type") == ["application/json"]:
+            self._things.told(case.operation.path, case.path_parameters or {}, response.json())
+
+    def _set_stage(self) -> None:
+        self._stage.set()
+        self.found.staged, self.found.not_staged = self._stage.asked, self._stage.refused
+        self.found.wrong |= self._stage.broken
 
 
 def _is_stream(operation: Operation) -> bool:
     return STREAM in str(operation.definition.raw.get("responses", {}).get("200", {}))
+
+
+def _hurry(case: Case[Any]) -> None:
+    """Nobody will enqueue anything while the fuzzer waits for the answer to a claim."""
+    if isinstance(case.body, dict):
+        wait = case.body.get("wait")
+        if isinstance(wait, int | float):
+            case.body["wait"] = min(wait, LONGEST_WAIT)
 
 
 def _usual(**more: Any) -> settings:
@@ -220,6 +236,7 @@ def _chained(fuzzer: Fuzzer) -> type[APIStateMachine]:
             fuzzer.found.chains += 1
 
         def call(self, case: Case[Any], **how: Any) -> Response:
+            fuzzer.supplies.fill(case)
             return fuzzer.call(case)
 
         def validate_response(self, response: Response, case: Case[Any], *more: Any, **how: Any) -> None:
@@ -246,27 +263,3 @@ def _session(adapter: HTTPAdapter) -> requests.Session:
     made.mount("http://", adapter)
     made.trust_env = False
     return made
-
-
-NO_BOUND_ON_GUESSES = "[server]\nfailed_keys_per_minute = 0\n"
-
-
-def main() -> int:
-    """Asks a server that runs in a process of its own, over a new database."""
-    from tests.http.processes import server
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
-    parser.add_argument("--database", choices=["sqlite", "postgres"], default="postgres")
-    given = parser.parse_args()
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
-    print(f"seed {given.seed}, {given.database}", flush=True)
-    with server(given.database, NO_BOUND_ON_GUESSES) as (address, token):
-        found = Fuzzer(address, token, given.seed).ask_all(given.requests)
-    print(found.told())
-    return 1 if found.wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
