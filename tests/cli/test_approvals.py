@@ -35,7 +35,7 @@ def test_questions_are_listed_shown_and_decided_and_events_are_sent(sqlite_url: 
     for columns in (80, 200):
         assert "Ship 1.2?" in said(sqlite_url, "approvals", "list", columns=columns)
     shown = said(sqlite_url, "approvals", "show", first["id"])
-    assert all(words in shown for words in ("Ship 1.1?", '{"v":"1.1"}', first["job_id"], "expires in 23 h", "sha256:"))
+    assert all(words in shown for words in ("Ship 1.1?", '{"v":"1.1"}', first["job_id"], "expires in 24 h", "sha256:"))
 
     given = answer(sqlite_url, "approvals", "approve", first["id"], "--by", "ann", "--reason", "fine")
     assert (given["state"], given["decided_by"], given["comment"]) == ("approved", "ann", "fine")

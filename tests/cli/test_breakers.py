@@ -43,7 +43,7 @@ def test_breakers_are_listed_shown_and_reset(sqlite_url):
     assert (breaker["failures"], breaker["error"]) == (2, "ConnectionError: refused")
     told = said(sqlite_url, "breakers", "list")
     assert "2 of 2" in told
-    assert "opens a probe in 59 min" in told
+    assert "opens a probe in 60 min" in told
     shown = said(sqlite_url, "breakers", "show", "payments-api")
     assert all(words in shown for words in ("breaker_trip", "ConnectionError: refused", "it opens at 2"))
     assert [event["trigger"] for event in answer(sqlite_url, "breakers", "show", "payments-api")["events"]] == [
@@ -54,7 +54,7 @@ def test_breakers_are_listed_shown_and_reset(sqlite_url):
     why = run("why", job, "--db", sqlite_url).stdout
     assert "is queued: the breaker payments-api is OPEN, open since" in why
     assert ": ConnectionError: refused; it cools down before a job may try" in why
-    assert "that clears in 59 min" in why
+    assert "that clears in 60 min" in why
     assert "detent breakers reset payments-api --reason TEXT" in why
 
     reset = ("breakers", "reset", "payments-api", "--reason", "they fixed it")

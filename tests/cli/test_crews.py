@@ -91,7 +91,7 @@ def test_why_a_crew_waits(url: str) -> None:
     assert lines[0].startswith(f"{waiting} (dig) is PENDING: it needs 1 worker of depth 0, where 2 of 2 are at work")
     assert f"{outer} has 2" in lines[0]
     assert lines[1].startswith(
-        "  also: it has a timeout, and is cancelled if it has not ended by then; that clears in 59 min"
+        "  also: it has a timeout, and is cancelled if it has not ended by then; that clears in 60 min"
     )
     told = json.loads(run("why", waiting, "--db", url, "--json").stdout)
     assert (told["id"], [one["cause"] for one in told["reasons"]]) == (waiting, ["quota", "deadline"])

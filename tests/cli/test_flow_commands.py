@@ -59,7 +59,7 @@ def test_a_workstream_is_shown_with_its_steps_questions_events_and_forks(scene: 
     assert "workstream_step_dependencies_met" in {event["type"] for event in shown["events"]}
     text = scene.detent("workstreams", "show", ref.public_id).stdout
     for words in (
-        "sign asks ops, expires in 23 h: Ship it?",
+        "sign asks ops, expires in 24 h: Ship it?",
         "detent approvals approve apr_",
         f"fork            {fork['id']}",
     ):

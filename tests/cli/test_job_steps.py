@@ -51,7 +51,7 @@ def test_a_job_shows_its_steps_its_progress_and_what_it_waits_for(database_url: 
     assert (shown["progress"]["fraction"], shown["progress"]["text"]) == (0.4, "page 2 of 5")
     drawn = said(database_url, "jobs", "show", id)
     assert "████████░░░░░░░░░░░░ 40 %  page 2 of 5" in drawn
-    assert "waits for       sleep, in 59 min" in drawn
+    assert "waits for       sleep, in 60 min" in drawn
     assert "made by other code than the worker has now; its result stands" in drawn
     assert "19.5 KiB" in drawn
 

@@ -6,6 +6,7 @@ which order things happen and what comes of them; time stands still until the dr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -18,6 +19,8 @@ from detent.service import crew_mend, flows, settle
 from detent.service.definitions import KINDS
 from detent.service.doctor import rounds
 from detent.service.flow_scene import Actor
+from detent.service.step_crews import SHARE
+from detent.service.step_jobs import DEATHS
 from detent.store import Job
 from detent.worker import settlement
 from detent.worker.outage import Outage
@@ -102,6 +105,7 @@ class Driver:
         self._workers: list[int] = []
         self._hands: list[Job] = []
         self._claims = 0
+        self._failures: Counter[int] = Counter()
         self.refs: list[flows.FlowRef] = []
         self.definitions: list[Flow] = []
         self.amiss: list[str] = []
@@ -167,14 +171,18 @@ class Driver:
         self._chance.shuffle(self._hands)
         count = self._chance.randint(1, 6)
         batch, self._hands = self._hands[:count], self._hands[count:]
-        changes = [settlement.settle(job, None, self._said(), self._chance.random, f"w:{job.owner}") for job in batch]
+        said = [(job, self._said(job)) for job in batch]
+        changes = [settlement.settle(job, None, what, self._chance.random, f"w:{job.owner}") for job, what in said]
         if changes:
             await settle.applied(self._store, sorted(changes, key=lambda change: change.move.trigger))
 
-    def _said(self) -> Any:
+    def _said(self, job: Job) -> Any:
         drawn = self._chance.random()
         if drawn < FAILING:
             error = self._chance.choice((RuntimeError("at times"), PermanentError("always")))
+            self._failures[job.id] += 1
+            if job.kind != SHARE:  # as workers do, who do not count the deaths of others
+                error.final = self._failures[job.id] >= job.max_attempts - DEATHS
             return settlement.Raised(error)
         if drawn < FAILING + 0.06:
             return self._chance.choice((Snooze("1s"), settlement.Release(), Cancel("no longer wanted")))

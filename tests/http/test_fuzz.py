@@ -26,10 +26,16 @@ MOST_THAT_NEVER_DID = 4
 """Of all routes; which, is a matter of what the others have done to things before."""
 
 
-def test_no_request_made_from_the_document_is_answered_wrongly(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running.app.state, "config", Config.model_validate({"tools": {"ruff": {"command": ["ruff"]}}}))
+@pytest.fixture
+def with_a_tool(running: Running) -> Iterator[None]:
+    before = running.app.state.config
+    running.app.state.config = Config.model_validate({"tools": {"ruff": {"command": ["ruff"]}}})
+    yield
+    running.app.state.config = before
+
+
+@pytest.mark.usefixtures("with_a_tool")
+def test_no_request_made_from_the_document_is_answered_wrongly(running: Running) -> None:
     open_breaker(running, tenant_id=running.keys.known[THEIRS].tenant_id)
     found = Fuzzer(running.address, THEIRS, 7).ask_all(REQUESTS)
     print(found.told())

@@ -97,7 +97,7 @@ def what_next(standing: BreakerView, now: int) -> str:
     since = "" if row["opened_at"] is None else f", opened {screen.ago(row['opened_at'], now)}"
     if row["state"] == OPEN.name:
         ahead = row["probe_at"] - now
-        return f"opens a probe in {screen.span(ahead)}{since}" if ahead > 0 else f"the next job is the probe{since}"
+        return f"opens a probe in {screen.ahead(ahead)}{since}" if ahead > 0 else f"the next job is the probe{since}"
     if row["probe_job"] is None:
         return f"the next job is the probe{since}"
     return f"{public_id(JOB.name, row['probe_job'])} is the probe{since}"

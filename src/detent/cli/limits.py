@@ -60,5 +60,5 @@ def _next(limit: Limit, now: int) -> str:
     if not limit.waiting:
         return "–"
     if limit.next_at is not None:
-        return f"in {screen.span(max(limit.next_at - now, 0))}"
+        return f"in {screen.ahead(max(limit.next_at - now, 0))}"
     return "when one ends" if limit.rule.most is not None and limit.running >= limit.rule.most else "–"

@@ -98,16 +98,26 @@ def moment(us: int | None) -> str:
 
 
 def ago(us: int | None, now_us: int) -> str:
-    """How long a moment is past, or how far ahead, in its largest whole unit.
+    """How long a moment is past, in its largest whole unit, or how far ahead: a day ahead is one a second later, too.
 
-    >>> ago(0, 90_000_000), ago(7_200_000_000, 0), ago(5, 9)
-    ('1 min ago', 'in 2 h', 'now')
+    >>> ago(0, 90_000_000), ago(7_200_000_000, 0), ago(5, 9), ago(90 * 86_400_000_000, 1_000_000)
+    ('1 min ago', 'in 2 h', 'now', 'in 90 d')
     """
     if us is None:
         return "–"
     if abs(now_us - us) < 1_000_000:
         return "now"
-    return f"{span(now_us - us)} ago" if us <= now_us else f"in {span(us - now_us)}"
+    return f"{span(now_us - us)} ago" if us <= now_us else f"in {ahead(us - now_us)}"
+
+
+def ahead(us: int) -> str:
+    """How long something is still to come, about.
+
+    >>> ahead(3_599_000_000), ahead(90_000_000), ahead(1_000)
+    ('60 min', '2 min', 'under 1 s')
+    """
+    seconds = us / 1_000_000
+    return next((f"{round(seconds / size)} {unit}" for size, unit in _UNITS if seconds >= size), "under 1 s")
 
 
 def span(us: int) -> str:
