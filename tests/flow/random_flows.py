@@ -182,7 +182,7 @@ class Driver:
             error = self._chance.choice((RuntimeError("at times"), PermanentError("always")))
             self._failures[job.id] += 1
             if job.kind != SHARE:  # as workers do, who do not count the deaths of others
-                error.final = self._failures[job.id] >= job.max_attempts - DEATHS
+                error.final = self._failures[job.id] >= job.max_attempts - DEATHS  # type: ignore[union-attr]
             return settlement.Raised(error)
         if drawn < FAILING + 0.06:
             return self._chance.choice((Snooze("1s"), settlement.Release(), Cancel("no longer wanted")))
