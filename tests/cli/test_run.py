@@ -94,7 +94,7 @@ def test_when_a_flow_has_failed_a_list_that_was_begun_is_unfinished_and_does_not
 
 
 def test_a_run_stops_at_the_first_step_that_fails_and_is_over(here):
-    steps = [{"id": "a", "command": ["false"]}, {"id": "b", "command": ["true"]}]
+    steps = [{"id": "a", "command": ["false"], "backoff": "1ms"}, {"id": "b", "command": ["true"]}]
     code, told = here.told(str(here.write("f.yaml", *steps, kind="run")))
     assert (code, told["state"], told["outcome"]) == (1, "FAILED", "failed")
     assert [step["outcome"] for step in told["steps"]] == ["failed", "cancelled"]
