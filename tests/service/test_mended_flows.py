@@ -79,6 +79,14 @@ async def test_a_list_goes_on_without_an_element_that_is_skipped(store: Store) -
     assert (steps.pop("each[0]"), set(steps.values())) == ("S_SKIPPED", {"S_SUCCESS"})
 
 
+async def test_a_list_is_in_order_when_an_element_is_skipped_before_its_turn(store: Store) -> None:
+    ref = await flows.start(store, flow(step("each", **LIST)))
+    await flows.skip(store, await row(store, ref, "each[3]"), OPERATOR)
+    assert await rounds.examine(store) == []
+    steps = await ended_well(store, ref, Driver(store))
+    assert (steps.pop("each[3]"), set(steps.values())) == ("S_SKIPPED", {"S_SUCCESS"})
+
+
 async def test_a_list_stays_failed_while_another_of_its_elements_is(store: Store) -> None:
     ref, driver = await failed_list(store, "each[0]", "each[1]")
     await flows.reset(store, await row(store, ref, "each[0]"), OPERATOR)

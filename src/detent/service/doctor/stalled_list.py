@@ -48,8 +48,9 @@ def _begun(chart: Chart, row: Row) -> bool:
 
 
 def _left_out(chart: Chart, rows: list[Row]) -> list[Row]:
-    """Those that wait although later ones have begun: they begin in their order."""
-    last = max((one["place"] for one in rows if _begun(chart, one)), default=-1)
+    """Those that wait although later ones have begun: they begin in their order. One that was skipped has not begun."""
+    begun = (one for one in rows if one["id"] in chart.jobs or one["started_at"] is not None)
+    last = max((one["place"] for one in begun), default=-1)
     return [one for one in rows if not _begun(chart, one) and one["place"] < last]
 
 
