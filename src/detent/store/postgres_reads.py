@@ -18,17 +18,12 @@ from detent.store import (
     job_list,
     worker_list,
 )
-from detent.store.agent_verbs import AgentReads
 from detent.store.approvals import Approval
 from detent.store.blobs import Artifact
-from detent.store.budget_verbs import BudgetReads
 from detent.store.checkpoints import Checkpoint
-from detent.store.crew_verbs import CrewReads
 from detent.store.dialect import POSTGRES
 from detent.store.flow_verbs import Rows
 from detent.store.guards import both, mine
-from detent.store.key_verbs import KeyReads
-from detent.store.outbox_verbs import OutboxReads
 from detent.store.postgres_batches import BatchStatement, Columns
 from detent.store.postgres_faults import postgres_faults
 from detent.store.queries import Catalogue
@@ -47,16 +42,12 @@ from detent.store.records import (
     Tenant,
     WorkerFilter,
 )
-from detent.store.retention_verbs import RetentionReads
 from detent.store.schedules import Schedule
-from detent.store.seal_verbs import SealReads
+from detent.store.shared_verbs import SharedReads
 from detent.store.signals import Signal
-from detent.store.transcript_verbs import TranscriptReads
 
 
-class PostgresReads(
-    OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads, RetentionReads
-):
+class PostgresReads(SharedReads):
     """The reads."""
 
     _catalogue: Catalogue

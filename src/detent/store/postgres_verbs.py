@@ -20,18 +20,13 @@ from detent.store import (
     postgres_limits,
     postgres_waits,
 )
-from detent.store.agent_verbs import AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.batches import batches
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.budget_verbs import BudgetVerbs
 from detent.store.checkpoints import Report, Save
-from detent.store.crew_verbs import CrewVerbs
 from detent.store.dialect import POSTGRES
 from detent.store.digest import Digest, digest, start
 from detent.store.flow_verbs import Rows
-from detent.store.key_verbs import KeyVerbs
-from detent.store.outbox_verbs import OutboxVerbs
 from detent.store.postgres_keys import KeyPages
 from detent.store.postgres_reads import PostgresReads
 from detent.store.records import (
@@ -50,13 +45,11 @@ from detent.store.records import (
     added_up,
     seen_before,
 )
-from detent.store.retention_verbs import RetentionVerbs
 from detent.store.schedules import Plan, Planner, Schedule, planned
-from detent.store.seal_verbs import SealVerbs
+from detent.store.shared_verbs import SharedVerbs
 from detent.store.signals import NewSignal, Sent
 from detent.store.spawned import keys_of, told
 from detent.store.tally import Tally
-from detent.store.transcript_verbs import TranscriptVerbs
 from detent.store.turn import Turn
 from detent.store.wakes import wakes
 
@@ -65,17 +58,7 @@ T = TypeVar("T")
 LOCK_WAIT_MS = 2000
 
 
-class PostgresVerbs(
-    PostgresReads,
-    OutboxVerbs,
-    TranscriptVerbs,
-    CrewVerbs,
-    AgentVerbs,
-    BudgetVerbs,
-    KeyVerbs,
-    SealVerbs,
-    RetentionVerbs,
-):
+class PostgresVerbs(PostgresReads, SharedVerbs):
     """The reads and the writes."""
 
     _keys: KeyPages

@@ -10,16 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from detent.lifecycle.machine import Change, Lifecycle
-from detent.store.agent_verbs import AgentReads, AgentVerbs
 from detent.store.approvals import Approval, NewApproval
 from detent.store.blobs import Artifact, Blob, with_blobs
-from detent.store.budget_verbs import BudgetReads, BudgetVerbs
 from detent.store.checkpoints import Checkpoint, Report, Save
-from detent.store.crew_verbs import CrewReads, CrewVerbs
 from detent.store.digest import Digest
 from detent.store.flow_verbs import Rows, as_json
-from detent.store.key_verbs import KeyReads, KeyVerbs
-from detent.store.outbox_verbs import OutboxReads, OutboxVerbs
 from detent.store.records import (
     DEFAULT_TENANT,
     Birth,
@@ -41,22 +36,18 @@ from detent.store.records import (
     Tenant,
     WorkerFilter,
 )
-from detent.store.retention_verbs import RetentionReads, RetentionVerbs
 from detent.store.schedules import Planner, Schedule
-from detent.store.seal_verbs import SealReads, SealVerbs
+from detent.store.shared_verbs import SharedReads, SharedVerbs
 from detent.store.signals import NewSignal, Sent, Signal
 from detent.store.sqlite_due import Wanted
 from detent.store.sqlite_session import Session
 from detent.store.tally import Tally
-from detent.store.transcript_verbs import TranscriptReads, TranscriptVerbs
 from detent.store.turn import Turn
 
 T = TypeVar("T")
 
 
-class SqliteReads(
-    OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads, RetentionReads
-):
+class SqliteReads(SharedReads):
     """The reads."""
 
     @abstractmethod
@@ -212,17 +203,7 @@ class SqliteReads(
         return await self._read(lambda session: session.faults())
 
 
-class SqliteVerbs(
-    SqliteReads,
-    OutboxVerbs,
-    TranscriptVerbs,
-    CrewVerbs,
-    AgentVerbs,
-    BudgetVerbs,
-    KeyVerbs,
-    SealVerbs,
-    RetentionVerbs,
-):
+class SqliteVerbs(SqliteReads, SharedVerbs):
     """The reads and the writes."""
 
     tally: Tally
