@@ -31,7 +31,7 @@ def test_a_job_is_enqueued_once_under_its_key_and_shown(url, ids):
     shown = answer(url, "jobs", "show", id)
     assert [event["trigger"] for event in shown["events"]] == ["enqueue"]
     told = said(url, "jobs", "show", id, columns=80)
-    for words in (id, "queued, due in 4 min", "mails, priority 0", '{"to": "bob"}', "job_enqueued"):
+    for words in (id, "queued, due in 5 min", "mails, priority 0", '{"to": "bob"}', "job_enqueued"):
         assert words in told
 
 
