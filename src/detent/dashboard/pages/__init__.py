@@ -1,0 +1,9 @@
+"""The pages, one file for each noun. A new one is a file beside this one, a template, and a line in `ROUTERS`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from detent.dashboard.pages import overview
+
+ROUTERS: tuple[APIRouter, ...] = (overview.router,)

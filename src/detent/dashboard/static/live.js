@@ -1,0 +1,90 @@
+// Keeps a page up to date: the server makes it anew, and what has changed is put in its place.
+
+const SECOND = 1000;
+const main = document.getElementById("main");
+const how = main.dataset.live;
+let asking = false;
+let again = false;
+let source = null;
+
+// Not while somebody reads a selection, types, or is about to decide something.
+function busy() {
+  const typing = main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+  return document.hidden || typing || !getSelection().isCollapsed || document.querySelector("dialog[open]") !== null;
+}
+
+export async function refresh() {
+  if (asking) {
+    again = true;
+    return;
+  }
+  asking = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (answer.redirected) {
+      location.reload();
+    } else if (answer.ok) {
+      show(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    }
+    document.body.classList.toggle("away", !answer.ok);
+  } catch {
+    document.body.classList.add("away");
+  } finally {
+    asking = false;
+    if (again) {
+      again = false;
+      soon();
+    }
+  }
+}
+
+function show(page) {
+  const open = new Set([...main.querySelectorAll("details[id][open]")].map((one) => one.id));
+  const focused = document.activeElement?.id;
+  const scrolled = new Map([...main.querySelectorAll(".scroll[id]")].map((one) => [one.id, [one.scrollLeft, one.scrollTop]]));
+  const fresh = page.getElementById("main");
+  if (fresh.innerHTML === main.dataset.shown) {
+    return;
+  }
+  main.dataset.shown = fresh.innerHTML;
+  main.replaceChildren(...fresh.childNodes);
+  main.querySelectorAll("details[id]").forEach((one) => (one.open ||= open.has(one.id)));
+  scrolled.forEach(([left, top], id) => document.getElementById(id)?.scrollTo(left, top));
+  if (focused) {
+    document.getElementById(focused)?.focus({ preventScroll: true });
+  }
+  document.title = page.title;
+}
+
+let waiting = null;
+
+function soon() {
+  waiting ??= setTimeout(() => {
+    waiting = null;
+    busy() ? soon() : refresh();
+  }, SECOND / 2);
+}
+
+// A hidden tab neither asks nor listens: a browser has few connections to one server.
+function listen() {
+  if (document.hidden) {
+    source?.close();
+    source = null;
+  } else if (source === null) {
+    source = new EventSource(how);
+    main.dataset.types.split(" ").forEach((type) => source.addEventListener(type, soon));
+    source.addEventListener("error", () => document.body.classList.add("away"));
+    source.addEventListener("open", () => document.body.classList.remove("away"));
+    soon();
+  }
+}
+
+if (how.startsWith("every ")) {
+  setInterval(() => busy() || refresh(), Number(how.slice(6)) * SECOND);
+} else if (how) {
+  document.addEventListener("visibilitychange", listen);
+  addEventListener("pagehide", () => source?.close());
+  listen();
+}
+
+document.addEventListener("detent:done", refresh);
