@@ -32,6 +32,11 @@ def test_the_key_becomes_a_cookie_that_no_script_reads_and_no_other_site_sends(r
         assert client.get("/ui/").status_code == 200
 
 
+def test_behind_a_proxy_that_speaks_tls_the_cookie_goes_over_tls_only(running: Running):
+    headers = {"Authorization": f"Bearer {OURS}", "X-Forwarded-Proto": "https"}
+    assert "Secure" in httpx.post(f"{running.address}/ui/session", headers=headers).headers["set-cookie"]
+
+
 @pytest.mark.parametrize("key", ["dk_unknown", NOBODY])
 def test_a_key_that_is_unknown_or_may_not_read_opens_nothing(running: Running, key: str):
     with httpx.Client(base_url=running.address) as client:

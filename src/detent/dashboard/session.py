@@ -44,4 +44,6 @@ async def sign_out(request: Request) -> Response:
 
 
 def _how(request: Request) -> dict[str, Any]:
-    return {"path": "/", "httponly": True, "samesite": "strict", "secure": request.url.scheme == "https"}
+    """A proxy in front says whether the browser speaks TLS; should it lie, the cookie is its own."""
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return {"path": "/", "httponly": True, "samesite": "strict", "secure": scheme == "https"}
