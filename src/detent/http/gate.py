@@ -8,10 +8,10 @@ this server's own page that asked: other sites' forms and scripts come to nothin
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 from detent.errors import DetentError
@@ -66,13 +66,10 @@ def _token(scope: Scope) -> str | None:
 
 
 def _of_cookie(headers: Headers, method: str) -> str | None:
-    if COOKIE not in headers.get("cookie", "") or not (method in HARMLESS or _from_own_page(headers)):
+    cookies = headers.get("cookie", "")
+    if COOKIE not in cookies or not (method in HARMLESS or _from_own_page(headers)):
         return None
-    try:
-        found = SimpleCookie(headers["cookie"]).get(COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else _good(found.value)
+    return _good(cookie_parser(cookies).get(COOKIE, ""))
 
 
 def _from_own_page(headers: Headers) -> bool:
