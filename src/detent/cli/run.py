@@ -37,7 +37,10 @@ Inputs = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve whatever is asked.")]
 Hold = Annotated[bool, typer.Option("--hold", help="Store it, and begin nothing of it until it is resumed.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="The same key again is the same flow.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The same key again is the same flow, and refused for another."),
+]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with an unfinished flow.")]
 Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many steps run at a time.")]
 Lease = Annotated[str, typer.Option(metavar="SPAN", help="How long steps of a killed process wait to be resumed.")]

@@ -84,7 +84,8 @@ def start(
     name: Name,
     inputs: Inputs = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Idempotency key: the same key makes one flow, for ever.")
+        str | None,
+        typer.Option(metavar="KEY", help="Idempotency key: it makes one flow, for ever, and is refused for another."),
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Nothing of it begins until it is released.")] = False,
     reason: Reason = None,
@@ -97,7 +98,8 @@ def start(
     async def begin(store: Store, tenant_id: int) -> tuple[FlowRef, dict[str, Any]]:
         template = await service.find(store, tenant_id, name)
         given = service.given(service.flow_of(template), inputs or [])
-        ref = await flows.start_template(store, template, given, key=key, hold=hold, actor=Actor(operator(), reason))
+        newest, actor = service.by_name(template, name), Actor(operator(), reason)
+        ref = await flows.start_template(store, template, given, newest=newest, key=key, hold=hold, actor=actor)
         (row,) = await store.rows(ref.kind.flow, [ref.id])
         return ref, row
 
