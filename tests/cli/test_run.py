@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_lea
     assert not (here.folder / "detent.db").exists()
     assert "none.yaml cannot be read: No such file" in refusal(capsys, here, "none.yaml")
     assert "name a flow file" in refusal(capsys, here)
-    assert "leave out -i, --hold and --key" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
+    assert "leave out -i, --hold, --key, --webhook" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
 
 
 def test_when_a_flow_has_failed_a_list_that_was_begun_is_unfinished_and_does_not_run(here):

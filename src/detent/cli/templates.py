@@ -14,6 +14,7 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_
 from detent.cli.flow_commands import Inputs, Reason
 from detent.cli.flows import File
 from detent.cli.jobs import lines
+from detent.cli.webhook import SecretEnv, Webhook, webhook
 from detent.flow import drawing
 from detent.flow_files import read
 from detent.service import flow_stories as stories
@@ -88,18 +89,21 @@ def start(
         typer.Option(metavar="KEY", help="Idempotency key: it makes one flow, for ever, and is refused for another."),
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Nothing of it begins until it is released.")] = False,
+    webhook_url: Webhook = None,
+    webhook_secret: SecretEnv = None,
     reason: Reason = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
     """Start a flow of a definition that is kept. Workers carry it out."""
+    how: dict[str, Any] = {"key": key, "hold": hold, "webhook": webhook(webhook_url, webhook_secret)}
 
     async def begin(store: Store, tenant_id: int) -> tuple[FlowRef, dict[str, Any]]:
         template = await service.find(store, tenant_id, name)
         given = service.given(service.flow_of(template), inputs or [])
         newest, actor = service.by_name(template, name), Actor(operator(), reason)
-        ref = await flows.start_template(store, template, given, newest=newest, key=key, hold=hold, actor=actor)
+        ref = await flows.start_template(store, template, given, newest=newest, actor=actor, **how)
         (row,) = await store.rows(ref.kind.flow, [ref.id])
         return ref, row
 
