@@ -12,7 +12,7 @@ from detent.errors import BadInput, NotFound
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
 from detent.moments import rfc3339
-from detent.service import flows
+from detent.service import flows, shown_steps
 from detent.service.approvals import as_json as approval_json
 from detent.service.costs import usd
 from detent.service.definitions import KINDS, Kind, shape
@@ -141,9 +141,20 @@ async def find_step(store: Reader, tenant_id: int, named: str) -> Row:
     return rows[0]
 
 
+async def steps_of(store: Reader, ref: FlowRef) -> list[Row]:
+    """The steps of a flow as they are shown, in the order of its definition."""
+    return in_order(await shown_steps.shown(store, await row_of(store, ref), await store.steps(ref.id)))
+
+
+async def step_shown(store: Reader, step: Row) -> Row:
+    """One step as it is shown."""
+    flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]))
+    return await shown_steps.one_shown(store, flow, step)
+
+
 async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
     """One page of the steps of a flow, in the order of its definition."""
-    rows = in_order(await store.steps(ref.id))
+    rows = await steps_of(store, ref)
     keys = [row["id"] for row in rows]
     last = None if after is None else (ids.key_of(after) or ("", 0))[1]
     start = keys.index(last) + 1 if last in keys else 0
@@ -170,7 +181,7 @@ def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | No
 async def story(store: Reader, ref: FlowRef) -> Story:
     """Everything about one flow."""
     flow = await row_of(store, ref)
-    steps = in_order(await store.steps(ref.id))
+    steps = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
     template = None
     if flow["template_id"] is not None:
         template = await store.template(flow["tenant_id"], flow["template_id"])

@@ -21,6 +21,7 @@ from detent.service.entities import public_id
 from detent.service.flow_scene import Row
 from detent.service.flows import FlowRef
 from detent.service.job_steps import Said, said
+from detent.service.shown_steps import beginnings, in_last_round
 from detent.service.why import why
 from detent.store import Store
 from detent.store.approvals import Approval
@@ -43,8 +44,8 @@ class Inside(NamedTuple):
 
 
 class FlowView:
-    """One flow. `steps` are its own by their keys, in order, `said` what those that run have said last; `look` brings
-    everything up to date but the latter, `listen` that."""
+    """One flow. `steps` are its own by their keys, in order, with when they began in their last round, `said` what
+    those that run have said last; `look` brings everything up to date but the latter, `listen` that."""
 
     def __init__(self, store: Store, ref: FlowRef, tenant_id: int) -> None:
         self._store = store
@@ -59,6 +60,7 @@ class FlowView:
         self.events = 0
         self.now = 0
         self._cursor: str | None = None
+        self._begun: dict[int, int] = {}
         self._inner: dict[int, int] = {}
         self._called: dict[str | None, str] = {}
 
@@ -126,6 +128,7 @@ class FlowView:
         moved: dict[int, Row] = {}
         while True:
             page = await self._store.events(self._wanted, after=self._cursor, limit=PAGE)
+            self._begun |= beginnings(page)
             moved |= await self._take({event.entity_id for event in page if event.entity in STEPS})
             self.events += len(page)
             if page:
@@ -161,10 +164,8 @@ class FlowView:
 
     def _sort(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            if row["parent_id"] is None:
-                self.steps[row["id"]] = row
-            else:
-                self.within.setdefault(row["parent_id"], {})[row["id"]] = row
+            within = self.steps if row["parent_id"] is None else self.within.setdefault(row["parent_id"], {})
+            within[row["id"]] = in_last_round(row, self._begun)
 
     async def _take(self, ids: set[int]) -> Mapping[int, Row]:
         rows = await self._store.steps_by_key(sorted(ids)) if ids else []
@@ -173,7 +174,7 @@ class FlowView:
         for row in rows:
             if row["flow_id"] != self.ref.id and (around := await self._step_around(row)) is not None:
                 self.within.setdefault(around, {})[row["id"]] = row
-        return {id: row for id, row in own.items() if row["parent_id"] is None}
+        return {id: self.steps[id] for id, row in own.items() if row["parent_id"] is None}
 
     async def _step_around(self, row: Row) -> int | None:
         """The step of this flow that a step of a flow inside it belongs to; elements in there are left out."""
