@@ -78,6 +78,25 @@ def test_a_reader_and_another_tenant_see_what_is_theirs_to_see(site: httpx.Clien
     assert "night" not in signed_in(THEIRS).get("/ui/schedules").text
 
 
+def test_in_a_browser_a_button_that_is_being_pressed_is_not_taken_away_by_what_is_new(looked_at: Running, opens: Opens):
+    with looked_at.client() as client:
+        added(client, "report")
+        page = opens("/ui/schedules")
+        page.get_by_role("button", name="Pause").hover()
+        page.mouse.down()
+        added(client, "another one")
+        news = ""
+        while "another one" not in news:
+            with page.expect_response("**/ui/schedules") as answer:
+                pass
+            news = answer.value.text()
+    expect(page.get_by_text("another one")).to_have_count(0)
+    page.mouse.up()
+    expect(page.get_by_role("dialog")).to_contain_text("Pause report?")
+    page.get_by_role("dialog").get_by_role("button", name="Not now").click()
+    expect(page.get_by_text("another one")).to_be_visible()
+
+
 def test_in_a_browser_a_schedule_is_paused_resumed_run_and_deleted(looked_at: Running, opens: Opens):
     with looked_at.client() as client:
         added(client, AWKWARD)
