@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from html import unescape
 
 import httpx
 import pytest
@@ -28,6 +29,11 @@ QUIET = (
 
 SignedIn = Callable[..., httpx.Client]
 Opens = Callable[..., Page]
+
+
+def next_page(shown: str) -> str:
+    """The address that a page of a list says the list goes on at."""
+    return unescape(shown.partition('<p class="more"><a href="')[2].partition('"')[0])
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ _TONES = (
     ("bad", {Verb.FAIL, Verb.REJECT, Verb.DEAD_LETTER, Verb.TRIP, Verb.REOPEN}),
     ("gone", {Verb.CANCEL, Verb.SKIP, Verb.TERMINATE, Verb.EXPIRE}),
     ("asks", {Verb.GATE, Verb.PAUSE, Verb.PROBE}),
+    ("waits", {Verb.VALIDATE}),
 )
 """What a state means to whoever looks, by the moves that lead there; the first that fits."""
 
@@ -51,6 +52,8 @@ def tones(lifecycle: Lifecycle) -> dict[str, str]:
     found = {}
     for state in lifecycle.states:
         verbs = {move.verb for move in lifecycle.moves if move.target == state}
+        if Verb.SUCCEED in {move.verb for move in lifecycle.moves if state in move.sources}:
+            verbs -= {Verb.SUCCEED, Verb.APPROVE}  # what a success is yet to follow is not the end of it
         found[state.name] = next((tone for tone, leading in _TONES if verbs & leading), "busy")
     return found | ({} if lifecycle.name == "breaker" else {lifecycle.initial.name: "waits"})
 
@@ -68,8 +71,21 @@ def chip(state: str, kind: str | None = None) -> Markup:
     Markup('<span class="chip busy" title="S_RUNNING">running</span>')
     """
     tone = tones(LIFECYCLES[kind])[state] if kind in LIFECYCLES else _tone(state)
-    said = state.removeprefix("S_").lower().replace("_", " ")
-    return Markup('<span class="chip {}" title="{}">{}</span>').format(tone, state, said)
+    return Markup('<span class="chip {}" title="{}">{}</span>').format(tone, state, _said(state))
+
+
+def _said(state: str) -> str:
+    return state.removeprefix("S_").lower().replace("_", " ")
+
+
+def states_to_choose(lifecycle: Lifecycle) -> list[tuple[str, str]]:
+    """The states of something as choices for a list of it, with all of them first.
+
+    >>> from detent.lifecycle import BREAKER
+    >>> states_to_choose(BREAKER)
+    [('all', ''), ('closed', 'CLOSED'), ('open', 'OPEN'), ('half open', 'HALF_OPEN')]
+    """
+    return [("all", ""), *((_said(state.name), state.name) for state in lifecycle.states)]
 
 
 def when(moment: str | int | None) -> Markup:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.dashboard.pages import overview
+from detent.dashboard.pages import agents, breakers, costs, crews, overview, schedules
 
-ROUTERS: tuple[APIRouter, ...] = (overview.router,)
+ROUTERS: tuple[APIRouter, ...] = (
+    overview.router,
+    agents.router,
+    crews.router,
+    schedules.router,
+    breakers.router,
+    costs.router,
+)

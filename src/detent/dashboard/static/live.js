@@ -24,7 +24,8 @@ export async function refresh() {
     if (answer.redirected) {
       location.reload();
     } else if (answer.ok) {
-      show(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      main.matches(":active") ? soon() : show(page); // what is taken away while it is pressed is never clicked
     }
     document.body.classList.toggle("away", !answer.ok);
   } catch {
