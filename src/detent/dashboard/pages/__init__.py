@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.dashboard.pages import overview
+from detent.dashboard.pages import jobs, overview
 
-ROUTERS: tuple[APIRouter, ...] = (overview.router,)
+ROUTERS: tuple[APIRouter, ...] = (overview.router, jobs.router)
