@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.dashboard.pages import dead_letters, jobs, overview
+from detent.dashboard.pages import dead_letters, jobs, overview, workers
 
-ROUTERS: tuple[APIRouter, ...] = (overview.router, jobs.router, dead_letters.router)
+ROUTERS: tuple[APIRouter, ...] = (overview.router, jobs.router, dead_letters.router, workers.router)
