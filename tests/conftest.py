@@ -6,6 +6,7 @@ The server starts with the first test that asks for it. A test that stops or cra
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,15 +40,21 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/detent.db"
 
 
-async def _migrate(url: str) -> None:
-    await (await open_store(url)).close()
+def _migrate(url: str) -> None:
+    """In a thread of its own: in this one a browser's loop may be running."""
+
+    async def migrate() -> None:
+        await (await open_store(url)).close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(migrate())).result()
 
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the whole schema, to copy: copying takes a tenth of migrating."""
     file = tmp_path_factory.mktemp("migrated") / "detent.db"
-    asyncio.run(_migrate(f"sqlite:///{file}"))
+    _migrate(f"sqlite:///{file}")
     return file
 
 
@@ -55,7 +62,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def migrated_template(postgres_server: postgres.PostgresServer) -> Iterator[str]:
     """The same on the server."""
     url = postgres_server.create_database()
-    asyncio.run(_migrate(url))
+    _migrate(url)
     yield url
     postgres_server.drop_database(url)
 

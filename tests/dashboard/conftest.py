@@ -58,9 +58,10 @@ def site(signed_in: SignedIn) -> httpx.Client:
     return signed_in()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A real browser without a screen."""
+    """A real browser without a screen. It is closed with the file that needed it, for as long as it is open a loop runs
+    in this thread: whatever test came next in the same process could start none of its own."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine; on Debian: make browser")
     with sync_playwright() as play:

@@ -241,7 +241,7 @@ async def terminate(
     order = Order("hard" if hard else "soft", "cancel" if cancel_jobs else "release", wish.actor, wish.reason)
 
     async def end(within: Transaction, row: Row) -> bool:
-        if not (hard and _ends_softly(row)) and not await _moving(store, "terminate", wish, order)(within, row):
+        if not (hard and ends_softly(row)) and not await _moving(store, "terminate", wish, order)(within, row):
             return False
         if hard and cancel_jobs:
             await _cancel_jobs_of(within, row["id"], wish)
@@ -310,7 +310,8 @@ def _moving(store: Store, trigger: str, wish: Wish, order: Order | None = None) 
     return move
 
 
-def _ends_softly(row: Row) -> bool:
+def ends_softly(row: Row) -> bool:
+    """It was told to end, and may still be told to end at once."""
     order = Order.of(row["ending"])
     return row["state"] == TERMINATED.name and order is not None and order.how == "soft"
 

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.dashboard.pages import agents, breakers, costs, crews, overview, schedules
+from detent.dashboard.pages import (
+    agents,
+    breakers,
+    costs,
+    crews,
+    dead_letters,
+    jobs,
+    overview,
+    schedules,
+    workers,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
+    jobs.router,
+    dead_letters.router,
     agents.router,
     crews.router,
+    workers.router,
     schedules.router,
     breakers.router,
     costs.router,

@@ -39,9 +39,18 @@ export async function refresh() {
   }
 }
 
+// How to find again what has the focus: by its id, or as the n-th that leads or asks for the same.
+function whereFocused() {
+  const one = document.activeElement;
+  const { id, dataset } = one;
+  const same = id ? `#${CSS.escape(id)}` : dataset.act ? `[data-act="${CSS.escape(dataset.act)}"]` : `[href="${CSS.escape(one.getAttribute("href"))}"]`;
+  const place = [...main.querySelectorAll(same)].indexOf(one);
+  return () => main.querySelectorAll(same)[place];
+}
+
 function show(page) {
   const open = new Set([...main.querySelectorAll("details[id][open]")].map((one) => one.id));
-  const focused = document.activeElement?.id;
+  const focused = whereFocused();
   const scrolled = new Map([...main.querySelectorAll(".scroll[id]")].map((one) => [one.id, [one.scrollLeft, one.scrollTop]]));
   const fresh = page.getElementById("main");
   if (fresh.innerHTML === main.dataset.shown) {
@@ -51,9 +60,7 @@ function show(page) {
   main.replaceChildren(...fresh.childNodes);
   main.querySelectorAll("details[id]").forEach((one) => (one.open ||= open.has(one.id)));
   scrolled.forEach(([left, top], id) => document.getElementById(id)?.scrollTo(left, top));
-  if (focused) {
-    document.getElementById(focused)?.focus({ preventScroll: true });
-  }
+  focused()?.focus({ preventScroll: true });
   document.title = page.title;
 }
 
@@ -86,6 +93,8 @@ if (how.startsWith("every ")) {
   document.addEventListener("visibilitychange", listen);
   addEventListener("pagehide", () => source?.close());
   listen();
+  // How far something has come, and when it was last heard of, is in no event: a page that shows it says so.
+  setInterval(() => main.querySelector("[data-moves]") === null || busy() || refresh(), 2 * SECOND);
 }
 
 document.addEventListener("detent:done", refresh);
