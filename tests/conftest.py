@@ -75,16 +75,18 @@ def postgres_stock(postgres_server: postgres.PostgresServer, migrated_template: 
     stock.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database with nothing in it, once of each kind."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_copy")
-        return
-    stock: Stock = request.getfixturevalue("postgres_stock")
-    url = stock.take()
+@pytest.fixture
+def postgres_copy(postgres_stock: Stock) -> Iterator[str]:
+    """A migrated database with nothing in it."""
+    url = postgres_stock.take()
     yield url
-    stock.give_back(url)
+    postgres_stock.give_back(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database with nothing in it, once of each kind."""
+    return str(request.getfixturevalue(f"{request.param}_copy"))
 
 
 @pytest.fixture

@@ -31,14 +31,6 @@ def emptied_database(postgres_server: PostgresServer, shared_database: str) -> s
     return shared_database
 
 
-@pytest.fixture
-def postgres_copy(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of this test's own."""
-    url = postgres_server.create_database(template=migrated_template)
-    yield url
-    postgres_server.drop_database(url)
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """An empty migrated database, once of each kind."""
