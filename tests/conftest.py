@@ -8,12 +8,12 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from detent.store import Store, open_store
 from tests.support import postgres_server as postgres
+from tests.support.postgres_stock import Stock
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +58,13 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture
+def sqlite_copy(sqlite_url: str, migrated_file: Path) -> str:
+    """A migrated file of this test's own."""
+    shutil.copy(migrated_file, sqlite_url.removeprefix("sqlite:///"))
+    return sqlite_url
+
+
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: postgres.PostgresServer) -> Iterator[str]:
     """The same on the server."""
@@ -67,19 +74,26 @@ def migrated_template(postgres_server: postgres.PostgresServer) -> Iterator[str]
     postgres_server.drop_database(url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database of this test's own, once of each kind."""
-    if request.param == "sqlite":
-        url = request.getfixturevalue("sqlite_url")
-        shutil.copy(request.getfixturevalue("migrated_file"), url.removeprefix("sqlite:///"))
-        yield url
-        return
-    server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
-    template = urlsplit(request.getfixturevalue("migrated_template")).path.lstrip("/")
-    url = server.create_database(template=template)
+@pytest.fixture(scope="session")
+def postgres_stock(postgres_server: postgres.PostgresServer, migrated_template: str) -> Iterator[Stock]:
+    """Copies of it, each for one test at a time."""
+    stock = Stock(postgres_server, migrated_template)
+    yield stock
+    stock.close()
+
+
+@pytest.fixture
+def postgres_copy(postgres_stock: Stock) -> Iterator[str]:
+    """A migrated database with nothing in it."""
+    url = postgres_stock.take()
     yield url
-    server.drop_database(url)
+    postgres_stock.give_back(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database with nothing in it, once of each kind."""
+    return str(request.getfixturevalue(f"{request.param}_copy"))
 
 
 @pytest.fixture
