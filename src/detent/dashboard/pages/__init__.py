@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from detent.dashboard.pages import overview
+from detent.dashboard.pages import approvals, flow, flows, overview
 
-ROUTERS: tuple[APIRouter, ...] = (overview.router,)
+ROUTERS: tuple[APIRouter, ...] = (overview.router, flows.router, flow.router, approvals.router)
