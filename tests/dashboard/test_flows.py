@@ -183,16 +183,27 @@ def test_a_reader_sees_everything_and_no_buttons(site: httpx.Client, signed_in: 
         assert "data-act" not in page
 
 
-def test_whoever_may_not_answer_may_not_skip_a_question_either(running: Running, signed_in: SignedIn) -> None:
-    """The API would refuse it: skipping is answering in somebody's place."""
-    asks = {"name": "asks", "steps": [{"id": "a", "approval": {}}, {"id": "b", "approval": {"by": "ops"}}]}
-    asks["steps"][1]["depends_on"] = ["a"]  # type: ignore[index]
-    id = started(running, asks)
-    site = signed_in()
-    assert deeds(page_of(site, id), step_named(site, id, "b")["id"]) == set()
+def test_whoever_may_not_answer_may_not_skip_a_question_or_keep_its_answer(
+    running: Running, site: httpx.Client
+) -> None:
+    """The API would refuse it: both are answering in somebody's place."""
+    gates = [
+        {"id": "a", "approval": {}},
+        {"id": "b", "approval": {"by": "ops"}, "depends_on": ["a"]},
+        {"id": "beside", "approval": {}},
+    ]
+    id = started(running, {"name": "asks", "steps": gates})
+    step = step_named(site, id, "b")["id"]
+    page = page_of(site, id)
+    assert deeds(page, step) == set()
+    assert page.count(f"/api/workstreams/{id}/fork") == 1
+    assert "&#34;from_step&#34;: &#34;a&#34;" in page
+    assert site.post(f"/api/workstreams/{id}/fork", json={"from_step": "beside"}).status_code == 403
     known = running.keys.known[OURS]
     running.keys.known[OURS] = known._replace(scopes=known.scopes | {"approve:ops"})
-    assert deeds(page_of(site, id), step_named(site, id, "b")["id"]) == {"skip"}
+    page = page_of(site, id)
+    assert deeds(page, step) == {"skip"}
+    assert page.count(f"/api/workstreams/{id}/fork") == 2
 
 
 def test_another_tenants_flow_is_not_there(site: httpx.Client, signed_in: SignedIn) -> None:

@@ -12,6 +12,7 @@ from detent.api_key import approver
 from detent.dashboard import graph
 from detent.dashboard.looks import tones
 from detent.dashboard.page import pages, render, stream
+from detent.flow.graph import Before
 from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.http.auth import Principal, Reads, may
@@ -104,6 +105,8 @@ async def _steps(
     now = await store.now()
     outputs = await stories.small_outputs(store, ref, [row["name"] for row in page])
     asking = {one.step for one in story.asked}
+    others = _others_to_answer(caller, shape)
+    earlier = Before(shape.before) if others and shape is not None else None
     elements: dict[int, list[Row]] = {}
     for row in story.steps:
         if row["parent_id"] is not None:
@@ -124,15 +127,15 @@ async def _steps(
     def with_inside(row: Row) -> dict[str, Any]:
         inside, said = elements.get(row["id"], []), None if shape is None else shape.steps.get(row["name"])
         done = sum(phases(ref.kind.step)[one["state"]] is Phase.SATISFIED for one in inside)
-        gate = said is not None and said.kind == "approval"
-        who = said.approval.by if said is not None and said.approval is not None else None
+        kept = [one for one in others if one != row["name"] and not (earlier and earlier.comes(row["name"], one))]
         output = stories.as_text(outputs[row["name"]]) if row["name"] in outputs else None
         return {
             **shown(row),
             "kind": None if said is None else said.kind,
             "about": about.get(row["name"], ""),
             "after": () if shape is None else shape.before.get(row["name"], ()),
-            "may_skip": not gate or may(caller, approver(who)),
+            "may_skip": row["name"] not in others,
+            "may_fork": not kept,
             "output": None if output is None else output[:LONGEST_OUTPUT],
             "cut": output is not None and len(output) > LONGEST_OUTPUT,
             "done": done,
@@ -141,6 +144,12 @@ async def _steps(
         }
 
     return [with_inside(row) for row in page]
+
+
+def _others_to_answer(caller: Principal, shape: Shape | None) -> set[str]:
+    """The steps that ask what this key may not answer. Nor may it skip them, or keep their answers in a fork."""
+    gates = {} if shape is None else {step.id: step.approval for step in shape.steps.values() if step.approval}
+    return {name for name, gate in gates.items() if not may(caller, approver(gate.by))}
 
 
 def _telling(ref: FlowRef, elements: Sequence[Row]) -> list[Row]:
