@@ -20,7 +20,7 @@ LONGEST_DATA = 20_000
 """How many characters of a result or a payload a page shows; the API has all of it."""
 
 _TONES = (
-    ("good", {Verb.SUCCEED, Verb.APPROVE, Verb.CLOSE}),
+    ("good", {Verb.SUCCEED, Verb.CLOSE}),
     ("bad", {Verb.FAIL, Verb.REJECT, Verb.DEAD_LETTER, Verb.TRIP, Verb.REOPEN}),
     ("gone", {Verb.CANCEL, Verb.SKIP, Verb.TERMINATE, Verb.EXPIRE}),
     ("asks", {Verb.GATE, Verb.PAUSE, Verb.PROBE}),
@@ -45,9 +45,11 @@ _PAGES = {
 def tones(lifecycle: Lifecycle) -> dict[str, str]:
     """By the name of each state: good, bad, gone, asks, busy or waits.
 
-    >>> from detent.lifecycle import JOB, BREAKER
+    >>> from detent.lifecycle import JOB, BREAKER, RUN
     >>> tones(JOB)["dead_lettered"], tones(JOB)["queued"], tones(JOB)["running"], tones(BREAKER)["CLOSED"]
     ('bad', 'waits', 'busy', 'good')
+    >>> tones(RUN)["RUNNING"]
+    'busy'
     """
     found = {}
     for state in lifecycle.states:

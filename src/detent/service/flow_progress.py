@@ -16,6 +16,7 @@ from detent.service.flows import FlowRef, row_of
 from detent.service.job_steps import Said, said, said_as_json
 from detent.service.shown_steps import shown
 from detent.store import Store
+from detent.store.protocol import Reader
 
 
 class Running(NamedTuple):
@@ -32,6 +33,14 @@ class FlowProgress(NamedTuple):
     running: list[Running]
     elapsed_us: int
     left_us: float | None
+
+
+async def counted(store: Reader, ref: FlowRef) -> Counter[Phase]:
+    """How many of its own steps are how far, and nothing else: for lists of flows."""
+    found: Counter[Phase] = Counter()
+    for state, count in (await store.step_counts(ref.id)).items():
+        found[phases(ref.kind.step)[state]] += count
+    return found
 
 
 async def read(store: Store, ref: FlowRef) -> FlowProgress:

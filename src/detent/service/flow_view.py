@@ -16,6 +16,7 @@ from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Verb
 from detent.lifecycle.job import QUEUED
+from detent.service.approvals import asked_by
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row
@@ -25,6 +26,7 @@ from detent.service.shown_steps import beginnings, in_last_round
 from detent.service.why import why
 from detent.store import Store
 from detent.store.approvals import Approval
+from detent.store.protocol import Reader
 from detent.store.records import EventFilter
 from detent.store.wakes import APPROVAL
 
@@ -62,7 +64,7 @@ class FlowView:
         self._cursor: str | None = None
         self._begun: dict[int, int] = {}
         self._inner: dict[int, int] = {}
-        self._called: dict[str | None, str] = {}
+        self._about: dict[str, str] = {}
 
     @property
     def kind(self) -> Kind:
@@ -94,8 +96,7 @@ class FlowView:
 
     def about(self, step: Row) -> str:
         """The same in a few words."""
-        said = self._shape.steps[step["name"]]
-        return about(said.model_copy(update={"flow": self._called[said.flow]}) if said.flow in self._called else said)
+        return self._about[step["name"]]
 
     def in_phase(self, *wanted: Phase) -> list[Row]:
         """Its own steps that are so far, in order."""
@@ -153,9 +154,7 @@ class FlowView:
         await self._look_at_flow()
         whole = await shape(self._store, self.tenant_id, self.flow["template_id"])
         self.definition, self._shape = whole.flow, whole
-        for name in {step.flow for step in whole.flow.steps}:
-            if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
-                self._called[name] = (await shape(self._store, self.tenant_id, key[1])).flow.name
+        self._about = await described(self._store, self.tenant_id, whole.flow)
         self._sort(await self._store.steps(self.ref.id))
 
     async def _look_at_flow(self) -> None:
@@ -212,11 +211,8 @@ class FlowView:
         asking = [row for row in self._everywhere if _phase(row) is Phase.ACTIVE and row["job_id"] is None]
         gates = [await self._store.gate(self.tenant_id, row["id"]) for row in asking]
         found = [gate for gate in gates if gate is not None and gate.decision is None]
-        for job in await self.jobs():
-            if (job["waits_for"] or "").startswith(APPROVAL):
-                asked = await self._store.approvals(self.tenant_id, job=job["id"], open_only=True, limit=10)
-                found += [one._replace(step=self.name_of(job)) for one in asked]
-        return found
+        waiting = [job for job in await self.jobs() if (job["waits_for"] or "").startswith(APPROVAL)]
+        return found + await asked_by(self._store, self.tenant_id, {job["id"]: self.name_of(job) for job in waiting})
 
     def name_of(self, job: Mapping[str, Any]) -> str:
         """What the step is called that a job carries out."""
@@ -242,6 +238,20 @@ class FlowView:
                 todo = f"; {reasons[0].todo}" if reasons[0].todo else ""
                 found[self.name_of(job)] = f"{reasons[0].says}{todo}"
         return found
+
+
+async def described(store: Reader, tenant_id: int, flow: Flow) -> dict[str, str]:
+    """What each step of a flow does, in a few words; flows inside it are called by their names."""
+    called: dict[str, str] = {}
+    for name in {step.flow for step in flow.steps}:
+        if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
+            called[name] = (await shape(store, tenant_id, key[1])).flow.name
+    return {
+        step.id: about(
+            step if step.flow is None else step.model_copy(update={"flow": called.get(step.flow, step.flow)})
+        )
+        for step in flow.steps
+    }
 
 
 def _as_they_moved(rows: Iterable[Row]) -> list[Row]:

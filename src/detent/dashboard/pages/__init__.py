@@ -6,10 +6,13 @@ from fastapi import APIRouter
 
 from detent.dashboard.pages import (
     agents,
+    approvals,
     breakers,
     costs,
     crews,
     dead_letters,
+    flow,
+    flows,
     jobs,
     overview,
     schedules,
@@ -18,6 +21,9 @@ from detent.dashboard.pages import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
+    flows.router,
+    flow.router,
+    approvals.router,
     jobs.router,
     dead_letters.router,
     agents.router,
