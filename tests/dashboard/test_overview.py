@@ -80,6 +80,7 @@ def test_if_nothing_needs_anybody_that_is_said(running: Running, site: httpx.Cli
 def test_what_goes_on_is_shown_with_how_far_and_how_fast(running: Running, site: httpx.Client):
     with running.client() as client:
         flow = workstream(client)["id"]
+        assert client.post(f"/api/workstreams/{flow}/hold", json={}).status_code == 200
     running.do(lambda store: busy(store, running.ours))
     text = site.get("/ui/").text
     assert re.findall(r"<b>(\S+)</b> ([\w ]+)<", section(text, "going-on")) == [
@@ -92,6 +93,7 @@ def test_what_goes_on_is_shown_with_how_far_and_how_fast(running: Running, site:
     assert "3 jobs ended in the last hour, 2 of them failed; at most 3 in a minute" in text
     assert flow in section(text, "flows")
     assert "0 of 2" in section(text, "flows")
+    assert "on hold" in section(text, "flows")
     assert section(text, "running").count("<tr>") == 2
     (row,) = re.findall(r"<tr>\s*<td class=\"name\">.*?</tr>", section(text, "kinds"), re.S)
     assert re.findall(r"<td class=\"number\">([^<]+)</td>", row)[:3] == ["3", "33.3 %", "0"]

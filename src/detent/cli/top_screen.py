@@ -145,7 +145,8 @@ def _flow(line: FlowLine, now: int, width: int) -> tuple[str | Text, ...]:
 
     bar = screen.bar(line.done / line.total if line.total else 0, width)
     done = Text.assemble((bar, "cyan"), f" {line.done:,} of {line.total:,}")
-    return str(line.flow["name"]), _state(line.flow["state"]), done, screen.ago(line.flow["created_at"], now)
+    state = "on hold" if line.flow["held_at"] else _state(line.flow["state"])
+    return str(line.flow["name"]), state, done, screen.ago(line.flow["created_at"], now)
 
 
 def _jobs(found: Overview, wide: bool) -> list[tuple[str | Text, ...]]:

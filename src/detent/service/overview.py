@@ -223,6 +223,7 @@ def as_json(found: Overview) -> dict[str, Any]:
 def _flow_json(line: FlowLine) -> dict[str, Any]:
     flow = line.flow
     facts = {"id": line.public_id, "name": flow["name"], "state": flow["state"]}
+    facts["held"] = flow["held_at"] is not None
     return {**facts, "done": line.done, "total": line.total, "created_at": rfc3339(flow["created_at"])}
 
 
