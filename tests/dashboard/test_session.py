@@ -119,3 +119,14 @@ def test_a_browser_signs_in_by_the_address_that_detent_dev_shows(chromium: Brows
 
 def test_a_reader_signs_in_and_sees(signed_in: SignedIn):
     assert "Overview" in signed_in("dk_reader").get("/ui/").text
+
+
+def test_style_sheets_close_whatever_they_open():
+    """Two blocks were left open when pages were put together, and whatever came after was for narrow screens alone."""
+    for name, content in assets.files().items():
+        if name.endswith(".css"):
+            depth = 0
+            for line in content.decode().splitlines():
+                assert not (line.startswith("/*") and depth), f"{name}: before {line} a block is open"
+                depth += line.count("{") - line.count("}")
+            assert depth == 0, name

@@ -11,9 +11,11 @@ from detent.dashboard.pages import (
     costs,
     crews,
     dead_letters,
+    events,
     flow,
     flows,
     jobs,
+    lifecycles,
     overview,
     schedules,
     workers,
@@ -32,4 +34,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     schedules.router,
     breakers.router,
     costs.router,
+    events.router,
+    lifecycles.router,
 )

@@ -10,8 +10,15 @@ let source = null;
 // Not while somebody reads a selection, types, or is about to decide something.
 function busy() {
   const typing = main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
-  return document.hidden || typing || !getSelection().isCollapsed || document.querySelector("dialog[open]") !== null;
+  return document.hidden || typing || reading() || !getSelection().isCollapsed || document.querySelector("dialog[open]") !== null;
 }
+
+// A list that grows at its top stands still while somebody has scrolled down in it.
+function reading() {
+  return scrollY > 0 && main.querySelector("[data-follow]") !== null;
+}
+
+addEventListener("scroll", () => document.body.classList.toggle("still", reading()), { passive: true });
 
 export async function refresh() {
   if (asking) {
