@@ -33,10 +33,8 @@ _PAGES = {
     "run": "flows",
     "ws": "flows",
     "crew": "crews",
-    "ag": "agents",
     "agent": "agents",
     "w": "workers",
-    "wk": "workers",
 }
 """By the prefix of a public id, where its page is."""
 

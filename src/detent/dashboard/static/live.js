@@ -6,6 +6,7 @@ const how = main.dataset.live;
 let asking = false;
 let again = false;
 let source = null;
+let shown = "";
 
 // Not while somebody reads a selection, types, or is about to decide something.
 function busy() {
@@ -60,10 +61,10 @@ function show(page) {
   const focused = whereFocused();
   const scrolled = new Map([...main.querySelectorAll(".scroll[id]")].map((one) => [one.id, [one.scrollLeft, one.scrollTop]]));
   const fresh = page.getElementById("main");
-  if (fresh.innerHTML === main.dataset.shown) {
+  if (fresh.innerHTML === shown) {
     return;
   }
-  main.dataset.shown = fresh.innerHTML;
+  shown = fresh.innerHTML;
   main.replaceChildren(...fresh.childNodes);
   main.querySelectorAll("details[id]").forEach((one) => (one.open ||= open.has(one.id)));
   scrolled.forEach(([left, top], id) => document.getElementById(id)?.scrollTo(left, top));
