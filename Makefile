@@ -14,7 +14,7 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test retest check chaos fuzz bench docs lock lock-is-portable clean
+.PHONY: help run test retest browser check chaos fuzz bench docs lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -33,6 +33,9 @@ retest: $(STAMP)/dev ## run again, one by one, what failed in the last test run 
 	@$(BIN)/python -c 'import json, sys; failed = json.load(open(".pytest_cache/v/cache/lastfailed")); \
 		print("unsteady, now run alone:", *failed, sep="\n  "); sys.exit(not 0 < len(failed) <= 3)'
 	@$(BIN)/pytest -q -n 0 --last-failed --last-failed-no-failures none $(ARGS)
+
+browser: ## install Chromium, where it is not there and apt is: tests of the dashboard in a browser are skipped without it
+	@command -v chromium > /dev/null || apt-get install -y -qq --no-install-recommends chromium
 
 check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
 	@echo "· format"   && $(BIN)/ruff format -q --check .

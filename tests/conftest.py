@@ -6,13 +6,14 @@ The server starts with the first test that asks for it. A test that stops or cra
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from detent.store import Store, open_store
 from tests.support import postgres_server as postgres
+from tests.support.postgres_stock import Stock
 
 
 @pytest.fixture(scope="session")
@@ -39,40 +40,60 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/detent.db"
 
 
-async def _migrate(url: str) -> None:
-    await (await open_store(url)).close()
+def _migrate(url: str) -> None:
+    """In a thread of its own: in this one a browser's loop may be running."""
+
+    async def migrate() -> None:
+        await (await open_store(url)).close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(migrate())).result()
 
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the whole schema, to copy: copying takes a tenth of migrating."""
     file = tmp_path_factory.mktemp("migrated") / "detent.db"
-    asyncio.run(_migrate(f"sqlite:///{file}"))
+    _migrate(f"sqlite:///{file}")
     return file
+
+
+@pytest.fixture
+def sqlite_copy(sqlite_url: str, migrated_file: Path) -> str:
+    """A migrated file of this test's own."""
+    shutil.copy(migrated_file, sqlite_url.removeprefix("sqlite:///"))
+    return sqlite_url
 
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: postgres.PostgresServer) -> Iterator[str]:
     """The same on the server."""
     url = postgres_server.create_database()
-    asyncio.run(_migrate(url))
+    _migrate(url)
     yield url
     postgres_server.drop_database(url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database of this test's own, once of each kind."""
-    if request.param == "sqlite":
-        url = request.getfixturevalue("sqlite_url")
-        shutil.copy(request.getfixturevalue("migrated_file"), url.removeprefix("sqlite:///"))
-        yield url
-        return
-    server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
-    template = urlsplit(request.getfixturevalue("migrated_template")).path.lstrip("/")
-    url = server.create_database(template=template)
+@pytest.fixture(scope="session")
+def postgres_stock(postgres_server: postgres.PostgresServer, migrated_template: str) -> Iterator[Stock]:
+    """Copies of it, each for one test at a time."""
+    stock = Stock(postgres_server, migrated_template)
+    yield stock
+    stock.close()
+
+
+@pytest.fixture
+def postgres_copy(postgres_stock: Stock) -> Iterator[str]:
+    """A migrated database with nothing in it."""
+    url = postgres_stock.take()
     yield url
-    server.drop_database(url)
+    postgres_stock.give_back(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database with nothing in it, once of each kind."""
+    return str(request.getfixturevalue(f"{request.param}_copy"))
 
 
 @pytest.fixture

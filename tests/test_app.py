@@ -168,15 +168,15 @@ async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: 
     assert row["state"] == "queued"
 
 
-async def test_no_connection_is_left_after_close(postgres_url: str) -> None:
-    app = Detent(postgres_url)
+async def test_no_connection_is_left_after_close(postgres_copy: str) -> None:
+    app = Detent(postgres_copy)
 
     @app.job(lease="1s")
     async def long_enough_to_be_looked_at(ctx: Context) -> None:
         await asyncio.sleep(0.7)  # past half of its lease, so that the lease keeper connects
 
     await long_enough_to_be_looked_at.enqueue()
-    watcher = await asyncpg.connect(postgres_url)
+    watcher = await asyncpg.connect(postgres_copy)
 
     async def connections() -> int:
         others = "datname = current_database() AND pid <> pg_backend_pid()"

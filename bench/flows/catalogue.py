@@ -15,6 +15,14 @@ SYSTEMS = (
         note="a flow, each step a job that any worker may take; one worker process with its defaults; commits durable",
     ),
     _flows("detent", "sqlite", 500, note="as on PostgreSQL"),
+    _flows(
+        "detent",
+        "unsynced",
+        1_000,
+        program="embedded",
+        form="in one program",
+        note="a flow with all its events, started and carried out by one process, as by detent run; synchronous=normal",
+    ),
     _in_code("postgres", 1_000, note="steps that a job awaits, as programs for DBOS and Parsl are written; as durable"),
     _in_code("sqlite", 1_000, note="as on PostgreSQL"),
     _in_code(

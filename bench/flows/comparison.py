@@ -23,7 +23,7 @@ a sync for each step of a chain, which is longer than all that Parsl does for on
 def _targets() -> Iterator[Target]:
     """Each peer is to be behind what is as durable as it is: flows, and steps in code where that is how it is used."""
     peers = [system for system in SYSTEMS if not system.ours and system.label not in UNSYNCED]
-    durable = [system for system in SYSTEMS if system.ours and system.label not in UNSYNCED]
+    durable = [system for system in SYSTEMS if system.ours and system.engine != "unsynced"]
     databases = [system.engine for system in durable]
     for ours in durable:
         for peer in peers:

@@ -306,8 +306,8 @@ class Detent:
         by: str | None = None,
     ) -> FlowHandle:
         """Starts a flow: a file by its path, a `Flow`, or what such a file would say as a dict. The same `key` again is
-        the flow it has made. Held, nothing of it begins until it is let go. Steps that name no queue go into `queue`.
-        Workers carry it out, of this process or any other."""
+        the flow it has made, and `FlowKeyReused` for another. Held, nothing of it begins until it is let go. Steps that
+        name no queue go into `queue`. Workers carry it out, of this process or any other."""
         how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
         return await start_flow(self, what, inputs, by=by, **how)
 

@@ -281,6 +281,13 @@ use a new key for a new request"""
     status = 422
 
 
+class FlowKeyReused(KeyReused):
+    """The key {key!r} has made {flow} before, {what}; use a new key for a new flow, or see that one: \
+detent {kind}s show {flow}"""
+
+    exit_code = 2
+
+
 class RequestInFlight(DetentError):
     """A request with the idempotency key {key!r} is still being handled; ask again in a moment"""
 

@@ -54,8 +54,7 @@ def _said(path: Path, several: list[Any], known: Callable[[Path], Iterable[str]]
     if one["type"] in _SIZES:
         return f"{where}: {_SIZES[one['type']].format(**one['ctx'])}"
     expected = " or ".join(dict.fromkeys(_expected(each["msg"]) for each in several))
-    quotes = "; put text like that in quotes" if expected == "a string" and _is_plain(one["input"]) else ""
-    return f"{where}: it should be {expected}; it is {shown(one['input'])}{quotes}"
+    return f"{where}: it should be {expected}; it is {shown(one['input'])}{_how(expected, one['input'])}"
 
 
 _SIZES = {
@@ -67,9 +66,11 @@ _SIZES = {
 """What is said of values that are too small or too large, by the model's name for it."""
 
 
-def _is_plain(value: object) -> bool:
-    """Whether quotes would make a text of it: of `on` and `1.10` documents make values of other types."""
-    return isinstance(value, bool | int | float)
+def _how(expected: str, value: object) -> str:
+    """How to write what is expected: quotes make a text of `1.10`, and `yes` is one without them."""
+    if expected == "a string" and isinstance(value, bool | int | float):
+        return "; put text like that in quotes"
+    return "; write true or false" if expected == "a boolean" and isinstance(value, str) else ""
 
 
 def _expected(message: str) -> str:

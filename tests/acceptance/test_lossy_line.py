@@ -41,19 +41,19 @@ def check(url: str, workers: int, jobs: int) -> int:
     return proxy.lost
 
 
-def test_2_workers_on_a_line_that_loses_answers_finish_400_jobs_with_one_effect_each(postgres_url: str) -> None:
-    assert check(postgres_url, workers=2, jobs=400) > 5
+def test_2_workers_on_a_line_that_loses_answers_finish_400_jobs_with_one_effect_each(postgres_copy: str) -> None:
+    assert check(postgres_copy, workers=2, jobs=400) > 5
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_8_workers_on_a_line_that_loses_answers_finish_10000_jobs_with_one_effect_each(postgres_url: str) -> None:
-    assert check(postgres_url, workers=8, jobs=10_000) > 200
+def test_8_workers_on_a_line_that_loses_answers_finish_10000_jobs_with_one_effect_each(postgres_copy: str) -> None:
+    assert check(postgres_copy, workers=8, jobs=10_000) > 200
 
 
-def test_workers_that_do_not_ask_for_a_lost_claim_again_are_caught_by_the_same_check(postgres_url: str) -> None:
+def test_workers_that_do_not_ask_for_a_lost_claim_again_are_caught_by_the_same_check(postgres_copy: str) -> None:
     with (
-        closing(LossyProxy(postgres_url, seed=2)) as proxy,
-        stage(postgres_url, seed=21, lease="120s", twin="no-again", through=proxy.url) as on,
+        closing(LossyProxy(postgres_copy, seed=2)) as proxy,
+        stage(postgres_copy, seed=21, lease="120s", twin="no-again", through=proxy.url) as on,
     ):
         assert work_on_a_lossy_line(on, proxy, workers=2, jobs=3000).lost

@@ -56,9 +56,9 @@ class Line:
 
 
 @pytest.fixture
-async def line(postgres_url: str) -> AsyncIterator[Line]:
-    with closing(LossyProxy(postgres_url)) as proxy:
-        direct, through = await open_store(postgres_url), await PostgresStore.open(database_url(proxy.url))
+async def line(postgres_copy: str) -> AsyncIterator[Line]:
+    with closing(LossyProxy(postgres_copy)) as proxy:
+        direct, through = await open_store(postgres_copy), await PostgresStore.open(database_url(proxy.url))
         yield Line(proxy, direct, through)
         await through.close()
         await direct.close()

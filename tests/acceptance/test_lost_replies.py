@@ -68,10 +68,10 @@ class Line:
 
 
 @pytest.fixture
-async def line(postgres_url: str) -> AsyncIterator[Line]:
-    with closing(LossyProxy(postgres_url)) as proxy:
-        direct, through = await open_store(postgres_url), await PostgresStore.open(database_url(proxy.url))
-        hand = await asyncpg.connect(postgres_url)
+async def line(postgres_copy: str) -> AsyncIterator[Line]:
+    with closing(LossyProxy(postgres_copy)) as proxy:
+        direct, through = await open_store(postgres_copy), await PostgresStore.open(database_url(proxy.url))
+        hand = await asyncpg.connect(postgres_copy)
         yield Line(proxy, direct, through, hand)
         for opened in (hand, through, direct):
             await opened.close()

@@ -81,8 +81,10 @@ def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check
 
 
 @pytest.mark.chaos
-def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check_on_postgres(postgres_url: str) -> None:
-    check_twin(postgres_url)
+def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check_on_postgres(
+    postgres_copy: str,
+) -> None:
+    check_twin(postgres_copy)
 
 
 def check_twin(url: str) -> None:

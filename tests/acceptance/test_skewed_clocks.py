@@ -67,27 +67,27 @@ async def clocks(url: str) -> list[int]:
 
 
 @pytest.mark.timeout(120)
-def test_4_workers_half_of_them_an_hour_wrong_end_no_lease_early(postgres_url: str) -> None:
-    with stage(postgres_url, seed=7, lease=LEASE) as on:
+def test_4_workers_half_of_them_an_hour_wrong_end_no_lease_early(postgres_copy: str) -> None:
+    with stage(postgres_copy, seed=7, lease=LEASE) as on:
         check(on, workers=4, jobs=200)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_8_workers_half_of_them_an_hour_wrong_end_no_lease_early_in_5000_jobs(postgres_url: str) -> None:
-    with stage(postgres_url, seed=8, lease=LEASE) as on:
+def test_8_workers_half_of_them_an_hour_wrong_end_no_lease_early_in_5000_jobs(postgres_copy: str) -> None:
+    with stage(postgres_copy, seed=8, lease=LEASE) as on:
         check(on, workers=8, jobs=5_000)
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_that_goes_by_its_own_clock_is_caught_by_the_same_check(postgres_url: str) -> None:
-    with stage(postgres_url, seed=9, lease=LEASE) as on:
-        asyncio.run(type_in(postgres_url, OWN_CLOCK))
+def test_a_worker_that_goes_by_its_own_clock_is_caught_by_the_same_check(postgres_copy: str) -> None:
+    with stage(postgres_copy, seed=9, lease=LEASE) as on:
+        asyncio.run(type_in(postgres_copy, OWN_CLOCK))
         on.fleet.start(1)
-        on.fleet.url = f"{postgres_url}?search_path=own_clock,public"
+        on.fleet.url = f"{postgres_copy}?search_path=own_clock,public"
         on.fleet.start(1)
         on.feed(40, 1.5)
-        until(lambda: asyncio.run(expired(postgres_url)) > 0, patience=20)
+        until(lambda: asyncio.run(expired(postgres_copy)) > 0, patience=20)
         found = on.examine()
     print(f"\nby its own clock: {found}")
     assert found.expired_under_the_living > 0

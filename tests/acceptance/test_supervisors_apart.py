@@ -61,8 +61,8 @@ class Apart:
 
 
 @pytest.fixture
-def scene(postgres_url: str, tmp_path: Path) -> Iterator[Ground]:
-    with ground(postgres_url, tmp_path) as made:
+def scene(postgres_copy: str, tmp_path: Path) -> Iterator[Ground]:
+    with ground(postgres_copy, tmp_path) as made:
         yield made
 
 

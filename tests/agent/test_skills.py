@@ -30,6 +30,12 @@ Say what changed for users.
 """
 
 
+def test_the_words_of_a_skill_are_what_is_written(tmp_path: Path) -> None:
+    """As in flow files; of these YAML 1.1 made booleans, and the skill was refused."""
+    text = RELEASES.replace("[release notes, Changelog]", "[on, off, yes, 1_000]")
+    assert skills(written(tmp_path, "releases", text))[0].keywords == ("on", "off", "yes", "1_000")
+
+
 @pytest.mark.parametrize(
     ("text", "skill"),
     [

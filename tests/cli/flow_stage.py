@@ -41,6 +41,7 @@ class Stage:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
+        self.command = "run"
         self._started: list[subprocess.Popen[str]] = []
 
     def close(self) -> None:
@@ -67,7 +68,7 @@ class Stage:
         return done.returncode, json.loads(done.stdout)
 
     def start(self, *arguments: str, env: dict[str, str] | None = None, **files: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "detent", "run", *arguments, "--db", self.url]
+        command = [sys.executable, "-m", "detent", self.command, *arguments, "--db", self.url]
         given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
         process = subprocess.Popen(command, cwd=self.folder, text=True, env=environment(**env or {}), **given)
         self._started.append(process)
@@ -112,7 +113,7 @@ class Terminal:
     """The command on a terminal of its own: what it writes, and what is typed."""
 
     def __init__(self, stage: Stage, *arguments: str, **env: str) -> None:
-        self._ours, theirs = pty.openpty()
+        self.ours, theirs = pty.openpty()
         self.process = stage.start(*arguments, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         self.written = ""
@@ -126,16 +127,16 @@ class Terminal:
         return self.written
 
     def _read(self) -> None:
-        if select.select([self._ours], [], [], 0.05)[0]:
-            self.written += os.read(self._ours, 65536).decode("utf-8", "replace")
+        if select.select([self.ours], [], [], 0.05)[0]:
+            self.written += os.read(self.ours, 65536).decode("utf-8", "replace")
 
     def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
+        os.write(self.ours, text.encode())
 
     def ended(self) -> int:
         """The exit code, when all is read."""
         try:
-            while self.process.poll() is None or select.select([self._ours], [], [], 0)[0]:
+            while self.process.poll() is None or select.select([self.ours], [], [], 0)[0]:
                 self._read()
         except OSError:  # nobody can write any more
             pass

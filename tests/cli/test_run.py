@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_lea
     assert not (here.folder / "detent.db").exists()
     assert "none.yaml cannot be read: No such file" in refusal(capsys, here, "none.yaml")
     assert "name a flow file" in refusal(capsys, here)
-    assert "leave out -i, --hold and --key" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
+    assert "leave out -i, --hold, --key, --webhook" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
 
 
 def test_when_a_flow_has_failed_a_list_that_was_begun_is_unfinished_and_does_not_run(here):
@@ -125,8 +125,9 @@ def test_inputs_have_types_and_defaults_and_json_is_one_document_beside_what_hap
         (["-i", "n=1", "-i", "size=2"], ["has no input size", "it has: n, who, share, some"]),
         (["-i", "n"], ["-i n gives no value", "NAME=VALUE"]),
         (["-i", "=1"], ["-i =1 names no input", "NAME=VALUE"]),
-        (["-i", "n=1", "-i", "share=NaN"], ["the input share of the flow f", "JSON can hold; it is nan"]),
-        (["-i", "n=1", "-i", "share=1e999"], ["the input share of the flow f", "JSON can hold; it is inf"]),
+        (["-i", "n=1", "-i", "share=NaN"], ["the input share of the flow f", "of type number; it is 'NaN'"]),
+        (["-i", "n=1", "-i", "share=1e999"], ["the input share of the flow f", "of type number; it is '1e999'"]),
+        (["-i", "n=1_000"], ["the input n of the flow f", "of type integer; it is '1_000'"]),
         (["-i", "n=1", "-i", "some=[1, NaN]"], ["the input some of the flow f", "JSON can hold; it is [1, nan]"]),
         (["-i", "n=1", "-i", "n=2"], ["the input n is given twice"]),
     ],

@@ -32,9 +32,24 @@ def test_who_mends_a_file_is_told_that_the_flow_goes_on_as_it_was_started(here: 
 def test_a_key_that_has_made_one_flow_is_not_taken_for_another(here: Stage) -> None:
     first = here.run(str(here.write("f.yaml", here.effect("a"))), "--key", "k")
     second = here.run(str(here.write("g.yaml", here.effect("b"))), "--key", "k")
-    made = f"the key k has made {flow_id(first.stdout)}, a flow f; start g under another key"
+    made = f"The key 'k' has made {flow_id(first.stdout)} before, a flow f and not g; use a new key for a new flow"
     assert (second.returncode, second.stdout, here.effects) == (2, "", ["a"])
     assert made in second.stderr
+
+
+def test_a_key_that_has_made_a_flow_is_refused_with_other_inputs_and_for_a_changed_file(here: Stage) -> None:
+    inputs = {"version": {"default": "1.0"}}
+    file = str(here.write("f.yaml", here.effect("a"), inputs=inputs))
+    made = flow_id(here.run(file, "--key", "k", "-i", "version=1.1").stdout)
+    assert flow_id(here.run(file, "--key", "k", "-i", "version=1.1").stdout) == made
+    other = here.run(file, "--key", "k", "-i", "version=1.2")
+    said = f"detent: The key 'k' has made {made} before, with other inputs: version; use a new key for a new flow, or"
+    assert (other.returncode, other.stdout) == (2, "")
+    assert other.stderr == f"{said} see that one: detent workstreams show {made}\n"
+    here.write("f.yaml", here.effect("a"), here.effect("b"), inputs=inputs)
+    changed = here.run(file, "--key", "k", "-i", "version=1.1")
+    assert (changed.returncode, changed.stdout, here.effects) == (2, "", ["a"])
+    assert "before, by another definition of f; use a new key" in changed.stderr
 
 
 # --- what the tools are

@@ -13,15 +13,7 @@ from detent.store import Store, open_store
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.times import PostgresClock, SetClock, SqliteClock
 from tests.support.postgres_server import PostgresServer
-
-# The guards forbid it, for every session but a superuser's that poses as a replica.
-EMPTY = """SET session_replication_role = replica;
-DO $$ DECLARE named text; BEGIN
-    FOR named IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'detent_migrations' LOOP
-        EXECUTE format('DELETE FROM %I', named);
-    END LOOP;
-END $$;
-INSERT INTO tenants (id, name, created_at) VALUES (1, 'default', 0)"""
+from tests.support.postgres_stock import EMPTY
 
 
 @pytest.fixture(scope="session")
@@ -39,18 +31,10 @@ def emptied_database(postgres_server: PostgresServer, shared_database: str) -> s
     return shared_database
 
 
-@pytest.fixture
-def postgres_copy(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of this test's own."""
-    url = postgres_server.create_database(template=migrated_template)
-    yield url
-    postgres_server.drop_database(url)
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """An empty migrated database, once of each kind."""
-    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "emptied_database"))
+    return str(request.getfixturevalue("sqlite_copy" if request.param == "sqlite" else "emptied_database"))
 
 
 @pytest.fixture

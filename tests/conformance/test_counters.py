@@ -167,7 +167,10 @@ async def test_a_job_that_is_gone_has_no_kind(store: Store, hand: Hand) -> None:
     assert {move.kind for move in await digested(store)} == {None}
 
 
-@keeps(Reader.job_moves_since, "How many moves a tenant's jobs have made since then, by trigger")
+@keeps(
+    Reader.job_moves_since,
+    "How many moves a tenant's jobs have made since then, and before `until` if that is given, by trigger",
+)
 async def test_moves_since_a_point_in_time(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await queued(timed)
     await clock.advance(SECOND)
@@ -177,6 +180,8 @@ async def test_moves_since_a_point_in_time(timed: Store, clock: SetClock, other_
     await claim(timed, await worker(timed), 1, tenant_id=OURS)
     assert await timed.job_moves_since(OURS, since) == {"enqueue": 2, "claim": 1}
     assert await timed.job_moves_since(other_tenant, since) == {"enqueue": 4}
+    assert await timed.job_moves_since(OURS, since - SECOND, since) == {"enqueue": 1}
+    assert await timed.job_moves_since(OURS, since - SECOND, since + SECOND) == {"enqueue": 3, "claim": 1}
 
 
 # --- what the store counts of itself

@@ -112,6 +112,14 @@ async def test_the_time_when_they_were_made_narrows(timed: Store, clock: SetCloc
     assert await found(timed, made_before=made[1]) == [first]
 
 
+async def test_those_with_a_worker_come_in_the_order_of_their_ids_too(store: Store) -> None:
+    """They are found by another index than the rest."""
+    ids = sorted(await running(store, await worker(store), 3))
+    rows = await store.jobs(JobFilter(states=job_list.LEASED), limit=2, columns=("id",))
+    assert [row["id"] for row in rows] == ids[:0:-1]
+    assert await found(store, states=job_list.LEASED) == ids
+
+
 async def test_what_was_run_again_is_told_from_what_was_not(store: Store) -> None:
     old, other = sorted(await queued(store, 2))
     (new,) = await queued(store, redriven_from=old)
@@ -135,8 +143,8 @@ async def test_every_queue_that_has_jobs_or_was_ever_paused_is_listed(store: Sto
 
 @keeps(
     Reader.queues,
-    "how many it has in each state, since when the first that could be claimed has been due, and since when the queue "
-    "is paused",
+    "how many it has in each state, since when the first that could be claimed has been due, since when the queue is "
+    "paused, and how many of those queued are held back by something else than a limit or a quota",
 )
 async def test_a_queue_is_summed_up(timed: Store, clock: SetClock) -> None:
     owner, start = await worker(timed), clock.now
@@ -145,10 +153,26 @@ async def test_a_queue_is_summed_up(timed: Store, clock: SetClock) -> None:
     await queued(timed, 2, queue="q")
     await timed.set_queue_paused("q", True)
     await clock.advance(SECOND)
-    assert await timed.queues(1) == [QueueSummary("q", {"queued": 5}, start, start + SECOND)]
+    assert await timed.queues(1) == [QueueSummary("q", {"queued": 5}, start, start + SECOND, 1)]
     await timed.set_queue_paused("q", False)
     assert len(await claim(timed, owner, 1, "q")) == 1
-    assert await timed.queues(1) == [QueueSummary("q", {"queued": 4, "assigned": 1}, start + SECOND, None)]
+    assert await timed.queues(1) == [QueueSummary("q", {"queued": 4, "assigned": 1}, start + SECOND, None, 1)]
+
+
+@keeps(Reader.queues, "With `unfinished_only` jobs that have ended do not count")
+async def test_of_what_has_not_ended_the_same_is_summed_up_as_of_everything(timed: Store, other_tenant: int) -> None:
+    owner = await worker(timed)
+    await store_mixed(timed)
+    await queued(timed, queue="q", held_by="limit", limit_key="*:kind")
+    await queued(timed, queue="q", tenant_id=other_tenant, delay_us=SECOND)
+    await timed.set_queue_paused("never used", True)
+    (taken,) = await claim(timed, owner, 1, "q", start=True)
+    whole = await timed.queues(1)
+    assert whole == await timed.queues(1, unfinished_only=True)
+    assert [queue.held for queue in whole] == [0, 1]
+    await moved(timed, JOB, taken.id, "succeed", by="holder")
+    left = {queue.name: queue.jobs for queue in await timed.queues(1, unfinished_only=True)}
+    assert left == {"never used": {}, "q": {"queued": 3}}
 
 
 async def store_mixed(store: Store) -> None:
@@ -161,4 +185,4 @@ async def store_mixed(store: Store) -> None:
 async def test_a_queue_in_which_nothing_is_due_has_nothing_waiting(timed: Store) -> None:
     await queued(timed, delay_us=SECOND)
     await queued(timed, held_by="tool")
-    assert await timed.queues(1) == [QueueSummary("default", {"queued": 2}, None, None)]
+    assert await timed.queues(1) == [QueueSummary("default", {"queued": 2}, None, None, 1)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import BadFlow
-from detent.flow.check import load
-from detent.flow.definition import VALUES
+from detent.flow.check import load, misfit
+from detent.flow.definition import VALUES, Input
+from detent.flow.inputs import from_text
 
 RELEASE = """name: release-check
 kind: workstream
@@ -59,7 +61,9 @@ WRONG = [
     ("name: f\n", 1, "steps is missing"),
     ("name: f\nsteps: []\n", 2, "steps: it should have at least 1 of them; it has 0"),
     (steps("{id: a, command: []}"), 3, "steps[1].command: it should have at least 1 of them; it has 0"),
-    (steps("{id: on, command: [x]}"), 3, "it should be a string; it is True; put text like that in quotes"),
+    (steps("{id: true, command: [x]}"), 3, "it should be a string; it is True; put text like that in quotes"),
+    (steps("{id: a, command: [x], idempotent: no}"), 3, "should be a boolean; it is 'no'; write true or false"),
+    ("name: f\ninputs:\n  b: {type: boolean, default: yes}\nsteps:\n  - " + A, 3, "it is 'yes'; write true or false"),
     ("name: a b\nsteps:\n  - " + A, 1, "'a b' is no name"),
     ("name: f\nkind: runn\nsteps:\n  - " + A, 2, "it should be 'workstream' or 'run'; it is 'runn'"),
     ("name: f\nbudget_usd: much\nsteps:\n  - " + A, 2, "an amount of dollars"),
@@ -127,6 +131,44 @@ WRONG = [
 def test_every_mistake_is_named_with_its_line(text, line, what):
     found = problems(text)
     assert [problem for problem in found if problem[0] == line and what in problem[1]], found
+
+
+TEXTS = "no No yes on off y 1_000 1:30 1.5:30 0b11 2026-01-02 = << 0o8 1e + . nullable tRUE +0x1F -.nan 12e03x"
+NUMBERS = {"010": 10, "-0": 0, "+5": 5, "0o17": 15, "0x1F": 31, "1.10": 1.1, "1.": 1.0, ".5": 0.5, "1e3": 1000.0}
+OTHERS = {"true": True, "FALSE": False, "~": None, "null": None, "Null": None}
+WORDS: dict[str, object] = {**{word: word for word in TEXTS.split()}, **NUMBERS, **OTHERS}
+
+
+@pytest.mark.parametrize(("word", "value"), WORDS.items())
+def test_words_without_quotes_have_the_types_of_yaml_1_2_wherever_they_stand(word, value):
+    text = f"name: f\ninputs: {{n: {{type: string, choices: [x, {word}], default: x}}}}\nsteps:\n"
+    flow = load(f"{text}  - {{id: a, call: 'm:f', with: {{n: {word}, deep: [{{m: {word}}}]}}}}\n", "f")
+    given = flow.steps[0].with_
+    assert repr(given) == repr({"n": value, "deep": [{"m": value}]})
+    assert repr(flow.inputs["n"].choices) == repr(["x", value])
+
+
+TYPED: dict[Literal["integer", "number", "boolean"], tuple[type, ...]]
+TYPED = {"integer": (int,), "number": (int, float), "boolean": (bool,)}
+
+
+@pytest.mark.parametrize(("word", "value"), WORDS.items())
+def test_a_typed_input_is_read_on_the_command_line_as_in_a_file(word, value):
+    for kind, types in TYPED.items():
+        read = from_text(Input(type=kind), word)
+        assert repr(read) == repr(value)
+        fits = isinstance(value, types) and isinstance(value, bool) == (kind == "boolean")
+        assert (misfit(Input(type=kind), read) is None) == fits
+    assert from_text(Input(type="string"), word) == word
+
+
+@pytest.mark.parametrize(
+    "word", [".inf", "-.INF", ".nan", "1e999", "9" * 5_000, f"0x{'f' * 5_000}", "!!bool yes", "!!int 1_000"]
+)
+def test_what_is_no_number_or_no_word_of_its_tag_is_refused_with_its_line(word):
+    ((line, what),) = problems(steps(f"{{id: a, call: 'm:f', with: {{n: {word}}}}}"))
+    assert line == 3
+    assert what.endswith("put text like that in quotes")
 
 
 WRITTEN = (

@@ -55,16 +55,16 @@ async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -
 
 
 async def test_two_ends_at_one_moment_let_the_step_after_them_begin_once(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await together(postgres_url, monkeypatch, A_WHILE) == []
+    assert await together(postgres_copy, monkeypatch, A_WHILE) == []
 
 
 async def test_without_the_lock_of_the_tree_the_flow_hangs_and_the_check_says_so(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nobody(self: Any, trees: Sequence[int]) -> None:
         """The twin: nobody waits for anybody."""
 
     monkeypatch.setattr(PostgresTransaction, "lock_trees", nobody)
-    assert any("waits for nothing" in fault for fault in await together(postgres_url, monkeypatch, LONG))
+    assert any("waits for nothing" in fault for fault in await together(postgres_copy, monkeypatch, LONG))

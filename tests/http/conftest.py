@@ -21,6 +21,7 @@ import pytest
 from fastapi import FastAPI
 
 from detent.api_key import Scope
+from detent.dashboard.site import install
 from detent.http.app import create_app
 from detent.http.auth import Caller, Principal
 from detent.http.limits import Limits
@@ -95,6 +96,7 @@ def serving(url: str, keys: Keys, limits: Limits | None = None) -> Iterator[Runn
     async def serve() -> None:
         store = await open_store(url)
         app = create_app(store, keys.authenticate, limits)
+        install(app)
         made = server(app, "127.0.0.1", 0)
         begun.put((made, app, asyncio.get_running_loop()))
         await made.serve([listening])

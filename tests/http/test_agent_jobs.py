@@ -16,7 +16,7 @@ from detent.service import agents
 from tests.http.admin import refused_without
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_isolation import told
-from tests.worker.agent_scene import Scripted
+from tests.worker.agent_scene import Reply, Scripted
 
 AGENTS = "/api/agent-jobs"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -29,7 +29,7 @@ def given(client: httpx.Client, description: str = "Fix the typo", **more: objec
     return found
 
 
-def worked(running: Running, queue: str, *says: str) -> None:
+def worked(running: Running, queue: str, *says: Reply) -> None:
     """A worker of its own carries out what is in a queue, with a model that says this."""
 
     async def work() -> None:

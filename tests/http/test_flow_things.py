@@ -10,7 +10,7 @@ import pytest
 from detent import Detent
 from detent.errors import FlowBusy
 from detent.lifecycle import CREW
-from detent.service import flows
+from detent.service import crews, flows
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
@@ -185,6 +185,20 @@ def test_a_crew_is_submitted_carried_out_and_shown(client: httpx.Client, running
     assert refused.json()["allowed"] == list(CREW.allowed_from("COMPLETED")) == []
 
 
+def test_a_share_that_goes_on_no_longer_says_what_it_waited_for(client: httpx.Client, running: Running) -> None:
+    def declare(app: Detent) -> None:
+        @app.job(name="review")
+        async def review(ctx: Any, share: int, shares: int, task: str) -> str:
+            await ctx.sleep("1ms")
+            return "done"
+
+    made = client.post("/api/crews", json={"kind": "review", "task_description": "t", "queue": beside(running)}).json()
+    with worker_beside(running, declare):
+        running.do(lambda store: crews.wait(store, running.ours, made["id"], "20s"))
+    (share,) = client.get(f"/api/crews/{made['id']}").json()["shares"]
+    assert (share["state"], share["waits_for"]) == ("succeeded", None)
+
+
 def test_a_crew_is_cancelled_with_those_inside_it(client: httpx.Client) -> None:
     outer = client.post("/api/crews", json={"kind": "review", "task_description": "t"}).json()
     inner = client.post(
@@ -254,6 +268,16 @@ def test_a_schedule_is_added_paused_resumed_run_and_deleted(client: httpx.Client
     assert twice(client, "DELETE", "/api/schedules/report")["deleted"] is True
     assert client.delete("/api/schedules/report").status_code == 404
     assert client.get("/api/schedules").json() == {"schedules": [], "next": None}
+
+
+def test_a_schedule_whose_name_has_a_slash_is_found_paused_run_and_deleted(client: httpx.Client) -> None:
+    client.post("/api/schedules", json={"name": "reports/daily", "kind": "report", "every": "1h"})
+    for at in ("/api/schedules/reports/daily", "/api/schedules/reports%2Fdaily"):
+        assert client.get(at).json()["name"] == "reports/daily"
+        assert client.post(f"{at}/pause").json()["paused"] is True
+        assert client.post(f"{at}/resume").json()["paused"] is False
+        assert client.post(f"{at}/run-now").status_code == 201
+    assert client.delete(at).json()["deleted"] is True
 
 
 def test_a_schedule_starts_a_flow_of_a_template(client: httpx.Client, running: Running) -> None:

@@ -44,6 +44,24 @@ def test_a_workstream_is_started_shown_and_abandoned(client: httpx.Client) -> No
     assert [one["id"] for one in found] == [made["id"]]
 
 
+def test_a_key_that_has_made_a_workstream_is_refused_for_another_one(client: httpx.Client, running: Running) -> None:
+    asks: dict[str, Any] = {**GRAPH, "inputs": {"n": {"type": "integer", "default": 1}}}
+    made = workstream(client, asks, key="release-2")
+    several: list[tuple[str, str, dict[str, Any]]] = [
+        ("/api/workstreams", "with other inputs: n", {"definition": asks, "inputs": {"n": 2}}),
+        ("/api/workstreams", "by another definition of graph", {"definition": GRAPH}),
+        ("/api/workstreams", "by another definition of graph", {"template": kept(running, GRAPH)}),
+        ("/api/templates/graph/start", "with other inputs: n", {"inputs": {"n": 2}}),
+    ]
+    kept(running, asks)
+    for at, what, body in several:
+        other = client.post(at, json={**body, "key": "release-2"})
+        assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:flow-key-reused"), body
+        assert f"'release-2' has made {made['id']} before, {what};" in other.json()["detail"]
+    again = client.post("/api/templates/graph/start", json={"key": "release-2"})
+    assert (again.json()["id"], again.json()["created"]) == (made["id"], False)
+
+
 def test_a_failed_step_is_skipped_and_the_workstream_goes_on(client: httpx.Client) -> None:
     """Recovery 2 of the seed, its second way: `run_workstream.py --skip-step s1 WS-001`."""
     id = failed_workstream(client)

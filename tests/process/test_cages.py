@@ -160,6 +160,37 @@ async def test_when_an_idle_zygote_is_killed_its_keepers_end_and_nobody_notices(
     assert await answer(cages, "echo", "again") == "again"
 
 
+async def test_an_errand_that_a_dying_keeper_never_read_is_given_to_another(cages: Cages) -> None:
+    keeper = (await answer(cages, "who"))["parent"]
+    os.kill(keeper, signal.SIGSTOP)  # as one is that is being killed: its line is open, and nobody reads it
+    task = asyncio.create_task(answer(cages, "echo", "again"))
+    await asyncio.sleep(0)
+    os.kill(keeper, signal.SIGKILL)
+    assert await task == "again"
+
+
+async def test_an_errand_for_which_a_dying_zygote_made_no_keeper_is_given_to_another(
+    cages: Cages, tmp_path: Path
+) -> None:
+    zygote = (await answer(cages, "who"))["zygote"]
+    busy = asyncio.create_task(run(cages, "flee_and_wait", str(tmp_path / "begun")))
+    await there(tmp_path / "begun")  # so that the next one needs a new keeper
+    os.kill(zygote, signal.SIGSTOP)
+    task = asyncio.create_task(answer(cages, "echo", "again"))
+    await asyncio.sleep(0)
+    os.kill(zygote, signal.SIGKILL)
+    assert await task == "again"
+    with contextlib.suppress(CageLost):
+        assert (await busy).answer is None
+
+
+async def test_a_zygote_that_cannot_begin_is_not_tried_for_ever(mark: str) -> None:
+    hopeless = Cages("tests.process.nowhere", [])
+    with pytest.raises(CageLost, match="could not be started"):
+        await run(hopeless, "echo")
+    await hopeless.close()
+
+
 @pytest.mark.parametrize("deed", ["flee_and_wait", "wait_deaf", "bomb"])
 async def test_kill_9_of_the_worker_leaves_no_process_behind(mark: str, tmp_path: Path, deed: str) -> None:
     worker = owner(mark, deed, str(tmp_path / "begun"))

@@ -44,6 +44,7 @@ def tamper(request: pytest.FixtureRequest, database_url: str) -> Callable[..., o
 def _tamper_sqlite(url: str, statements: tuple[str, ...]) -> None:
     db = apsw.Connection(url.removeprefix("sqlite:///"))
     triggers: list[Any] = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for sql in [f"DROP TRIGGER {name}" for name, _ in triggers] + [*statements] + [sql for _, sql in triggers]:
-        db.execute(sql)
+    with db:  # in one transaction: each by itself would wait for the disk
+        for sql in [f"DROP TRIGGER {name}" for name, _ in triggers] + [*statements] + [sql for _, sql in triggers]:
+            db.execute(sql)
     db.close()

@@ -365,10 +365,10 @@ async def test_many_who_tell_two_breakers_at_once_neither_lose_a_count_nor_lock_
 
 
 async def test_tellers_that_do_not_lock_are_caught_by_the_same_check(
-    monkeypatch: pytest.MonkeyPatch, postgres_url: str
+    monkeypatch: pytest.MonkeyPatch, postgres_copy: str
 ) -> None:
     leave_out(monkeypatch, "lock_breaker", r"\{for_change\}")
-    store = await open_store(postgres_url)
+    store = await open_store(postgres_copy)
     with pytest.raises(AssertionError):
         assert await failures_counted(store, 6, 2) == [12, 12]
     await store.close()

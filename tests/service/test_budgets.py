@@ -334,10 +334,10 @@ async def test_of_forty_tenants_that_ask_at_once_those_get_tokens_for_whom_there
 
 
 async def test_askers_who_do_not_lock_the_tokens_are_caught_by_the_same_check(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_out(monkeypatch, "lock_bucket", r"\{for_change\}")
-    broken = await open_timed(postgres_url)
+    broken = await open_timed(postgres_copy)
     with pytest.raises(AssertionError, match="calls took the tokens of 10"):
         await check_share(broken.store)
     await broken.close()

@@ -61,7 +61,7 @@ async def on_postgres(url: str, drawn: list[Forest]) -> None:
         await hand.close()
 
 
-def test_random_trees_of_crews_on_postgres(postgres_url: str) -> None:
+def test_random_trees_of_crews_on_postgres(postgres_copy: str) -> None:
     drawn: list[Forest] = []
 
     @settings(QUIET, max_examples=5)
@@ -70,7 +70,7 @@ def test_random_trees_of_crews_on_postgres(postgres_url: str) -> None:
         drawn.append(forest)
 
     draw()
-    asyncio.run(on_postgres(postgres_url, drawn))
+    asyncio.run(on_postgres(postgres_copy, drawn))
 
 
 @pytest.mark.chaos

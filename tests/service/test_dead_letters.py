@@ -114,6 +114,15 @@ async def test_many_are_run_again_once_and_those_before_are_passed_over(store: S
     assert sorted(row["redriven_from"] for row in rows) == keys
 
 
+async def test_a_dead_letter_of_a_step_no_longer_keeps_the_others_from_being_run_again(store: Store) -> None:
+    first, of_a_step, last = [*await dead(store), *await dead(store, step_id=17), *await dead(store)]
+    assert await dead_letters.count(store, dead_letters.among(OURS)) == 2
+    assert list(await redriven(store, limit=1)) == [first]
+    assert list(await redriven(store, limit=1)) == [last]  # the step does not use up what may be taken
+    assert await dead_letters.count(store, dead_letters.among(OURS)) == 0
+    assert await store.jobs(JobFilter(redriven_from=(of_a_step,))) == []
+
+
 async def test_two_who_redrive_all_at_once_make_one_job_each(store: Store) -> None:
     keys = await dead(store, 20)
     answers = await asyncio.gather(*[redriven(store) for _ in range(4)])

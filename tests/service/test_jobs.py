@@ -12,11 +12,14 @@ import pytest
 
 from detent.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, RunAgainBefore, StillUnfinished
 from detent.lifecycle import JOB
+from detent.moments import LONGEST_US
 from detent.service import jobs
 from detent.service.entities import public_id
 from detent.store import JobFilter, NewJob, Store
 from tests.conformance.stage import claim, entity, log, moved, queued, running, worker
 from tests.service.rivalry import Rivalry
+
+S = 1_000_000
 
 OURS = 1
 
@@ -246,3 +249,21 @@ async def test_a_job_as_json_has_nothing_of_the_inside(store: Store) -> None:
     assert shown["owner"].startswith("w_")
     assert shown["completed_at"].endswith("Z")
     assert jobs.as_json(await entity(store, JOB, new))["redriven_from"] == named(key)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"run_at": 0}, "waiting 1 min"),
+        ({"run_at": 180 * S}, "due in 2 min"),
+        ({"run_at": 60 * S + LONGEST_US}, "until it is woken"),
+        ({"held_by": "limit:mail"}, "held by limit:mail"),
+        ({"state": "running", "updated_at": 0}, "for 1 min"),
+        ({"state": "running", "lease_until": 58 * S}, "lease over for 2 s"),
+        ({"state": "running", "cancel_requested_at": 57 * S}, "asked to stop 3 s ago"),
+        ({"state": "failed", "completed_at": 30 * S}, "30 s ago"),
+    ],
+)
+def test_how_a_job_is_getting_on_is_said_in_a_few_words(said: dict[str, Any], shown: str) -> None:
+    nothing = dict.fromkeys(("completed_at", "cancel_requested_at", "lease_until", "held_by", "run_at", "updated_at"))
+    assert jobs.lately({**nothing, "state": "queued", **said}, 60 * S) == shown

@@ -153,9 +153,9 @@ async def test_a_flow_whose_crew_waits_for_workers_says_who_has_them(store: Stor
 
 @pytest.mark.parametrize("by", ["an operator", "time"])
 async def test_a_crew_is_called_off_though_a_worker_starts_another_step_at_that_moment(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, by: str
+    postgres_copy: str, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    store = await open_store(postgres_url)
+    store = await open_store(postgres_copy)
     ref = await flows.start(store, flow(TEAM, step("b"), step("c", "team")))
     (crew,) = await store.crews_of_step((await row(store, ref, "team"))["id"])
     started: list[int] = []
@@ -167,7 +167,7 @@ async def test_a_crew_is_called_off_though_a_worker_starts_another_step_at_that_
 
     monkeypatch.setattr(advance, "withdraw", withdraw_slowly)
     if by == "time":
-        await end_time_of_crews(postgres_url)
+        await end_time_of_crews(postgres_copy)
         await crew_mend.mend(store)
     else:
         await crews.cancel(store, 1, ids.public("crew", crew["id"]))

@@ -22,7 +22,7 @@ async def test_a_paused_queue_is_not_served_until_it_is_resumed(store: Store) ->
 
 
 async def test_the_answer_tells_how_the_queue_was_before(store: Store) -> None:
-    assert await queues.resume(store, OURS, "new") == ("new", {}, None, None)
+    assert await queues.resume(store, OURS, "new") == ("new", {}, None, None, 0)
     await queues.pause(store, OURS, "new")
     assert (await queues.pause(store, OURS, "new")).paused_at is not None
 

@@ -96,7 +96,7 @@ async def test_run_time_and_failures_are_those_of_the_kind(store: Store) -> None
             await moved(store, JOB, job.id, "dead_letter", by="holder", **how)
     await settled(store)
     await stats.roll_up(store)
-    bad, good = stats.kinds(await stats.read(store, "default"))
+    bad, good = stats.kinds((await stats.read(store, "default")).own)
     assert (bad.kind, bad.moves["dead_letter"], bad.success_rate, bad.run.count) == ("bad", 2, 0.0, 2)
     assert (good.kind, good.moves["succeed"], good.success_rate, good.wait.count) == ("good", 1, 1.0, 1)
     dead = (await readout(store)).counts[metrics.DEAD_LETTERS]
@@ -124,7 +124,7 @@ async def test_each_tenants_moves_are_counted_for_that_tenant(store: Store, othe
     assert (await readout(store)).total(metrics.TRANSITIONS) == 3
     assert (await readout(store, other_tenant)).total(metrics.TRANSITIONS) == 5
     theirs = await stats.read(store, "other")
-    assert [kind.moves["enqueue"] for kind in stats.kinds(theirs)] == [5]
+    assert [kind.moves["enqueue"] for kind in stats.kinds(theirs.own)] == [5]
     assert await faults(store, other_tenant) == []
 
 

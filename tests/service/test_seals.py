@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
+from detent import Detent
 from detent.errors import BadInput
 from detent.service import audit, seals
 from detent.store import Store, open_store
 from detent.store.records import EVENT_FIELDS
+from detent.worker import sealer as sealing
+from detent.worker.housekeeping import keeping_house
 from detent.worker.sealer import Sealer
 from tests.support.lives import live
 
@@ -202,3 +207,73 @@ async def test_the_sealer_seals_what_is_new_once_in_a_while_and_writes_nothing_w
     await live(store, 2, seed=3)
     assert await sealer.run_once() == 0  # its time has not come again
     assert lives.total > 0
+
+
+# --- when a process ends
+
+
+async def sealed_all(store: Store, work: Callable[[], Awaitable[object]]) -> bool:
+    """Whether all that was done is sealed when a process has ended; on a busy server, when one more has."""
+    before = await store.event_count()
+    for _ in range(20):
+        await work()
+        last = await store.last_seal()
+        if last is not None and last.total >= before:
+            return True
+    return False
+
+
+async def worked(url: str) -> None:
+    async with Detent(url) as app:
+        await app.work(until_idle=True)
+
+
+async def test_a_worker_seals_what_was_done_when_it_ends_whoever_has_the_duty(store, database_url):
+    await live(store, 10)
+    assert await store.take_duty("seal", 3_600_000_000)
+    assert await sealed_all(store, lambda: worked(database_url))
+    assert await problems(store) == {}
+
+
+async def test_a_worker_seals_its_own_end_too(sqlite_url):
+    await worked(sqlite_url)
+    store = await open_store(sqlite_url)
+    last = await store.last_seal()
+    assert last is not None
+    assert last.total == await store.event_count() > 1
+    await store.close()
+
+
+async def test_a_server_seals_what_was_done_when_it_ends(store):
+    async def served() -> None:
+        async with keeping_house(store):
+            await asyncio.sleep(0)  # its duties begin
+
+    await live(store, 10)
+    assert await sealed_all(store, served)
+
+
+async def test_a_worker_without_the_secret_leaves_sealing_to_those_who_have_it_when_it_ends(sqlite_url, monkeypatch):
+    monkeypatch.setenv(seals.VARIABLE, "secret")
+    await worked(sqlite_url)
+    monkeypatch.delenv(seals.VARIABLE)
+    await worked(sqlite_url)
+    store = await open_store(sqlite_url)
+    assert [one.key for one in await store.seals()] == [seals.name_of(b"secret")]
+    await store.close()
+
+
+class Stuck:
+    """A database that does not answer."""
+
+    async def last_seal(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_database_that_fails_or_does_not_answer_keeps_no_process_from_ending(sqlite_url, monkeypatch):
+    monkeypatch.setattr(sealing, "LAST_SECONDS", 0.05)
+    store = await open_store(sqlite_url)
+    await store.close()
+    async with asyncio.timeout(5):
+        await Sealer(store, lambda: 0.5).run_last()
+        await Sealer(cast(Store, Stuck()), lambda: 0.5).run_last()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 import detent
+from tests.support.forked_command import ForkedCommands
 
 SOURCE = str(Path(detent.__file__).parents[1])
 _UNWANTED = ("NO_COLOR", "DETENT_DEBUG", "DETENT_DB", "DETENT_CONNECT_TIMEOUT", "DETENT_LOG", "COLUMNS")
+
+SECONDS = 60
 
 Done = subprocess.CompletedProcess[str]
 
@@ -29,18 +36,39 @@ def run(
     stdin: str | None = None,
     **env: str,
 ) -> Done:
-    """Run `detent` with these arguments to its end."""
+    """Run `detent` with these arguments to its end. What an interpreter is told as it starts takes a new one."""
+    if python == ("-m", "detent") and not any(name.startswith("PYTHON") for name in env):
+        return _forked(arguments, cwd, stdin, environment(**env))
     return subprocess.run(
         [sys.executable, *python, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=SECONDS,
         check=False,
         cwd=cwd,
         env=environment(**env),
     )
+
+
+def _forked(arguments: tuple[str, ...], cwd: Path | None, stdin: str | None, env: dict[str, str]) -> Done:
+    with ExitStack() as stack:
+        given, out, err = (stack.enter_context(TemporaryFile("w+", encoding="utf-8")) for _ in range(3))
+        given.write(stdin or "")
+        given.seek(0)
+        files = [0 if stdin is None else given.fileno(), out.fileno(), err.fileno()]
+        code = _commands().run(arguments, cwd, env, files, SECONDS)
+        out.seek(0)
+        err.seek(0)
+        return Done(["detent", *arguments], code, out.read(), err.read())
+
+
+@cache
+def _commands() -> ForkedCommands:
+    commands = ForkedCommands(environment())
+    atexit.register(commands.close)
+    return commands
 
 
 def start(*arguments: str, stderr: int | IO[str] = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:

@@ -38,13 +38,16 @@ class TimedSqlite:
 class TimedPostgres:
     """A PostgreSQL store in whose database `detent_now()` reads a table."""
 
-    def __init__(self, store: Store, hand: asyncpg.Connection) -> None:
-        self.store, self._hand = store, hand
+    def __init__(self, store: Store, hand: asyncpg.Connection, original: str) -> None:
+        self.store, self._hand, self._original = store, hand, original
 
     async def advance(self, microseconds: int) -> None:
         await self._hand.execute("UPDATE test_clock SET at = at + $1::bigint", microseconds)
 
     async def close(self) -> None:
+        """With time as it was, for whoever uses the database next."""
+        await self._hand.execute(self._original)
+        await self._hand.execute("DROP TABLE test_clock")
         await self._hand.close()
         await self.store.close()
 
@@ -56,8 +59,9 @@ async def open_timed(url: str) -> Timed:
         return TimedSqlite(await open_store(url, clock=clock), clock)
     store = await open_store(url)
     hand = await asyncpg.connect(url)
+    original = await hand.fetchval("SELECT pg_get_functiondef('detent_now'::regproc)")
     await hand.execute(f"CREATE TABLE IF NOT EXISTS test_clock AS SELECT {START}::bigint AS at")
     await hand.execute(
         "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM test_clock'"
     )
-    return TimedPostgres(store, hand)
+    return TimedPostgres(store, hand, original)

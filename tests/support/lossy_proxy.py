@@ -1,7 +1,7 @@
 """A way to a PostgreSQL server that loses answers: the statement is done and committed, and nobody hears of it.
 
 It stands between client and server and passes everything on. An answer that is to be lost is awaited to its end, which
-the server sends after it has committed; then the connection is cut instead of passing it on.
+the server sends after it has committed; then the connection is cut instead of passing it on, the server's side first.
 """
 
 from __future__ import annotations
@@ -111,9 +111,18 @@ class _Connection(socketserver.BaseRequestHandler):
                 if head[:1] != READY:
                     continue
                 if self.server.owner.is_to_be_lost():
+                    _hang_up(upstream)
                     return
                 message, held = held, b""
             self.request.sendall(message)
+
+
+def _hang_up(upstream: socket.socket) -> None:
+    """Returns when the server has undone what was open. Whoever asks again at once would else find the rows locked by
+    its former self, and calls that skip what others are busy with would skip them."""
+    upstream.shutdown(socket.SHUT_WR)
+    while upstream.recv(1 << 16):
+        pass
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

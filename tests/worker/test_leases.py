@@ -212,11 +212,11 @@ async def test_a_database_that_is_gone_costs_the_lease_before_it_ends() -> None:
         await asyncio.wait_for(store.close(), 10)
 
 
-async def test_a_database_that_falls_silent_costs_the_lease_before_it_ends(postgres_url: str) -> None:
+async def test_a_database_that_falls_silent_costs_the_lease_before_it_ends(postgres_copy: str) -> None:
     """The rows are locked by somebody who never lets go: no error, no answer."""
-    store, blocker = await open_store(postgres_url), await asyncpg.connect(postgres_url)
+    store, blocker = await open_store(postgres_copy), await asyncpg.connect(postgres_copy)
     owner = await worker(store)
-    with keeper(postgres_url, owner) as (kept, reports):
+    with keeper(postgres_copy, owner) as (kept, reports):
         (job,) = await running(store, owner, 1, 2 * SECOND)
         transaction: Any = blocker.transaction()
         await transaction.start()

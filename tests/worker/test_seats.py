@@ -38,9 +38,9 @@ def nothing_done() -> None:
 
 
 @pytest.fixture
-async def far(postgres_url: str) -> AsyncIterator[Detent]:
+async def far(postgres_copy: str) -> AsyncIterator[Detent]:
     """Its database is in another process; only there it is worth while to hand over in one statement."""
-    async with Detent(postgres_url) as app:
+    async with Detent(postgres_copy) as app:
         yield app
 
 

@@ -44,6 +44,19 @@ async def test_each_tick_starts_one_flow_even_if_its_job_runs_twice(app: Detent)
     assert {str(row["inputs"]) for row in rows} == {'{"n":2}'}
 
 
+async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_first_one(app: Detent) -> None:
+    store = await app.open()
+    job = schedules.start_of(1, "test", {}, "default")._replace(correlation_id=correlation("nightly", TICK))
+    for definition in (flow(step("a")), flow(step("a"), step("b"))):
+        await templates.put(store, 1, definition)
+        (id,) = await store.enqueue([job])
+        await app.work(until_idle=True)
+        row = await store.get(JOB, id, 1)
+        assert row is not None
+        assert row["state"] == "succeeded"
+    assert len(await made(store)) == 1
+
+
 async def test_a_schedule_starts_its_flow(app: Detent) -> None:
     store = await app.open()
     kept = await templates.put(store, 1, flow(step("a")))

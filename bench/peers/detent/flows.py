@@ -26,12 +26,16 @@ class DetentFlows(FlowProgram):
             await app.work()
 
     async def wide(self, steps: int) -> float:
-        return await ended([_step(place) for place in range(steps)])
+        return await self.carried_out([_step(place) for place in range(steps)])
 
     async def chain(self, steps: int) -> float:
-        return await ended(
+        return await self.carried_out(
             [{**_step(place), **({"depends_on": [f"s{place - 1}"]} if place else {})} for place in range(steps)]
         )
+
+    async def carried_out(self, steps: list[dict[str, object]]) -> float:
+        async with app:
+            return await ended(steps)
 
     async def kept(self) -> int:
         async with app, app.transaction() as transaction:
@@ -44,15 +48,14 @@ def _step(place: int) -> dict[str, object]:
 
 
 async def ended(steps: list[dict[str, object]]) -> float:
-    async with app:
-        store, began = await app.open(), time.perf_counter()
-        ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
-        while True:
-            (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
-            if row["completed_at"] is not None:
-                assert row["state"] == "S_SUCCESS", row["state"]
-                return time.perf_counter() - began
-            await asyncio.sleep(LOOK_SECONDS)
+    store, began = await app.open(), time.perf_counter()
+    ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
+    while True:
+        (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
+        if row["completed_at"] is not None:
+            assert row["state"] == "S_SUCCESS", row["state"]
+            return time.perf_counter() - began
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

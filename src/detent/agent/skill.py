@@ -154,12 +154,14 @@ def _parts(file: Path, text: str) -> tuple[Any, str]:
     """The front matter as data, and what follows it."""
     import yaml  # not needed by those who use no skills of their own
 
+    from detent import core_schema
+
     head, mark, rest = text.lstrip("\ufeff").partition("\n")
     front, end, body = rest.partition(f"\n{_MARK}")
     if head.strip() != _MARK or not mark or not end:
         raise BadInput(what=f"{file}: it begins with front matter between two lines of {_MARK}")
     try:
-        return yaml.safe_load(front), body.partition("\n")[2]
+        return core_schema.load(front), body.partition("\n")[2]
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         raise BadInput(what=f"{file}:{line}: the front matter is no YAML: {getattr(error, 'problem', error)}") from None

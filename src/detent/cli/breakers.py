@@ -10,12 +10,11 @@ import typer
 from detent.bounds import check_name
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from detent.lifecycle import JOB
-from detent.lifecycle.breaker import CLOSED, OPEN
+from detent.lifecycle.breaker import CLOSED
 from detent.service import breakers as service
 from detent.service import events as event_service
 from detent.service import held_jobs
-from detent.service.entities import actor_name, public_id
+from detent.service.entities import actor_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,22 +84,8 @@ def _table(found: list[BreakerView], now: int) -> RenderableType:
     for standing in found:
         row = standing.row
         failures = f"{row['failures']} of {row['failure_threshold']}"
-        table.add_row(row["name"], row["state"], failures, f"{standing.held:,}", what_next(standing, now))
+        table.add_row(row["name"], row["state"], failures, f"{standing.held:,}", service.what_next(standing, now))
     return table
-
-
-def what_next(standing: BreakerView, now: int) -> str:
-    """What will happen to it, and when."""
-    row = standing.row
-    if row["state"] == CLOSED.name:
-        return f"lets {standing.held:,} jobs go" if standing.held else "–"
-    since = "" if row["opened_at"] is None else f", opened {screen.ago(row['opened_at'], now)}"
-    if row["state"] == OPEN.name:
-        ahead = row["probe_at"] - now
-        return f"opens a probe in {screen.ahead(ahead)}{since}" if ahead > 0 else f"the next job is the probe{since}"
-    if row["probe_job"] is None:
-        return f"the next job is the probe{since}"
-    return f"{public_id(JOB.name, row['probe_job'])} is the probe{since}"
 
 
 def _story(standing: BreakerView, events: list[Event], now: int) -> RenderableType:
@@ -110,7 +95,7 @@ def _story(standing: BreakerView, events: list[Event], now: int) -> RenderableTy
     table.show_header = False
     facts = {
         "state": row["state"],
-        "what next": what_next(standing, now),
+        "what next": service.what_next(standing, now),
         "failures in a row": f"{row['failures']}; it opens at {row['failure_threshold']}",
         "good probes": f"{row['successes']}; it closes at {row['success_threshold']}",
         "cooldown": screen.took(row["cooldown_us"]),

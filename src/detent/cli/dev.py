@@ -32,8 +32,8 @@ def dev(
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Serve the HTTP API and run jobs in one process, for development: on this machine only, for whoever has the token
-    it prints. A database that is not there is made."""
+    """Serve the HTTP API and the dashboard and run jobs in one process, for development: on this machine only, for
+    whoever has the token it prints. A database that is not there is made."""
     from_extra()
     if not _is_loopback(host):
         raise BadInput(what=f"detent dev serves this machine only, not {host}; for a network use: detent serve")
@@ -46,6 +46,7 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
     """The worker ends with the server."""
     from detent.api_key import Scope
     from detent.config import read
+    from detent.dashboard.site import install
     from detent.http.app import create_app
     from detent.http.auth import Caller, one_token
     from detent.http.limits import Limits
@@ -63,6 +64,7 @@ async def _both(app: Detent | None, host: str, port: int, db: str | None, as_jso
             working = asyncio.create_task(app.work())
             ending.push_async_callback(_finished, app, working)
         made = create_app(store, one_token(token, caller), Limits(programs=True), read())
+        install(made)
         await run(made, host, port, as_json, token, working)
 
 

@@ -14,7 +14,7 @@ import typer
 from detent.cli import job_output, job_signals, job_steps, job_watch, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operator, with_tenant
 from detent.lifecycle import JOB
-from detent.lifecycle.job import FAILED, QUEUED, RUNNING, SUCCEEDED
+from detent.lifecycle.job import FAILED, SUCCEEDED
 from detent.service import artifacts as artifact_service
 from detent.service import events as event_service
 from detent.service import job_steps as step_service
@@ -235,27 +235,6 @@ def state_name(name: str) -> str:
     return name.replace("_", "-")
 
 
-def lately(row: dict[str, Any], now: int) -> str:
-    """How a job is getting on, in a few words."""
-    if row["completed_at"] is not None:
-        return screen.ago(row["completed_at"], now)
-    if row["state"] == RUNNING.name and row["cancel_requested_at"] is not None:
-        return f"asked to stop {screen.ago(row['cancel_requested_at'], now)}"
-    if row["lease_until"] is not None and row["lease_until"] <= now:
-        return f"lease over for {screen.span(now - row['lease_until'])}"
-    if row["state"] == QUEUED.name:
-        return _queueing(row, now)
-    return f"for {screen.span(now - row['updated_at'])}"
-
-
-def _queueing(row: dict[str, Any], now: int) -> str:
-    if row["held_by"] is not None:
-        return f"held by {row['held_by']}"
-    if row["run_at"] > now:
-        return f"due {screen.ago(row['run_at'], now)}"
-    return f"waiting {screen.span(now - row['run_at'])}"
-
-
 def _table(rows: list[dict[str, Any]], now: int) -> RenderableType:
     if screen.stdout().width < WIDE_ENOUGH:
         return _narrow_table(rows, now)
@@ -264,7 +243,9 @@ def _table(rows: list[dict[str, Any]], now: int) -> RenderableType:
     for row in rows:
         attempts = f"{row['attempts']} of {row['max_attempts']}"
         state = state_name(row["state"])
-        table.add_row(public_id(JOB.name, row["id"]), row["kind"], state, lately(row, now), row["queue"], attempts)
+        table.add_row(
+            public_id(JOB.name, row["id"]), row["kind"], state, service.lately(row, now), row["queue"], attempts
+        )
     return table
 
 
@@ -274,7 +255,9 @@ def _narrow_table(rows: list[dict[str, Any]], now: int) -> RenderableType:
     table.columns[0].no_wrap = True
     for row in rows:
         id = public_id(JOB.name, row["id"])
-        table.add_row(f"{id}\n{row['kind']} in {row['queue']}", f"{state_name(row['state'])}\n{lately(row, now)}")
+        table.add_row(
+            f"{id}\n{row['kind']} in {row['queue']}", f"{state_name(row['state'])}\n{service.lately(row, now)}"
+        )
     return table
 
 
@@ -320,7 +303,7 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     row = story.job
     yield "job", shown["id"]
     yield "kind", row["kind"]
-    yield "state", f"{state_name(row['state'])}, {lately(row, now)}"
+    yield "state", f"{state_name(row['state'])}, {service.lately(row, now)}"
     yield "progress", job_steps.bar(story.progress, now)
     yield "waits for", job_steps.waiting(shown["waits_for"], row["run_at"], now)
     yield "held because", row["held_by"] and row["reason"]

@@ -50,6 +50,7 @@ COMMANDS = {
     "cost": Entry("detent.cli.cost:cost", "Show what was spent on models, by model, tenant, flow or day."),
     "keys": Entry("detent.cli.keys:app", "See who may use the HTTP API; make, rotate and revoke keys."),
     "tenants": Entry("detent.cli.tenants:app", "See whose work the database holds; add a tenant."),
+    "top": Entry("detent.cli.top:top", "Watch flows, jobs, queues and workers, and what needs somebody; like top."),
     "stats": Entry("detent.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
     "prune": Entry("detent.cli.prune:prune", "Delete jobs, flows and others that have been over for long enough."),
     "migrate": Entry("detent.cli.migrate:migrate", "Make a database, or bring it up to date."),

@@ -17,6 +17,7 @@ from detent.bounds import OWN_QUEUES
 from detent.cli import run_prompt, run_summary, screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from detent.cli.tools import File as Config
+from detent.cli.webhook import SecretEnv, Webhook, webhook
 from detent.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ Inputs = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve whatever is asked.")]
 Hold = Annotated[bool, typer.Option("--hold", help="Store it, and begin nothing of it until it is resumed.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="The same key again is the same flow.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The same key again is the same flow, and refused for another."),
+]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with an unfinished flow.")]
 Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many steps run at a time.")]
 Lease = Annotated[str, typer.Option(metavar="SPAN", help="How long steps of a killed process wait to be resumed.")]
@@ -51,6 +55,8 @@ def run(
     resume: Resume = None,
     hold: Hold = False,
     key: Key = None,
+    webhook_url: Webhook = None,
+    webhook_secret: SecretEnv = None,
     concurrency: Concurrency = 8,
     lease: Lease = "10s",
     grace: Grace = "30s",
@@ -69,7 +75,8 @@ def run(
 
     asked = run_prompt.at_a_terminal() and not as_json
     manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
-    wanted = _Wanted(file, inputs or [], resume, hold, key, tenant, db, config, as_json)
+    told = webhook(webhook_url, webhook_secret)
+    wanted = _Wanted(file, inputs or [], resume, hold, key, told, tenant, db, config, as_json)
     with otel.traced("detent-run"):
         raise typer.Exit(asyncio.run(_Run(wanted, manner).outcome()))
 
@@ -84,6 +91,7 @@ class _Wanted:
         resume: str | None,
         hold: bool,
         key: str | None,
+        webhook: dict[str, str] | None,
         tenant: str,
         db: str | None,
         config: str | None,
@@ -93,14 +101,17 @@ class _Wanted:
 
         if file is None and resume is None:
             raise BadInput(what="name a flow file, as in: detent run release.yaml; or go on with one: --resume ID")
-        if resume is not None and (inputs or hold or key):
-            raise BadInput(what="--resume goes on with a flow as it was started; leave out -i, --hold and --key")
+        if resume is not None and (inputs or hold or key or webhook):
+            raise BadInput(
+                what="--resume goes on with a flow as it was started; leave out -i, --hold, --key, --webhook"
+            )
         self.file: FlowFile | None = None if file is None else read(file)
         self.inputs = {} if self.file is None else _given(self.file, inputs)
-        self.path, self.resume, self.hold, self.key = file, resume, hold, key
+        self.path, self.resume, self.hold, self.key, self.webhook = file, resume, hold, key, webhook
         self.tenant, self.db, self.as_json = tenant, db, as_json
         self.config = config or self._config_beside()
         self._insist_on_tools()
+        self._insist_on_secret()
 
     def _config_beside(self) -> str | None:
         """A configuration that lies beside the flow file, unless one is named or lies here."""
@@ -124,6 +135,13 @@ class _Wanted:
             for step in flow.steps:
                 if step.tool is not None and step.queue is None and step.tool not in config.tools:
                     raise BadInput(what=f"step {step.id} of {flow.name}: {missing(step.tool, config)}")
+
+    def _insist_on_secret(self) -> None:
+        """Who is to be told of the end is told by this process, unless it only stores the flow."""
+        from detent.service import webhooks
+
+        if self.webhook is not None and not self.hold:
+            webhooks.secret(self.webhook.get("secret_env"))
 
     def let_modules_be_found(self) -> None:
         """What the steps call may lie beside the file, or here."""
@@ -218,6 +236,7 @@ class _Run:
             tenant_id=app.tenant_id,
             key=wanted.key,
             hold=wanted.hold,
+            webhook=wanted.webhook,
             queue=queue,
             library=wanted.file.library,
             actor=actor,
@@ -241,7 +260,17 @@ class _Run:
             screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
             for line in run_summary.footer(found, self._wanted.database):
                 screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
+        await self._tell_untold(store, view)
         return self._code(found, left)
+
+    async def _tell_untold(self, store: Store, view: FlowView) -> None:
+        """Who waits for the webhook of a flow that is over would wonder."""
+        from detent.service import webhooks
+
+        for one in await webhooks.untold(store, view.tenant_id, view.flow):
+            see = run_summary.command("webhooks", "list", "--flow", view.ref.public_id, *self._wanted.database)
+            why = one.last_error or "there was no time for it"
+            screen.complain(f"The webhook is not told yet: {why}. Workers and servers go on with it; see: {see}")
 
     async def _left(self, app: Detent, store: Store, view: FlowView) -> Left:
         """Why the flow is left, once it is; when nobody reads what it says any more, that is the end of it."""

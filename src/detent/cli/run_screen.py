@@ -11,6 +11,7 @@ from detent.cli import screen
 from detent.cli.run_summary import GLYPHS, NARROW
 from detent.flow.phase import Phase
 from detent.service.flow_report import plain_error, word_of
+from detent.service.flow_stories import took_us
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -150,8 +151,8 @@ def _step(view: FlowView, row: Row) -> tuple[Text, Text, Text, Text]:
     glyph, style = GLYPHS[word]
     if word == "running":
         glyph = SPINNER[int(time.monotonic() * 10) % len(SPINNER)]
-    begun = row["started_at"]
-    took = "" if begun is None else _clock((row["completed_at"] or view.now) - begun)
+    us = took_us(row, view.now)
+    took = "" if us is None else _clock(us)
     name = Text(str(row["name"]), "dim" if word == "waiting" else "")
     return Text(glyph, style), name, Text(took, "dim"), _detail(view, row, word)
 

@@ -16,7 +16,7 @@ from detent.budget import HOLD
 from detent.cli import run_prompt, screen
 from detent.cli.database import operator
 from detent.errors import AlreadyDecided, ApprovalChanged, StoreError
-from detent.service import approvals, progress
+from detent.service import approvals, progress, webhooks
 from detent.service.flow_view import FlowView
 from detent.store.wakes import APPROVAL
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
 LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
 PATIENCE_US = 60_000_000
+TELL_SECONDS = 20.0  # longer than an attempt may take
 INTERRUPTED = 130
 
 
@@ -72,6 +73,7 @@ class Session:
         self._held: set[int] = set()
         self._usual: progress.UsualTimes = {}
         self._listened_at = 0.0
+        self._over_since: float | None = None
         self._pause = SHORTEST_LOOK
 
     async def carry_out(self) -> Left:
@@ -138,7 +140,7 @@ class Session:
     async def _left(self, moved: bool) -> Left | None:
         """Why to leave it now; none while there is something to be done."""
         if self._view.over:
-            return Left.OVER
+            return None if await self._about_to_tell() else Left.OVER
         if await self._answer() or moved:
             return None
         jobs = await self._view.jobs()
@@ -147,6 +149,14 @@ class Session:
         if self._stopping.is_set():
             return Left.STOPPED if self._app.doing() is None else None
         return await self._waits(jobs)
+
+    async def _about_to_tell(self) -> bool:
+        """Whether its webhook is still to be told for the first time: there may be no other process that does it."""
+        self._over_since = self._over_since or time.monotonic()
+        if self._stopping.is_set() or time.monotonic() - self._over_since > TELL_SECONDS:
+            return False
+        untold = await webhooks.untold(self._store, self._view.tenant_id, self._view.flow)
+        return any(one.last_error is None for one in untold)
 
     async def _waits(self, jobs: Sequence[Row]) -> Left | None:
         """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""

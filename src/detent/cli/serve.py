@@ -50,8 +50,8 @@ def serve(
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Serve the HTTP API until stopped, and look after leases, schedules and flows meanwhile, so that workers need no
-    database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
+    """Serve the HTTP API and the dashboard until stopped, and look after leases, schedules and flows meanwhile, so that
+    workers need no database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
 
     Bounds are for each tenant, 0 is none; without options they are as `[server]` in the configuration says. A tenant
     may have others of its own: detent tenants limit."""
@@ -82,6 +82,7 @@ def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Lim
 
 
 async def _served(host: str, port: int, limits: Limits, settings: Config, db: str | None, as_json: bool) -> None:
+    from detent.dashboard.site import install
     from detent.http.app import create_app
     from detent.http.auth import kept_keys
     from detent.http.second_lock import narrows
@@ -89,7 +90,9 @@ async def _served(host: str, port: int, limits: Limits, settings: Config, db: st
     async with opened(db) as store:
         if limits.row_security == "require":
             await narrows(store, limits.row_security)
-        await run(create_app(store, kept_keys(store), limits, settings), host, port, as_json)
+        app = create_app(store, kept_keys(store), limits, settings)
+        install(app)
+        await run(app, host, port, as_json)
 
 
 def from_extra() -> None:
@@ -97,6 +100,7 @@ def from_extra() -> None:
     try:
         import fastapi  # noqa: F401 - only whether it is there
         import httptools  # noqa: F401
+        import jinja2  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as missing:
         raise MissingExtra(what="The HTTP server", extra="server") from missing
@@ -127,7 +131,8 @@ async def _announced(made: Server, place: tuple[str, int], as_json: bool, token:
     await made.begun.wait()
     host, port = place[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    shown = f"{address}/?token={token}" if token else address
+    # What stands behind # stays in the browser: neither a log nor another site gets to see it.
+    shown = f"{address}/#token={token}" if token else address
     facts = {"address": address} | ({"token": token} if token else {})
     screen.emit(facts, lambda: f"Serving {shown} (routes: /docs). SIGTERM or Ctrl-C ends it.", as_json)
     sys.stdout.flush()  # somebody may wait for it at the other end of a pipe

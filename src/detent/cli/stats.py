@@ -84,7 +84,7 @@ def _queues(figures: Stats) -> Iterator[Section]:
 
 
 def _kinds(figures: Stats) -> Iterator[Section]:
-    kinds = service.kinds(figures)
+    kinds = service.kinds(figures.own)
     if not kinds:
         return
     table = _table("kind", 7, "ended", "succeeded", "retries", "run p50", "p95", "wait p50", "p95")

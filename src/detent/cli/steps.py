@@ -38,7 +38,7 @@ def list_(
 
     async def read(store: Store, tenant_id: int) -> tuple[list[Row], dict[int, int], int]:
         ref = await flows.found(store, flow, tenant_id)
-        rows = stories.in_order(await store.steps(ref.id))
+        rows = await stories.steps_of(store, ref)
         return rows, await stories.costs(store, ref.kind, rows), await store.now()
 
     rows, costs, now = asyncio.run(with_tenant(db, tenant, read))
@@ -53,7 +53,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
     async def read(store: Store, tenant_id: int) -> tuple[Row, int | None, int]:
         row = await stories.find_step(store, tenant_id, id)
         costs = await stories.costs(store, flows.kind_of(row), [row])
-        return row, costs.get(row["id"]), await store.now()
+        return await stories.step_shown(store, row), costs.get(row["id"]), await store.now()
 
     row, cost, now = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(stories.step_json(row, cost), lambda: "\n".join(lines(_facts(row, cost, now))), as_json)
@@ -99,7 +99,7 @@ def _mend(
         await deed(store, step, Actor(operator(), reason))
         (row,) = await store.steps_by_key([step["id"]])
         (flow,) = await store.rows(flows.kind_of(row).flow, [row["flow_id"]], ("state",))
-        return row, flow["state"]
+        return await stories.step_shown(store, row), flow["state"]
 
     row, flow_state = asyncio.run(with_tenant(db, tenant, change))
     shown = stories.step_json(row)

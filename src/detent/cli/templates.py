@@ -14,6 +14,7 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_
 from detent.cli.flow_commands import Inputs, Reason
 from detent.cli.flows import File
 from detent.cli.jobs import lines
+from detent.cli.webhook import SecretEnv, Webhook, webhook
 from detent.flow import drawing
 from detent.flow_files import read
 from detent.service import flow_stories as stories
@@ -84,20 +85,25 @@ def start(
     name: Name,
     inputs: Inputs = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Idempotency key: the same key makes one flow, for ever.")
+        str | None,
+        typer.Option(metavar="KEY", help="Idempotency key: it makes one flow, for ever, and is refused for another."),
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Nothing of it begins until it is released.")] = False,
+    webhook_url: Webhook = None,
+    webhook_secret: SecretEnv = None,
     reason: Reason = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
     """Start a flow of a definition that is kept. Workers carry it out."""
+    how: dict[str, Any] = {"key": key, "hold": hold, "webhook": webhook(webhook_url, webhook_secret)}
 
     async def begin(store: Store, tenant_id: int) -> tuple[FlowRef, dict[str, Any]]:
         template = await service.find(store, tenant_id, name)
         given = service.given(service.flow_of(template), inputs or [])
-        ref = await flows.start_template(store, template, given, key=key, hold=hold, actor=Actor(operator(), reason))
+        newest, actor = service.by_name(template, name), Actor(operator(), reason)
+        ref = await flows.start_template(store, template, given, newest=newest, actor=actor, **how)
         (row,) = await store.rows(ref.kind.flow, [ref.id])
         return ref, row
 

@@ -1314,7 +1314,9 @@ class Stay(TypedDict):
 
 
 class Step(TypedDict):
-    """A step: its state, its tries, its job, and what was wrong with it."""
+    """A step: its state, its tries, its job, and what was wrong with it. A step that failed and is reset begins another
+    round: `attempts` and `started_at` are of the last one. Of a step with `for_each` the element counts that was tried
+    most often."""
 
     id: str
     flow: str

@@ -166,7 +166,8 @@ def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
 def misfit(wanted: Input, value: object) -> str | None:
     """Why a value cannot be given for an input; none if it can."""
     if (isinstance(value, bool) and wanted.type != "boolean") or not isinstance(value, _TYPES[wanted.type]):
-        return f"should be of type {wanted.type}; it is {shown(value)}"
+        how = "; write true or false" if wanted.type == "boolean" else ""
+        return f"should be of type {wanted.type}; it is {shown(value)}{how}"
     if wanted.choices is not None and value not in wanted.choices:
         return f"should be one of {', '.join(map(str, wanted.choices))}; it is {shown(value)}"
     return None if _is_json(value) else f"should be something that JSON can hold; it is {shown(value)}"

@@ -1,18 +1,19 @@
 """YAML with places: the plain data of a document, and the line each part of it stands on.
 
 Only plain YAML is read: no tags that build objects, no key twice, and no more than so many parts, however often they
-refer to one another. What JSON has no word for, a date or a time of day, is text; and so is everything that a program
-is given, as it is written: of `1.10`, `010` and `yes` YAML would make 1.1, 8 and true.
+refer to one another. Words without quotes have the types of YAML 1.2 (core_schema.py): `no`, `1_000`, a date and a time
+of day are text. And so is everything that a program is given, as it is written, `1.10`, `010` and `true` among it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
+from detent import core_schema
+from detent.core_schema import TAG
 from detent.errors import BadFlow
 from detent.misfits import Path
 
@@ -21,9 +22,9 @@ MOST_PARTS = 50_000
 DEEPEST = 50
 FOR_PROGRAMS = ("command", "args", "env")
 
-_TAG = "tag:yaml.org,2002:"
-_TEXTS = ("str", "timestamp", "value", "merge")  # the last two are = and <<
-_PLAIN = frozenset(f"{_TAG}{name}" for name in (*_TEXTS, "int", "float", "bool", "null", "map", "seq"))
+_MERGE = "<<"
+_TEXTS = ("str", "timestamp")
+_PLAIN = frozenset(f"{TAG}{name}" for name in (*_TEXTS, "int", "float", "bool", "null", "map", "seq"))
 
 Place = int | str
 """Where something stands: a line of a text, or of what came as data the way there, as in `steps.1.timeout`."""
@@ -60,7 +61,7 @@ def read(text: str, source: str) -> Document:
             source, [Problem(1, f"the file has {len(text):,} characters; at most {LARGEST_TEXT:,} are read")]
         )
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=core_schema.Loader)
     except yaml.MarkedYAMLError as error:
         raise BadFlow.of(source, [_syntax(error)]) from None
     except yaml.YAMLError as error:
@@ -84,7 +85,6 @@ class _Reading:
     def __init__(self, source: str) -> None:
         self._source = source
         self._lines: dict[Path, int] = {}
-        self._build = yaml.SafeLoader("")
         self._parts = 0
 
     def document(self, root: yaml.Node) -> Document:
@@ -94,7 +94,7 @@ class _Reading:
         self._count(node, path)
         self._lines[path] = node.start_mark.line + 1
         if node.tag not in _PLAIN:
-            self._refuse(node, f"the tag {node.tag.replace(_TAG, '!!')} is not supported; only plain values are")
+            self._refuse(node, f"the tag {node.tag.replace(TAG, '!!')} is not supported; only plain values are")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -103,14 +103,9 @@ class _Reading:
 
     def _scalar(self, node: yaml.Node) -> Any:
         try:
-            value = self._build.construct_object(node)
-        except yaml.MarkedYAMLError as error:
-            self._refuse(node, f"{error.problem or 'it cannot be read'}; put text like that in quotes")
+            return core_schema.value(node.tag.removeprefix(TAG), node.value)
         except ValueError as error:
             self._refuse(node, f"{error}; put text like that in quotes")
-        if isinstance(value, float) and not math.isfinite(value):
-            self._refuse(node, f"{node.value} is no number that could be kept; put text like that in quotes")
-        return value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -125,9 +120,9 @@ class _Reading:
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             self._refuse(node, "a key must be a plain word")
-        if node.tag == "tag:yaml.org,2002:merge":
-            self._refuse(node, "<< is not supported; write the keys out")
-        # As it is written: YAML would make `on` and `yes` into true.
+        if node.value == _MERGE and node.style is None:
+            self._refuse(node, f"{_MERGE} is not supported; write the keys out")
+        # As it is written: YAML would make 1 and true of those words.
         return str(node.value)
 
     def _count(self, node: yaml.Node, path: Path) -> None:
@@ -143,7 +138,6 @@ class _Reading:
 
 def _is_text(node: yaml.Node, path: Path) -> bool:
     """Whether a value stands for itself, letter by letter. None is never one: a program cannot be given that."""
-    kind = node.tag.removeprefix(_TAG)
+    kind = node.tag.removeprefix(TAG)
     to_a_program = len(path) == 4 and path[0] == "steps" and path[2] in FOR_PROGRAMS
-    at_sixty = kind in ("int", "float") and ":" in node.value  # 12:30, which YAML takes for 750
-    return kind in _TEXTS or at_sixty or (to_a_program and kind != "null")
+    return kind in _TEXTS or (to_a_program and kind != "null")

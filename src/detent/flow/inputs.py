@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from detent import core_schema
 from detent.errors import BadInput
 from detent.flow.check import misfit
 from detent.flow.definition import Flow, Input
@@ -37,14 +38,15 @@ def _value(flow: Flow, name: str, wanted: Input, given: Mapping[str, Any]) -> An
 
 
 def from_text(wanted: Input | None, text: str) -> Any:
-    """A value typed on a command line, read as what the flow asks for.
+    """A value typed on a command line, read as what the flow asks for: words as in a flow file, lists and objects as
+    JSON. What cannot be read so stays the text that it is.
 
-    >>> from_text(Input(type="integer"), "3"), from_text(None, "3")
-    (3, '3')
+    >>> from_text(Input(type="integer"), "3"), from_text(None, "3"), from_text(Input(type="list"), '["no"]')
+    (3, '3', ['no'])
     """
     if wanted is None or wanted.type == "string":
         return text
     try:
-        return json.loads(text)
+        return json.loads(text) if wanted.type in ("list", "object") else core_schema.scalar(text)
     except ValueError:
         return text

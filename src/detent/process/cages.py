@@ -24,6 +24,7 @@ TRIES = 3
 KILL_SECONDS = 2.5
 END_SECONDS = 5.0
 GRACE_SECONDS = 0.5
+NOT_STARTED = "the process that isolated jobs are forked from could not be started"
 
 
 Reply = Callable[[bytes], Awaitable[Any]]
@@ -35,7 +36,7 @@ class CageLost(Exception):
 
 
 class NotBegun(CageLost):
-    """The keeper was gone before it heard of the errand."""
+    """The keeper was gone before it heard of the errand, so that another may be given it."""
 
 
 class Ending(NamedTuple):
@@ -83,13 +84,19 @@ class Talk:
 
     async def hear(self, longest: Longest, reply: Reply) -> bytes | None:
         """What was answered in the end; none when it ended without a word."""
-        while (body := await _frame(self._socket, max(longest))) is not None and body.startswith(ASIDE):
+        while (body := await self._heard(max(longest))) is not None and body.startswith(ASIDE):
             told = framed(await reply(body[len(ASIDE) :]))
             with contextlib.suppress(OSError):
                 self._socket.send(told)  # at one go, so that no word comes in the middle of it
         if body is not None and len(body) > longest.answer:
             raise ValueError(f"a message of {len(body):,} bytes is over the limit of {longest.answer:,}")
         return body
+
+    async def _heard(self, longest: int) -> bytes | None:
+        try:
+            return await _frame(self._socket, longest)
+        except ConnectionError:  # it has ended without having read all it was told
+            return None
 
 
 class Cage:
@@ -132,7 +139,10 @@ class Cage:
             yield Talk(ours)
 
     async def _report(self, answer: bytes | None) -> Ending:
-        body = await _frame(self._line, 1 << 16)
+        try:
+            body = await _frame(self._line, 1 << 16)
+        except ConnectionResetError as error:  # what the kernel says of a line that was closed before all was read
+            raise NotBegun from error
         if body is None:
             raise CageLost
         report = json.loads(body)
@@ -174,7 +184,7 @@ class Cages:
         """Runs the program on this in a cage: `request` is what it is told, `reply` answers what it asks aside, and it
         is handed the open `files`."""
         errand = {"what": what, "limits": [limits.memory_bytes, limits.cpu_seconds], "grace": self._grace}
-        while True:
+        for _ in range(len(self._idle) + TRIES):  # those that are idle may have died together
             cage = self._idle.pop() if self._idle else self._new()
             try:
                 return await cage.run(errand, request, longest, begun, reply, files)
@@ -185,6 +195,7 @@ class Cages:
                     self._idle.append(cage)
                 else:
                     cage.close()
+        raise CageLost(NOT_STARTED)
 
     async def close(self) -> None:
         """Ends every process; those in use have a moment."""
@@ -207,7 +218,7 @@ class Cages:
                 except OSError:
                     ours.close()
                     self._forget_zygote()
-        raise CageLost("the process that isolated jobs are forked from could not be started")
+        raise CageLost(NOT_STARTED)
 
     def _started(self) -> socket.socket:
         if self._zygote is None:
@@ -250,10 +261,7 @@ async def _exactly(line: socket.socket, length: int) -> bytes | None:
     received, loop = memoryview(bytearray(length)), asyncio.get_running_loop()
     at = 0
     while at < length:
-        try:
-            more = await loop.sock_recv_into(line, received[at:])
-        except ConnectionError:
-            return None
+        more = await loop.sock_recv_into(line, received[at:])
         if not more:
             return None
         at += more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from detent import ids
@@ -12,14 +12,17 @@ from detent.lifecycle import JOB, RUN_STEP
 from detent.moments import rfc3339
 from detent.service import flows
 from detent.service.entities import public_id
+from detent.service.flows import FlowRef
 from detent.service.jobs import document
 from detent.service.jobs import key_of as job_key
 from detent.store import Store
 from detent.store.approvals import PREFIX, Approval
+from detent.store.protocol import Reader
 
 APPROVED, REJECTED, EXPIRED, WITHDRAWN = "approved", "rejected", "expired", "withdrawn"
 LONGEST_COMMENT = 4000
 MOST_AT_ONCE = 10_000
+MOST_OF_ONE = 10
 _TIMES = ("created_at", "expires_at", "decided_at")
 
 
@@ -69,6 +72,44 @@ async def page(
     start = None if after is None else key_of(after)
     found = await store.approvals(tenant_id, job=of, open_only=open_only, after=start, limit=limit + 1)
     return Page(found[:limit], found[limit - 1].public_id if len(found) > limit else None)
+
+
+async def asked_by(store: Reader, tenant_id: int, jobs: Mapping[int, str]) -> list[Approval]:
+    """What these jobs ask now, each under the name that is given here for its job."""
+    found = []
+    for job, name in jobs.items():
+        asked = await store.approvals(tenant_id, job=job, open_only=True, limit=MOST_OF_ONE)
+        found += [one._replace(step=name) for one in asked]
+    return found
+
+
+class Asker(NamedTuple):
+    """Who asks: a flow, at a step of its own or in a job that carries one out, or a job alone; and its name."""
+
+    flow: FlowRef | None
+    name: str
+
+
+async def askers(store: Reader, found: Iterable[Approval]) -> dict[int, Asker]:
+    """By the key of each question, who asks it; without those that retention has deleted."""
+    asked = list(found)
+    keys = sorted({one.job_id for one in asked if one.job_id is not None})
+    jobs = {row["id"]: row for row in await store.rows(JOB, keys, ("id", "kind", "step_id"))} if keys else {}
+    steps = {one.id: one.step_id or jobs.get(one.job_id or 0, {}).get("step_id") for one in asked}
+    known = await _flows_of(store, {step for step in steps.values() if step is not None})
+    alone = {one.id: Asker(None, jobs[one.job_id]["kind"]) for one in asked if one.job_id in jobs}
+    return alone | {id: known[step] for id, step in steps.items() if step in known}
+
+
+async def _flows_of(store: Reader, steps: set[int]) -> dict[int, Asker]:
+    """By the keys of steps, the flows they are of."""
+    rows = await store.steps_by_key(sorted(steps)) if steps else []
+    refs = {row["id"]: FlowRef(flows.kind_of(row), row["flow_id"]) for row in rows}
+    names: dict[int, str] = {}
+    for kind in {ref.kind for ref in refs.values()}:
+        keys = sorted({ref.id for ref in refs.values() if ref.kind is kind})
+        names |= {row["id"]: row["name"] for row in await store.rows(kind.flow, keys, ("id", "name"))}
+    return {step: Asker(ref, names[ref.id]) for step, ref in refs.items() if ref.id in names}
 
 
 Insist = Callable[[str | None], None]

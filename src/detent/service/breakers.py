@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from detent import words
 from detent.breaker import HOLD, Breaker
 from detent.errors import NotFound
 from detent.lifecycle import BREAKER, JOB, Change, decide
@@ -298,6 +299,20 @@ async def holding(store: Store, job: Row) -> Row | None:
     """The breaker that holds a job back, as a whole row of it says; none if none does."""
     held_by = job["held_by"] or ""
     return await store.breaker(job["tenant_id"], held_by.removeprefix(HOLD)) if held_by.startswith(HOLD) else None
+
+
+def what_next(standing: BreakerView, now: int) -> str:
+    """What will happen to it, and when."""
+    row = standing.row
+    if row["state"] == CLOSED.name:
+        return f"lets {standing.held:,} jobs go" if standing.held else "–"
+    since = "" if row["opened_at"] is None else f", opened {words.ago(row['opened_at'], now)}"
+    if row["state"] == OPEN.name:
+        ahead = row["probe_at"] - now
+        return f"opens a probe in {words.ahead(ahead)}{since}" if ahead > 0 else f"the next job is the probe{since}"
+    if row["probe_job"] is None:
+        return f"the next job is the probe{since}"
+    return f"{public_id(JOB.name, row['probe_job'])} is the probe{since}"
 
 
 def as_json(standing: BreakerView) -> dict[str, Any]:

@@ -368,13 +368,20 @@ def as_json(row: Row) -> Row:
 
 def tree_as_json(tree: Tree) -> Row:
     """The same with everything inside."""
+    from detent.service.jobs import waits_for
+
     crew = tree.crew
     result = crew["result"] if crew["state"] == COMPLETED.name else None
     return {
         **as_json(crew),
         "result": None if result is None else json.loads(result),
         "shares": [
-            {"id": public_id(JOB.name, job["id"]), **{name: job[name] for name in ("state", "attempts", "waits_for")}}
+            {
+                "id": public_id(JOB.name, job["id"]),
+                "state": job["state"],
+                "attempts": job["attempts"],
+                "waits_for": waits_for(job),
+            }
             for job in tree.shares
         ],
         "inside": [tree_as_json(one) for one in tree.inside],

@@ -85,7 +85,7 @@ async def redrive_one(
 async def count(store: Store, wanted: JobFilter, *, again: bool = False, limit: int | None = None) -> int:
     """How many `redrive` would run again."""
     chosen = await _as_of_now(store, wanted, again)
-    return sum([len(batch) async for batch in _batches(store, chosen, limit, jobs.MOST_AT_ONCE, ("id",))])
+    return sum([len(batch) async for batch in _batches(store, chosen, limit, jobs.MOST_AT_ONCE, ("id", "step_id"))])
 
 
 async def redrive(
@@ -99,7 +99,8 @@ async def redrive(
     pause: Pause = asyncio.sleep,
 ) -> AsyncIterator[Redriven]:
     """Runs dead letters again, the oldest first, no faster than `rate` a second. Those that were before are passed over
-    unless `again`; those that die while it goes on are left alone, so that it comes to an end."""
+    unless `again`, and always those that carried out a step, which are run again with it; those that die while it goes
+    on are left alone, so that it comes to an end."""
     if rate is not None and not 0 < rate < float("inf"):
         raise BadInput(what=f"a rate of {rate} jobs a second never ends; it must be above 0")
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / BATCHES_PER_SECOND)))
@@ -127,12 +128,13 @@ async def _batches(
     while left is None or left > 0:
         most = size if left is None else min(size, left)
         batch = await store.jobs(wanted, after=after, limit=most, newest_first=False, columns=columns)
-        if batch:
-            yield batch
-            after = batch[-1]["id"]
+        own = [row for row in batch if row["step_id"] is None]
+        if own:
+            yield own
         if len(batch) < most:
             return
-        left = None if left is None else left - len(batch)
+        after = batch[-1]["id"]
+        left = None if left is None else left - len(own)
 
 
 def as_json(row: dict[str, Any], redriven_as: list[int]) -> dict[str, Any]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from detent import ids
 from detent.errors import NotFound
 from detent.flow.definition import Flow
 from detent.flow.shape import Shape
 from detent.lifecycle import RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP, Lifecycle
 from detent.store.protocol import Reader
 from detent.store.tally import Tally
-from detent.store.templates import Template
+from detent.store.templates import PREFIX, Template
 
 KEPT = 1_000
+
+Library = Mapping[str, Flow]
+"""Flows that steps of another one are, by what those steps call them."""
 
 
 class Kind(NamedTuple):
@@ -59,3 +64,35 @@ async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
             known.clear()
         known[template_id] = shape_of(template)
     return known[template_id]
+
+
+async def is_another(store: Reader, tenant_id: int, template_id: int, flow: Flow, library: Library) -> bool:
+    """Whether a definition, or one inside it, says something else than the one that is kept under that key."""
+    kept = (await shape(store, tenant_id, template_id)).flow
+    if _said(kept, library) != _said(flow, library):
+        return True
+    for ours, theirs in zip(kept.steps, flow.steps, strict=True):
+        if ours.flow == theirs.flow:
+            continue
+        _, key = ids.key_of(ours.flow or "") or ("", 0)
+        if await is_another(store, tenant_id, key, await _inner(store, tenant_id, theirs.flow or "", library), library):
+            return True
+    return False
+
+
+def _said(flow: Flow, library: Library) -> str:
+    """What a definition says, in whatever order, but for the flows inside it: files call those otherwise than the
+    database, and the database calls each version otherwise."""
+    inner = [step.flow is not None and (step.flow in library or _is_kept(step.flow)) for step in flow.steps]
+    steps = [step.model_copy(update={"flow": ""}) if own else step for step, own in zip(flow.steps, inner, strict=True)]
+    return json.dumps(json.loads(definition_text(flow.model_copy(update={"steps": steps}))), sort_keys=True)
+
+
+def _is_kept(named: str) -> bool:
+    return (ids.key_of(named) or ("", 0))[0] == PREFIX
+
+
+async def _inner(store: Reader, tenant_id: int, named: str, library: Library) -> Flow:
+    if named in library:
+        return library[named]
+    return (await shape(store, tenant_id, (ids.key_of(named) or ("", 0))[1])).flow

@@ -14,7 +14,9 @@ from detent.service.flow_scene import Row
 from detent.service.flow_view import MOST_HEARD
 from detent.service.flows import FlowRef, row_of
 from detent.service.job_steps import Said, said, said_as_json
+from detent.service.shown_steps import shown
 from detent.store import Store
+from detent.store.protocol import Reader
 
 
 class Running(NamedTuple):
@@ -33,10 +35,18 @@ class FlowProgress(NamedTuple):
     left_us: float | None
 
 
+async def counted(store: Reader, ref: FlowRef) -> Counter[Phase]:
+    """How many of its own steps are how far, and nothing else: for lists of flows."""
+    found: Counter[Phase] = Counter()
+    for state, count in (await store.step_counts(ref.id)).items():
+        found[phases(ref.kind.step)[state]] += count
+    return found
+
+
 async def read(store: Store, ref: FlowRef) -> FlowProgress:
     """How far a flow is now. What is left is expected by what flows of its name took before, given workers enough."""
     flow = await row_of(store, ref)
-    steps = [row for row in await store.steps(ref.id) if row["parent_id"] is None]
+    steps = [row for row in await shown(store, flow, await store.steps(ref.id)) if row["parent_id"] is None]
     meaning, now = phases(ref.kind.step), await store.now()
     active = [row for row in steps if meaning[row["state"]] is Phase.ACTIVE]
     heard = [

@@ -14,6 +14,7 @@ from detent.service import artifacts
 from detent.service.definitions import Kind
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row, content, inputs_of
+from detent.service.flow_stories import took_us
 from detent.service.flow_view import FlowView
 from detent.store import Store
 from detent.store.approvals import Approval
@@ -151,9 +152,6 @@ def _word(view: FlowView, asked: list[Approval]) -> str:
 def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> StepReport:
     """At rest nothing runs: a list or a flow inside that had begun goes on when the whole is tried again."""
     word = word_of(view, row)
-    begun, ended = row["started_at"], row["completed_at"]
-    stood = view.phase(row) is Phase.FAILED
-    until = ended or (row["updated_at"] if stood else view.now)
     inner = view.within.get(row["id"], {})
     return StepReport(
         ids.public(view.kind.step.prefix, row["id"]),
@@ -161,8 +159,8 @@ def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> Step
         view.kind_of(row),
         row["state"],
         "unfinished" if at_rest and word == "running" else word,
-        None if begun is None else until - begun,
-        row["attempts"] or sum(one["attempts"] for one in inner.values()),
+        took_us(row, view.now),
+        max([row["attempts"], *(one["attempts"] for one in inner.values() if one["parent_id"] == row["id"])]),
         paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),
         row["error"],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ from detent.errors import BadInput, NotFound
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
 from detent.moments import rfc3339
-from detent.service import flows
+from detent.service import flows, shown_steps
 from detent.service.approvals import as_json as approval_json
+from detent.service.approvals import asked_by, askers
 from detent.service.costs import usd
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
@@ -26,9 +27,11 @@ from detent.store.approvals import Approval
 from detent.store.protocol import Reader
 from detent.store.steps import FlowFilter
 from detent.store.templates import Template
+from detent.store.wakes import APPROVAL
 
 MOST_AT_ONCE = 10_000
 EVENTS_SHOWN = 15
+QUESTIONS_LOOKED_AT = 500
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "held_at", "wake_at")
 
 
@@ -87,11 +90,40 @@ async def page(
     name, key, correlation, reason or error the text stands."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} {kind.name}s, not {limit}")
-    start = None if after is None else key_of(kind, after)
 
     async def read(place: int | None, most: int) -> list[Row]:
         return await store.flows(kind.flow, wanted, after=place, limit=most)
 
+    return await _paged(kind, read, after, limit, text)
+
+
+async def asking(
+    store: Reader, kind: Kind, tenant_id: int, *, after: str | None = None, limit: int = 50, text: str | None = None
+) -> Page:
+    """The same of the flows that wait for somebody's answer. Of one inside another the outermost is meant; of very many
+    questions the last ones are looked at."""
+    found = await askers(store, await store.approvals(tenant_id, open_only=True, limit=QUESTIONS_LOOKED_AT))
+    refs, trees = {one.flow for one in found.values() if one.flow is not None}, set()
+    for each in KINDS.values():
+        keys = sorted(ref.id for ref in refs if ref.kind is each)
+        rows = await store.rows(each.flow, keys, ("id", "tree_id")) if keys else []
+        trees |= {row["tree_id"] or row["id"] for row in rows}
+    asked = sorted(await store.rows(kind.flow, sorted(trees)) if trees else [], key=itemgetter("id"), reverse=True)
+
+    async def read(place: int | None, most: int) -> list[Row]:
+        return [row for row in asked if place is None or row["id"] < place][:most]
+
+    return await _paged(kind, read, after, limit, text)
+
+
+async def _paged(
+    kind: Kind,
+    read: Callable[[int | None, int], Awaitable[list[Row]]],
+    after: str | None,
+    limit: int,
+    text: str | None,
+) -> Page:
+    start = None if after is None else key_of(kind, after)
     if text is not None:
         done = await search(read, itemgetter("id"), _texts, text, after=start, limit=limit)
         return Page(done.found, None if done.next is None else public_id(kind.flow.name, done.next))
@@ -141,9 +173,20 @@ async def find_step(store: Reader, tenant_id: int, named: str) -> Row:
     return rows[0]
 
 
+async def steps_of(store: Reader, ref: FlowRef) -> list[Row]:
+    """The steps of a flow as they are shown, in the order of its definition."""
+    return in_order(await shown_steps.shown(store, await row_of(store, ref), await store.steps(ref.id)))
+
+
+async def step_shown(store: Reader, step: Row) -> Row:
+    """One step as it is shown."""
+    flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]))
+    return await shown_steps.one_shown(store, flow, step)
+
+
 async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
     """One page of the steps of a flow, in the order of its definition."""
-    rows = in_order(await store.steps(ref.id))
+    rows = await steps_of(store, ref)
     keys = [row["id"] for row in rows]
     last = None if after is None else (ids.key_of(after) or ("", 0))[1]
     start = keys.index(last) + 1 if last in keys else 0
@@ -170,7 +213,7 @@ def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | No
 async def story(store: Reader, ref: FlowRef) -> Story:
     """Everything about one flow."""
     flow = await row_of(store, ref)
-    steps = in_order(await store.steps(ref.id))
+    steps = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
     template = None
     if flow["template_id"] is not None:
         template = await store.template(flow["tenant_id"], flow["template_id"])
@@ -202,9 +245,14 @@ async def costs(store: Reader, kind: Kind, steps: list[Row]) -> dict[int, int]:
 
 
 async def _asked(store: Reader, kind: Kind, tenant_id: int, steps: list[Row]) -> list[Approval]:
-    active = [row for row in steps if phases(kind.step)[row["state"]] is Phase.ACTIVE and row["job_id"] is None]
-    found = [await store.gate(tenant_id, row["id"]) for row in active]
-    return [one for one in found if one is not None and one.decision is None]
+    """What its steps ask people, and the jobs that carry them out."""
+    active = [row for row in steps if phases(kind.step)[row["state"]] is Phase.ACTIVE]
+    gates = [await store.gate(tenant_id, row["id"]) for row in active if row["job_id"] is None]
+    names = {row["job_id"]: row["name"] for row in active if row["job_id"] is not None}
+    jobs = await store.rows(JOB, list(names), ("id", "waits_for")) if names else []
+    waiting = {job["id"]: names[job["id"]] for job in jobs if (job["waits_for"] or "").startswith(APPROVAL)}
+    asked = [one for one in gates if one is not None and one.decision is None]
+    return asked + await asked_by(store, tenant_id, waiting)
 
 
 async def _inner(store: Reader, flow: Row, steps: list[Row]) -> dict[int, list[FlowRef]]:
@@ -235,6 +283,12 @@ async def output(store: Store, step: Row) -> Any:
     """What came of a step, as data; none if nothing did."""
     found = await store.outputs(step["flow_id"], [step["name"]])
     return await content(store, step["tenant_id"], found[0]) if found else None
+
+
+async def small_outputs(store: Reader, ref: FlowRef, names: list[str]) -> dict[str, Any]:
+    """What came of these steps, by name, as far as it is small enough to be kept in their rows."""
+    found = await store.outputs(ref.id, names) if names else []
+    return {one.name: json.loads(one.output) for one in found if one.output is not None and one.output_hash is None}
 
 
 # --- as it is read outside

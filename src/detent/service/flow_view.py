@@ -16,14 +16,17 @@ from detent.flow.phase import Phase, phases
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Verb
 from detent.lifecycle.job import QUEUED
+from detent.service.approvals import asked_by
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row
 from detent.service.flows import FlowRef
 from detent.service.job_steps import Said, said
+from detent.service.shown_steps import beginnings, in_last_round
 from detent.service.why import why
 from detent.store import Store
 from detent.store.approvals import Approval
+from detent.store.protocol import Reader
 from detent.store.records import EventFilter
 from detent.store.wakes import APPROVAL
 
@@ -43,8 +46,8 @@ class Inside(NamedTuple):
 
 
 class FlowView:
-    """One flow. `steps` are its own by their keys, in order, `said` what those that run have said last; `look` brings
-    everything up to date but the latter, `listen` that."""
+    """One flow. `steps` are its own by their keys, in order, with when they began in their last round, `said` what
+    those that run have said last; `look` brings everything up to date but the latter, `listen` that."""
 
     def __init__(self, store: Store, ref: FlowRef, tenant_id: int) -> None:
         self._store = store
@@ -59,8 +62,9 @@ class FlowView:
         self.events = 0
         self.now = 0
         self._cursor: str | None = None
+        self._begun: dict[int, int] = {}
         self._inner: dict[int, int] = {}
-        self._called: dict[str | None, str] = {}
+        self._about: dict[str, str] = {}
 
     @property
     def kind(self) -> Kind:
@@ -92,8 +96,7 @@ class FlowView:
 
     def about(self, step: Row) -> str:
         """The same in a few words."""
-        said = self._shape.steps[step["name"]]
-        return about(said.model_copy(update={"flow": self._called[said.flow]}) if said.flow in self._called else said)
+        return self._about[step["name"]]
 
     def in_phase(self, *wanted: Phase) -> list[Row]:
         """Its own steps that are so far, in order."""
@@ -126,6 +129,7 @@ class FlowView:
         moved: dict[int, Row] = {}
         while True:
             page = await self._store.events(self._wanted, after=self._cursor, limit=PAGE)
+            self._begun |= beginnings(page)
             moved |= await self._take({event.entity_id for event in page if event.entity in STEPS})
             self.events += len(page)
             if page:
@@ -150,9 +154,7 @@ class FlowView:
         await self._look_at_flow()
         whole = await shape(self._store, self.tenant_id, self.flow["template_id"])
         self.definition, self._shape = whole.flow, whole
-        for name in {step.flow for step in whole.flow.steps}:
-            if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
-                self._called[name] = (await shape(self._store, self.tenant_id, key[1])).flow.name
+        self._about = await described(self._store, self.tenant_id, whole.flow)
         self._sort(await self._store.steps(self.ref.id))
 
     async def _look_at_flow(self) -> None:
@@ -161,10 +163,8 @@ class FlowView:
 
     def _sort(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            if row["parent_id"] is None:
-                self.steps[row["id"]] = row
-            else:
-                self.within.setdefault(row["parent_id"], {})[row["id"]] = row
+            within = self.steps if row["parent_id"] is None else self.within.setdefault(row["parent_id"], {})
+            within[row["id"]] = in_last_round(row, self._begun)
 
     async def _take(self, ids: set[int]) -> Mapping[int, Row]:
         rows = await self._store.steps_by_key(sorted(ids)) if ids else []
@@ -173,7 +173,7 @@ class FlowView:
         for row in rows:
             if row["flow_id"] != self.ref.id and (around := await self._step_around(row)) is not None:
                 self.within.setdefault(around, {})[row["id"]] = row
-        return {id: row for id, row in own.items() if row["parent_id"] is None}
+        return {id: self.steps[id] for id, row in own.items() if row["parent_id"] is None}
 
     async def _step_around(self, row: Row) -> int | None:
         """The step of this flow that a step of a flow inside it belongs to; elements in there are left out."""
@@ -211,11 +211,8 @@ class FlowView:
         asking = [row for row in self._everywhere if _phase(row) is Phase.ACTIVE and row["job_id"] is None]
         gates = [await self._store.gate(self.tenant_id, row["id"]) for row in asking]
         found = [gate for gate in gates if gate is not None and gate.decision is None]
-        for job in await self.jobs():
-            if (job["waits_for"] or "").startswith(APPROVAL):
-                asked = await self._store.approvals(self.tenant_id, job=job["id"], open_only=True, limit=10)
-                found += [one._replace(step=self.name_of(job)) for one in asked]
-        return found
+        waiting = [job for job in await self.jobs() if (job["waits_for"] or "").startswith(APPROVAL)]
+        return found + await asked_by(self._store, self.tenant_id, {job["id"]: self.name_of(job) for job in waiting})
 
     def name_of(self, job: Mapping[str, Any]) -> str:
         """What the step is called that a job carries out."""
@@ -241,6 +238,20 @@ class FlowView:
                 todo = f"; {reasons[0].todo}" if reasons[0].todo else ""
                 found[self.name_of(job)] = f"{reasons[0].says}{todo}"
         return found
+
+
+async def described(store: Reader, tenant_id: int, flow: Flow) -> dict[str, str]:
+    """What each step of a flow does, in a few words; flows inside it are called by their names."""
+    called: dict[str, str] = {}
+    for name in {step.flow for step in flow.steps}:
+        if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
+            called[name] = (await shape(store, tenant_id, key[1])).flow.name
+    return {
+        step.id: about(
+            step if step.flow is None else step.model_copy(update={"flow": called.get(step.flow, step.flow)})
+        )
+        for step in flow.steps
+    }
 
 
 def _as_they_moved(rows: Iterable[Row]) -> list[Row]:

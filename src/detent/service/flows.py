@@ -24,8 +24,8 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Lifecycle, Verb, decide
-from detent.service import advance, gates, holds, launch, list_mends, secrecy, webhooks
-from detent.service.definitions import KINDS, Kind, definition_text
+from detent.service import advance, flow_keys, gates, holds, launch, list_mends, secrecy, webhooks
+from detent.service.definitions import KINDS, Kind, Library, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
 from detent.store import Store
@@ -37,9 +37,6 @@ from detent.store.templates import NewTemplate, Template
 T = TypeVar("T")
 
 logger = logging.getLogger("detent")
-
-Library = Mapping[str, Flow]
-"""Flows that steps of another one are, by what those steps call them."""
 
 
 class FlowRef(NamedTuple):
@@ -70,9 +67,9 @@ async def start(
     trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
-    """Starts a flow with these inputs; the same key again is the flow it has made. Held, nothing of it begins until it
-    is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name no queue go into the one given here.
-    What is wrong with the flow or its inputs is refused, and nothing is stored."""
+    """Starts a flow with these inputs; the same key again is the flow it has made, and `FlowKeyReused` for another one.
+    Held, nothing of it begins until it is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name
+    no queue go into the one given here. What is wrong with the flow or its inputs is refused, and nothing is stored."""
     for one in (flow, *(library or {}).values()):
         check.insist(one)
     inputs, hook = _inputs(flow, given), None if webhook is None else webhooks.checked(webhook)
@@ -80,7 +77,8 @@ async def start(
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
         how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
-        return await _launch(tx, template, inputs, actor, **how)
+        wanted = flow_keys.Wanted(template, given or {}, inputs, hook, flow, library or {})
+        return await _launch(tx, wanted, actor, **how)
 
     with spans.producing("start", flow.name, trace_id):
         trace = spans.carried(trace_id)
@@ -92,6 +90,7 @@ async def start_template(
     template: Template,
     given: Mapping[str, Any] | None = None,
     *,
+    newest: bool = False,
     key: str | None = None,
     hold: bool = False,
     webhook: Mapping[str, Any] | None = None,
@@ -99,13 +98,16 @@ async def start_template(
     trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
-    """The same with a definition that is kept already."""
-    inputs = _inputs(Flow.model_validate(json.loads(template.definition)), given)
+    """The same with a definition that is kept already. Was it asked for by its name, as the `newest`, then a key that
+    has made a flow of an earlier version stands for that one: who asks again asks for the same."""
+    definition = Flow.model_validate(json.loads(template.definition))
+    inputs = _inputs(definition, given)
     hook = None if webhook is None else webhooks.checked(webhook)
 
     async def work(tx: Transaction) -> FlowRef:
         how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
-        return await _launch(tx, template, inputs, actor, **how)
+        wanted = flow_keys.Wanted(template, given or {}, inputs, hook, None if newest else definition, {})
+        return await _launch(tx, wanted, actor, **how)
 
     with spans.producing("start", template.name, trace_id):
         trace = spans.carried(trace_id)
@@ -118,22 +120,16 @@ def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:
     return inputs
 
 
-async def _launch(tx: Transaction, template: Template, inputs: Row, actor: Actor, **how: Any) -> FlowRef:
+async def _launch(tx: Transaction, wanted: flow_keys.Wanted, actor: Actor, **how: Any) -> FlowRef:
+    template = wanted.template
     kind, key = KINDS[template.kind], how["key"]
     if key is not None:
         await tx.lock_trees([_lock_of(template.tenant_id, key)])
         earlier = await tx.flow_by_key(kind.flow, template.tenant_id, key)
         if earlier is not None:
-            return _same(FlowRef(kind, earlier["id"]), earlier, template.name, key)
-    return FlowRef(kind, await launch.launched(tx, template, inputs, actor=actor, **how))
-
-
-def _same(ref: FlowRef, earlier: Row, name: str, key: str) -> FlowRef:
-    """What a key has made, if it is what is asked for: who starts something else must not take it for that."""
-    if earlier["name"] != name:
-        what = f"the key {key} has made {ref.public_id}, a flow {earlier['name']}; start {name} under another key"
-        raise BadInput(what=what)
-    return ref
+            await flow_keys.insist(tx, kind, earlier, wanted)
+            return FlowRef(kind, earlier["id"])
+    return FlowRef(kind, await launch.launched(tx, template, wanted.inputs, actor=actor, **how))
 
 
 def _lock_of(tenant_id: int, key: str) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from detent import ids, trace_context
+from detent import ids, trace_context, words
 from detent.bounds import LARGEST_PAYLOAD, OWN_KINDS, check_attempts, check_name, check_priority
 from detent.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
 from detent.lifecycle import JOB, Change
 from detent.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
-from detent.moments import Span, rfc3339, span_us
+from detent.moments import LONGEST_US, Span, rfc3339, span_us
 from detent.service import children, limits, settle
 from detent.service.blobs import whole
 from detent.service.decisions import decided
@@ -277,6 +277,29 @@ def as_json(row: Row) -> Row:
 def waits_for(row: Row) -> str | None:
     """What a job waits for. It is left in the row when the job goes on, and means nothing from then on."""
     return row["waits_for"] if row["state"] == QUEUED.name else None
+
+
+def lately(row: Row, now: int) -> str:
+    """How a job is getting on, in a few words."""
+    if row["completed_at"] is not None:
+        return words.ago(row["completed_at"], now)
+    if row["state"] == RUNNING.name and row["cancel_requested_at"] is not None:
+        return f"asked to stop {words.ago(row['cancel_requested_at'], now)}"
+    if row["lease_until"] is not None and row["lease_until"] <= now:
+        return f"lease over for {words.span(now - row['lease_until'])}"
+    if row["state"] == QUEUED.name:
+        return _queueing(row, now)
+    return f"for {words.span(now - row['updated_at'])}"
+
+
+def _queueing(row: Row, now: int) -> str:
+    if row["held_by"] is not None:
+        return f"held by {row['held_by']}"
+    if row["run_at"] - now > LONGEST_US // 2:  # what is put off so far waits for something, not for a time
+        return "until it is woken"
+    if row["run_at"] > now:
+        return f"due {words.ago(row['run_at'], now)}"
+    return f"waiting {words.span(now - row['run_at'])}"
 
 
 def document(text: str) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from detent import ids
 from detent.errors import BadInput
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, WORKER, Verb
-from detent.service import flows
-from detent.service.definitions import definition_text, shape
+from detent.service import definitions, flows
+from detent.service.definitions import Library
 from detent.service.flow_scene import Actor, Row
 from detent.service.flows import FlowRef
 from detent.store import Job, Store
@@ -33,28 +32,10 @@ async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
         await flows.resume(store, ref, actor)
 
 
-async def is_another(store: Store, ref: FlowRef, flow: Flow, library: flows.Library) -> bool:
+async def is_another(store: Store, ref: FlowRef, flow: Flow, library: Library) -> bool:
     """Whether a definition, or one inside it, is another than the one a flow was started with and goes on with."""
     (row,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
-    return await _differs(store, row["tenant_id"], row["template_id"], flow, library)
-
-
-async def _differs(store: Store, tenant_id: int, template_id: int, flow: Flow, library: flows.Library) -> bool:
-    kept = (await shape(store, tenant_id, template_id)).flow
-    inner = {step.id: step.flow for step in flow.steps if step.flow in library}
-    if _text(kept, inner) != _text(flow, inner):
-        return True
-    for step in kept.steps:
-        key = ids.key_of(step.flow or "") if step.id in inner else None
-        if key and await _differs(store, tenant_id, key[1], library[inner[step.id] or ""], library):
-            return True
-    return False
-
-
-def _text(flow: Flow, inner: Collection[str]) -> str:
-    """What a definition says, but for the flows inside it: files name those otherwise than the database."""
-    steps = [step.model_copy(update={"flow": ""}) if step.id in inner else step for step in flow.steps]
-    return definition_text(flow.model_copy(update={"steps": steps}))
+    return await definitions.is_another(store, row["tenant_id"], row["template_id"], flow, library)
 
 
 def _failed(ref: FlowRef, flow: Row) -> bool:

@@ -11,6 +11,7 @@ from detent.flow.phase import Phase, phases
 from detent.lifecycle import Verb
 from detent.service.definitions import Kind
 from detent.service.flow_scene import Row
+from detent.service.shown_steps import shown
 from detent.store.protocol import Reader
 from detent.store.steps import FlowFilter
 
@@ -27,7 +28,7 @@ async def usual_times(store: Reader, kind: Kind, name: str, tenant_id: int) -> U
     wanted = FlowFilter(tenant_id=tenant_id, states=won, name=name)
     rows: list[Row] = []
     for flow in await store.flows(kind.flow, wanted, limit=FLOWS_LOOKED_AT):
-        rows += await store.steps(flow["id"])
+        rows += await shown(store, flow, await store.steps(flow["id"]))
     return medians(kind, rows)
 
 

@@ -8,6 +8,7 @@ from detent.errors import BadInput
 from detent.lifecycle import JOB
 from detent.moments import rfc3339
 from detent.store import QueueSummary, Store
+from detent.store.job_list import LEASED
 
 
 async def listing(store: Store, tenant_id: int) -> list[QueueSummary]:
@@ -31,6 +32,16 @@ async def _set_paused(store: Store, tenant_id: int, name: str, paused: bool) -> 
     before = {queue.name: queue for queue in await store.queues(tenant_id)}
     await store.set_queue_paused(name, paused, tenant_id)
     return before.get(name, QueueSummary(name, {}, None, None))
+
+
+def queued(queue: QueueSummary) -> int:
+    """How many jobs wait in a queue, whatever for."""
+    return queue.jobs.get(JOB.initial.name, 0)
+
+
+def at_work(queue: QueueSummary) -> int:
+    """How many jobs of a queue a worker has."""
+    return sum(queue.jobs.get(state, 0) for state in LEASED)
 
 
 def as_json(queue: QueueSummary) -> dict[str, Any]:

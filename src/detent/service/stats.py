@@ -89,9 +89,9 @@ class KindFigures(NamedTuple):
 ENDS = tuple(dict.fromkeys(move.trigger for move in JOB.moves if move.target.final))
 
 
-def kinds(stats: Stats) -> list[KindFigures]:
-    """Every kind of job that was ever counted, by name."""
-    own, moves = stats.own, (*metrics.JOB_MOVES.values(), metrics.DEAD_LETTERS)
+def kinds(own: Readout) -> list[KindFigures]:
+    """Every kind of job that was ever counted for a tenant, by name."""
+    moves = (*metrics.JOB_MOVES.values(), metrics.DEAD_LETTERS)
     names = sorted({labels[0] for metric in moves for labels in own.counts[metric]})
     return [KindFigures(name, _moves_of(own, name), *_times_of(own, name)) for name in names]
 
@@ -123,7 +123,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
         "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
         "breakers": [breakers.as_json(standing) for standing in stats.breakers],
         "last_minute": stats.lately,
-        "kinds": [_kind_json(kind) for kind in kinds(stats)],
+        "kinds": [_kind_json(kind) for kind in kinds(stats.own)],
         "dead_letters": _counted(stats, metrics.DEAD_LETTERS),
         "transitions": _counted(stats, metrics.TRANSITIONS),
         "time_in_state": [

@@ -11,7 +11,7 @@ from detent.flow.definition import Flow
 from detent.flow.inputs import from_text
 from detent.moments import rfc3339
 from detent.service import flows
-from detent.service.flows import Library
+from detent.service.definitions import Library
 from detent.store import Store
 from detent.store.protocol import Reader
 from detent.store.templates import PREFIX, Template
@@ -33,6 +33,11 @@ async def find(store: Reader, tenant_id: int, named: str) -> Template:
     if found is None and not newest:
         raise NotFound(what="template", id=repr(named), listing="detent templates list")
     return found or newest[0]
+
+
+def by_name(template: Template, named: str) -> bool:
+    """Whether it was asked for by its name, and not as that very version."""
+    return named.strip().lower() != template.public_id
 
 
 async def find_of_kind(store: Reader, tenant_id: int, named: str, kind: str) -> Template:

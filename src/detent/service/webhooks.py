@@ -92,6 +92,11 @@ async def listed(
     return await store.deliveries(tenant_id, flow=key, state=state, limit=limit)
 
 
+async def untold(store: Store, tenant_id: int, flow: Mapping[str, Any]) -> list[Delivery]:
+    """What a flow is still to tell; without asking, where nobody is told."""
+    return await store.deliveries(tenant_id, flow=flow["id"], state=PENDING) if flow["webhook"] else []
+
+
 class Page(NamedTuple):
     """Some messages, and the place to go on after if there are more."""
 
@@ -177,7 +182,8 @@ def _body(name: str, event: str, row: Mapping[str, Any], lifecycle: Lifecycle, s
 
 def _check_secret_name(name: object) -> None:
     if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name) or name.endswith(_KEY_FILE):
-        raise BadInput(what=f"{name!r} is no name of a webhook's secret; it must be {SECRET} or begin with {SECRET}_")
+        # It may be the secret itself that somebody put there, so it is not repeated.
+        raise BadInput(what=f"that is no name of a webhook's secret; it must be {SECRET} or begin with {SECRET}_")
 
 
 def _key_file(name: str, path: str) -> bytes:

@@ -85,7 +85,8 @@ async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
     steps = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE or row["id"] in chart.jobs]
     found = []
     for row in steps[:MOST_STEPS]:
-        found += [_prefixed(f"step {row['name']}", one) for one in (await _of_step(store, chart, row, depth))[:1]]
+        reasons = await _of_sound_step(store, chart, row, depth)
+        found += [_prefixed(f"step {row['name']}", one) for one in reasons[:1]]
     return found or [Reason(FlowCause.STEP, "its next step is about to begin")]
 
 
@@ -137,12 +138,15 @@ def _told(finding: Finding) -> Reason:
 
 
 async def _of_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    damage = [] if chart.final(row) else _damage(chart, row["id"])
+    return damage or await _of_sound_step(store, chart, row, depth)
+
+
+async def _of_sound_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    """The same where it is known that nothing is damaged: to look for that takes a while in a flow of thousands."""
     if chart.final(row):
         why = row["error"] or row["reason"]
         return [Reason(FlowCause.ENDED, f"it has ended as {row['state']}{f' ({why})' if why else ''}")]
-    damage = _damage(chart, row["id"])
-    if damage:
-        return damage
     if row["id"] in chart.jobs:
         return await _of_job(store, chart, row)
     if chart.asking(row):

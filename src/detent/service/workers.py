@@ -17,7 +17,6 @@ from detent import ids
 from detent.bounds import LARGEST_INT, check_name, plain_json
 from detent.errors import BadInput, LeaseLost, NotFound
 from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.lifecycle.job import ASSIGNED, RUNNING
 from detent.lifecycle.worker import IDLE, TERMINATED
 from detent.moments import rfc3339
 from detent.service import settle
@@ -25,6 +24,7 @@ from detent.service.decisions import decided
 from detent.service.entities import actor_name, public_id
 from detent.service.orders import DRAINED, Order
 from detent.store import Event, EventFilter, JobFilter, Reader, Store, Transaction
+from detent.store.job_list import LEASED
 from detent.store.records import WorkerFilter
 from detent.store.worker_list import ALIVE
 
@@ -35,7 +35,6 @@ USUAL_WORKSPACE = "default"
 LARGEST_METADATA = 16 << 10
 MOST_SERVED = 1_000
 
-_HELD = (ASSIGNED.name, RUNNING.name)
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "seen_at")
 _SERVES = ("queues", "kinds", "concurrency", "version")
 
@@ -133,7 +132,7 @@ async def page(store: Store, wanted: WorkerFilter, *, after: str | None = None, 
     start = key_of(after) if after else None
     found = await store.workers(wanted, after=start, limit=limit + 1)
     shown = found[:limit]
-    held = await store.jobs(JobFilter(states=_HELD), limit=MOST_AT_ONCE, columns=("owner",))
+    held = await store.jobs(JobFilter(states=LEASED), limit=MOST_AT_ONCE, columns=("owner",))
     more = public_id(WORKER.name, shown[-1]["id"]) if len(found) > limit else None
     return Page(shown, Counter(job["owner"] for job in held), more)
 
@@ -152,7 +151,7 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     wanted = EventFilter(tenant_id=tenant_id, entity=WORKER.name, entity_id=row["id"])
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     seen = await store.telemetry(WORKER, row["id"], tenant_id, limit=1)
-    held = await store.jobs(JobFilter(owner=row["id"], states=_HELD), limit=MOST_AT_ONCE, newest_first=False)
+    held = await store.jobs(JobFilter(owner=row["id"], states=LEASED), limit=MOST_AT_ONCE, newest_first=False)
     return Story(row, events[::-1], held, json.loads(seen[0].payload) if seen else None)
 
 
@@ -241,7 +240,7 @@ async def terminate(
     order = Order("hard" if hard else "soft", "cancel" if cancel_jobs else "release", wish.actor, wish.reason)
 
     async def end(within: Transaction, row: Row) -> bool:
-        if not (hard and _ends_softly(row)) and not await _moving(store, "terminate", wish, order)(within, row):
+        if not (hard and ends_softly(row)) and not await _moving(store, "terminate", wish, order)(within, row):
             return False
         if hard and cancel_jobs:
             await _cancel_jobs_of(within, row["id"], wish)
@@ -310,14 +309,15 @@ def _moving(store: Store, trigger: str, wish: Wish, order: Order | None = None) 
     return move
 
 
-def _ends_softly(row: Row) -> bool:
+def ends_softly(row: Row) -> bool:
+    """It was told to end, and may still be told to end at once."""
     order = Order.of(row["ending"])
     return row["state"] == TERMINATED.name and order is not None and order.how == "soft"
 
 
 async def _cancel_jobs_of(within: Transaction, worker: int, wish: Wish) -> None:
     """What ended by itself meanwhile stays as it is."""
-    held = await within.jobs(JobFilter(owner=worker, states=_HELD), limit=MOST_AT_ONCE)
+    held = await within.jobs(JobFilter(owner=worker, states=LEASED), limit=MOST_AT_ONCE)
     reason = wish.reason or "its worker was terminated"
     cancelled = [insist(decide(JOB, row, "cancel", actor=wish.actor, reason=reason)) for row in held]
     await settle.applied(within, cancelled)

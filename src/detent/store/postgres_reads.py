@@ -104,8 +104,9 @@ class PostgresReads(SharedReads):
         sql, values = job_list.page(POSTGRES, wanted, after, limit, newest_first, columns)
         return [dict(row) for row in await self._sent(sql, values)]
 
-    async def queues(self, tenant_id: int) -> list[QueueSummary]:
-        return job_list.summaries(await self._fetch("queues", tenant_id=tenant_id))
+    async def queues(self, tenant_id: int, *, unfinished_only: bool = False) -> list[QueueSummary]:
+        statement = "unfinished_queues" if unfinished_only else "queues"
+        return job_list.summaries(await self._fetch(statement, tenant_id=tenant_id))
 
     async def schedules(self, tenant_id: int) -> list[Schedule]:
         return [Schedule(*row) for row in await self._fetch("schedules", tenant_id=tenant_id)]
@@ -216,8 +217,8 @@ class PostgresReads(SharedReads):
     async def counters(self, tenant_id: int) -> list[Counter]:
         return [Counter(*row) for row in await self._fetch("counters", tenant_id=tenant_id)]
 
-    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since))
+    async def job_moves_since(self, tenant_id: int, since: int, until: int | None = None) -> dict[str, int]:
+        return dict(await self._fetch("job_moves_since", tenant_id=tenant_id, since=since, until=until))
 
     async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
         rows = await self._fetch("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)

@@ -93,9 +93,10 @@ class Reader(Protocol):
         the last id, no job comes twice."""
         ...
 
-    async def queues(self, tenant_id: int) -> list[QueueSummary]:
+    async def queues(self, tenant_id: int, *, unfinished_only: bool = False) -> list[QueueSummary]:
         """Every queue of the tenant that has jobs or was ever paused: how many it has in each state, since when the
-        first that could be claimed has been due, and since when the queue is paused."""
+        first that could be claimed has been due, since when the queue is paused, and how many of those queued are held
+        back by something else than a limit or a quota. With `unfinished_only` jobs that have ended do not count."""
         ...
 
     async def schedules(self, tenant_id: int) -> list[Schedule]:
@@ -536,8 +537,8 @@ class Reader(Protocol):
         """Everything that was counted for a tenant."""
         ...
 
-    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        """How many moves a tenant's jobs have made since then, by trigger."""
+    async def job_moves_since(self, tenant_id: int, since: int, until: int | None = None) -> dict[str, int]:
+        """How many moves a tenant's jobs have made since then, and before `until` if that is given, by trigger."""
         ...
 
     async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:

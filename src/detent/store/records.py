@@ -334,13 +334,14 @@ class Place(NamedTuple):
 
 
 class QueueSummary(NamedTuple):
-    """A queue at one moment: its jobs by state, when the first of those that could be claimed was due, and since when
-    it is paused."""
+    """A queue at one moment: its jobs by state, when the first of those that could be claimed was due, since when it is
+    paused, and how many of its queued jobs are held back by something else than a limit or a quota."""
 
     name: str
     jobs: dict[str, int]
     oldest_due: int | None
     paused_at: int | None
+    held: int = 0
 
 
 class Tenant(NamedTuple):

@@ -83,8 +83,9 @@ class SessionReads:
     ) -> list[dict[str, Any]]:
         return named(self._db.execute(*job_list.page(SQLITE, wanted, after, limit, newest_first, columns)))
 
-    def queues(self, tenant_id: int) -> list[QueueSummary]:
-        return job_list.summaries(self._run("queues", tenant_id=tenant_id))
+    def queues(self, tenant_id: int, unfinished_only: bool) -> list[QueueSummary]:
+        statement = "unfinished_queues" if unfinished_only else "queues"
+        return job_list.summaries(self._run(statement, tenant_id=tenant_id))
 
     def schedules(self, tenant_id: int) -> list[Schedule]:
         return [Schedule(*row) for row in self._run("schedules", tenant_id=tenant_id)]
@@ -174,8 +175,8 @@ class SessionReads:
     def counters(self, tenant_id: int) -> list[Counter]:
         return [Counter(*row) for row in self._run("counters", tenant_id=tenant_id)]
 
-    def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since))
+    def job_moves_since(self, tenant_id: int, since: int, until: int | None) -> dict[str, int]:
+        return dict(self._run("job_moves_since", tenant_id=tenant_id, since=since, until=until))
 
     def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int) -> list[Telemetry]:
         rows = self._run("telemetry", entity=lifecycle.name, entity_id=id, tenant_id=tenant_id, limit=limit)

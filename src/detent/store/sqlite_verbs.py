@@ -91,8 +91,8 @@ class SqliteReads(SharedReads):
     ) -> list[dict[str, Any]]:
         return await self._read(lambda session: session.jobs(wanted, after, limit, newest_first, columns))
 
-    async def queues(self, tenant_id: int) -> list[QueueSummary]:
-        return await self._read(lambda session: session.queues(tenant_id))
+    async def queues(self, tenant_id: int, *, unfinished_only: bool = False) -> list[QueueSummary]:
+        return await self._read(lambda session: session.queues(tenant_id, unfinished_only))
 
     async def schedules(self, tenant_id: int) -> list[Schedule]:
         return await self._read(lambda session: session.schedules(tenant_id))
@@ -193,8 +193,8 @@ class SqliteReads(SharedReads):
     async def counters(self, tenant_id: int) -> list[Counter]:
         return await self._read(lambda session: session.counters(tenant_id))
 
-    async def job_moves_since(self, tenant_id: int, since: int) -> dict[str, int]:
-        return await self._read(lambda session: session.job_moves_since(tenant_id, since))
+    async def job_moves_since(self, tenant_id: int, since: int, until: int | None = None) -> dict[str, int]:
+        return await self._read(lambda session: session.job_moves_since(tenant_id, since, until))
 
     async def telemetry(self, lifecycle: Lifecycle, id: int, tenant_id: int, limit: int = 100) -> list[Telemetry]:
         return await self._read(lambda session: session.telemetry(lifecycle, id, tenant_id, limit))

@@ -30,6 +30,11 @@ class Departure:
         return self._asked.is_set()
 
     @property
+    def at_once(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return self.order is not None and self.order.how == "hard"
+
+    @property
     def cancelled(self) -> str:
         """Why jobs that are cut short are to be cancelled; nothing if they go back into the queue."""
         return "its worker was terminated" if self.order is not None and self.order.jobs == "cancel" else ""

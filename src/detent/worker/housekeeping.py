@@ -78,6 +78,10 @@ class Housekeeping:
         """Makes every attempt to deliver something that is due now."""
         await self._courier.run_once()
 
+    async def end(self) -> None:
+        """What is done once more when its duties have ended; it takes a moment at most, and fails nobody."""
+        await self._sealer.run_last()
+
 
 class NoHousekeeping(Housekeeping):
     """For a worker without a database: the server it works for keeps house."""
@@ -103,6 +107,9 @@ class NoHousekeeping(Housekeeping):
     async def deliver(self) -> None:
         """The server delivers."""
 
+    async def end(self) -> None:
+        """The server seals."""
+
 
 @asynccontextmanager
 async def keeping_house(store: Store | None) -> AsyncIterator[None]:
@@ -120,6 +127,7 @@ async def keeping_house(store: Store | None) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        await house.end()
 
 
 async def _said(duty: Coroutine[Any, Any, None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from detent.errors import BadInput, NotFound
+from detent.errors import BadInput, FlowKeyReused, NotFound
 from detent.job_type import JobType
 from detent.outcomes import PermanentError
 from detent.service import flows, templates
@@ -32,7 +32,8 @@ class StartKind:
         try:
             template = await templates.find(store, ctx.tenant_id, flow)
             key = flow_key(ctx.correlation_id) or ctx.job_id
-            ref = await flows.start_template(store, template, inputs, key=key, actor=Actor(SCHEDULER))
-        except (NotFound, BadInput) as error:
+            newest, by = templates.by_name(template, flow), Actor(SCHEDULER)
+            ref = await flows.start_template(store, template, inputs, newest=newest, key=key, actor=by)
+        except (NotFound, BadInput, FlowKeyReused) as error:
             raise PermanentError(str(error)) from None
         return {"flow": ref.public_id}

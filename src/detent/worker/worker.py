@@ -511,6 +511,8 @@ class Worker:
         await self._tools.close()
         if failure is None:
             await self._registration.ended(self._store, self._departure.reason)
+            if not self._departure.at_once:
+                await self._house.end()
         else:
             await self._registration.failed(self._store, described(failure))
         await flush(self._store)

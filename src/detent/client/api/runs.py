@@ -116,7 +116,7 @@ class AsyncRuns:
     ) -> models.StartedRun:
         """Starts a run: of a template, or as it is defined in the request. Workers carry it out.
 
-        key: One flow for ever under this key.
+        key: One flow for ever under this key; another is refused.
         hold: Nothing of it begins until it is released.
         queue: For steps that name none.
         reason: Why; it goes into the event log.
@@ -454,7 +454,7 @@ class Runs:
     ) -> models.StartedRun:
         """Starts a run: of a template, or as it is defined in the request. Workers carry it out.
 
-        key: One flow for ever under this key.
+        key: One flow for ever under this key; another is refused.
         hold: Nothing of it begins until it is released.
         queue: For steps that name none.
         reason: Why; it goes into the event log.

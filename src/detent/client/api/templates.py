@@ -97,7 +97,7 @@ class AsyncTemplates:
         """Starts a flow of a definition that is kept, a run or a workstream as it says. Workers carry it out.
 
         name: The newest of that name, or a version by its id.
-        key: One flow for ever under this key.
+        key: One flow for ever under this key; another is refused.
         hold: Nothing of it begins until it is released.
         queue: For steps that name none.
         reason: Why; it goes into the event log.
@@ -199,7 +199,7 @@ class Templates:
         """Starts a flow of a definition that is kept, a run or a workstream as it says. Workers carry it out.
 
         name: The newest of that name, or a version by its id.
-        key: One flow for ever under this key.
+        key: One flow for ever under this key; another is refused.
         hold: Nothing of it begins until it is released.
         queue: For steps that name none.
         reason: Why; it goes into the event log.

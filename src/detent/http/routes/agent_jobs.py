@@ -193,7 +193,7 @@ async def transcript(id: str, caller: Reads, store: Db, after: After = None, lim
     row = await service.find(store, caller.tenant_id, id)
     place = opened(TRANSCRIPT, after)
     page = await transcripts.page(store, caller.tenant_id, row["job_id"] or 0, after=place, limit=limit)
-    return answer({"transcript": [_line(said) for said in page.said], "next": sealed(TRANSCRIPT, page.next)})
+    return answer({"transcript": [line(said) for said in page.said], "next": sealed(TRANSCRIPT, page.next)})
 
 
 @router.post(
@@ -217,5 +217,6 @@ def _agent(row: service.Row) -> dict[str, Any]:
     return only(Agent, service.as_json(row))
 
 
-def _line(said: transcripts.Said) -> dict[str, Any]:
+def line(said: transcripts.Said) -> dict[str, Any]:
+    """A message of a conversation; what it has not, it says."""
     return only(Line, {"uses": None, "answers": None, "failed": False, **transcripts.as_json(said)})

@@ -86,7 +86,7 @@ async def listing(
     newest_first: bool = False,
 ) -> Response:
     """The events of the tenant, oldest first: read on from `next`, none is missed and none comes twice."""
-    wanted = await _wanted(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
+    wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
     place = opened(LIST, after)
     page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
     return answer({"events": [shown(one) for one in page.events], "next": sealed(LIST, page.next)})
@@ -125,7 +125,7 @@ async def stream(
 ) -> Response:
     """Events as they are committed, as server-sent events: after `Last-Event-ID` or `after`, else from now on. Whoever
     comes back with the id of the last event it got has missed none and gets none twice."""
-    wanted = await _wanted(store, caller.tenant_id, entity, id, type, correlation_id, None, None)
+    wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id)
     place = opened(LIST, last_event_id or after)
     if place is None:
         place = await store.log_end()
@@ -180,16 +180,17 @@ def shown(event: Event) -> dict[str, Any]:
     return only(Moved, {**service.as_json(event), "cursor": sealed(LIST, event.cursor)})
 
 
-async def _wanted(
+async def asked_for(
     store: Store,
     tenant_id: int,
-    entity: str | None,
-    id: str | None,
-    type: str | None,
-    correlation_id: str | None,
-    since: str | None,
-    until: str | None,
+    entity: str | None = None,
+    id: str | None = None,
+    type: str | None = None,
+    correlation_id: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
 ) -> EventFilter:
+    """The events that these words mean; an id or a time that is none is refused."""
     now = await store.now() if since or until else 0
     name, key = lifecycle_named(entity).name if entity else None, None
     if id is not None:

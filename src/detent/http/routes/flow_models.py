@@ -123,7 +123,10 @@ class Start(Asked):
 
     inputs: JsonObject = Field(default_factory=dict, max_length=MOST_INPUTS)
     key: Text | None = Field(
-        default=None, min_length=1, max_length=LONGEST_KEY, description="One flow for ever under this key."
+        default=None,
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="One flow for ever under this key; another is refused.",
     )
     hold: bool = Field(default=False, description="Nothing of it begins until it is released.")
     webhook: Webhook | None = None

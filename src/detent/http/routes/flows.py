@@ -40,8 +40,13 @@ Deed = Callable[[Store, FlowRef, Actor], Awaitable[Any]]
 
 CHANGES = fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight)
 STARTS = fails(
-    errors.NotFound, errors.BadFlow, errors.ProgramsRefused, errors.KeyReused, errors.RequestInFlight
-)  # fmt: skip
+    errors.NotFound,
+    errors.BadFlow,
+    errors.ProgramsRefused,
+    errors.FlowKeyReused,
+    errors.KeyReused,
+    errors.RequestInFlight,
+)
 
 
 # --- as routes of either kind do it
@@ -59,8 +64,10 @@ async def started(
         if own is not None:
             ref = await flows.start(store, own, asked.inputs, tenant_id=caller.tenant_id, **how)
         else:
-            template = await templates.find_of_kind(store, caller.tenant_id, asked.template or "", kind.name)
-            ref = await flows.start_template(store, template, asked.inputs, **how)
+            named = asked.template or ""
+            template = await templates.find_of_kind(store, caller.tenant_id, named, kind.name)
+            newest = templates.by_name(template, named)
+            ref = await flows.start_template(store, template, asked.inputs, newest=newest, **how)
         return await as_started(store, ref, model, before)
 
     return await does(asked, work, status=201)

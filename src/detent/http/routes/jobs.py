@@ -225,7 +225,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
 @router.get("/{id}", response_model=WholeJob, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
     """Everything about one job: its payload and result, what its steps have left, and what happened to it."""
-    return answer(_whole(await service.show(store, caller.tenant_id, id)))
+    return answer(whole(await service.show(store, caller.tenant_id, id)))
 
 
 @router.post(
@@ -269,7 +269,8 @@ def job(row: service.Row) -> dict[str, Any]:
     return only(Job, service.as_json(row))
 
 
-def _whole(story: service.Story) -> dict[str, Any]:
+def whole(story: service.Story) -> dict[str, Any]:
+    """A job with everything that is known of it."""
     told = service.as_json(story.job)
     return {
         **only(Job, told),

@@ -148,7 +148,7 @@ async def add(asked: NewSchedule, caller: Writes, does: Does) -> Response:
     return await does(asked, work, status=201)
 
 
-@router.get("/{name}", response_model=WholeSchedule, responses=fails(errors.NotFound))
+@router.get("/{name:path}", response_model=WholeSchedule, responses=fails(errors.NotFound))
 async def show(name: ScheduleName, caller: Reads, store: Db) -> Response:
     """One schedule, its next five ticks in its own time zone, and what its last tick has enqueued."""
     schedule = await service.find(store, caller.tenant_id, name)
@@ -158,7 +158,7 @@ async def show(name: ScheduleName, caller: Reads, store: Db) -> Response:
     return answer({**service.as_json(schedule), "upcoming": upcoming, "last_jobs": jobs})
 
 
-@router.post("/{name}/pause", response_model=PausedOrNot, responses=CHANGES)
+@router.post("/{name:path}/pause", response_model=PausedOrNot, responses=CHANGES)
 async def pause(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
     """Lets the ticks of a schedule pass until it is resumed; jobs it has enqueued go on."""
 
@@ -169,7 +169,7 @@ async def pause(name: ScheduleName, caller: Writes, does: Does, asked: Asked | N
     return await does(asked or Asked(), work)
 
 
-@router.post("/{name}/resume", response_model=PausedOrNot, responses=CHANGES)
+@router.post("/{name:path}/resume", response_model=PausedOrNot, responses=CHANGES)
 async def resume(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
     """Fires a schedule again, from its next tick on."""
 
@@ -180,7 +180,7 @@ async def resume(name: ScheduleName, caller: Writes, does: Does, asked: Asked | 
     return await does(asked or Asked(), work)
 
 
-@router.post("/{name}/run-now", status_code=201, response_model=OutOfTurn, responses=CHANGES)
+@router.post("/{name:path}/run-now", status_code=201, response_model=OutOfTurn, responses=CHANGES)
 async def run_now(name: ScheduleName, caller: Adds, does: Does, asked: Asked | None = None) -> Response:
     """Enqueues the job of a schedule at once; its ticks stay as they are."""
 
@@ -191,7 +191,7 @@ async def run_now(name: ScheduleName, caller: Adds, does: Does, asked: Asked | N
     return await does(asked or Asked(), work, status=201)
 
 
-@router.delete("/{name}", response_model=Deleted, responses=CHANGES)
+@router.delete("/{name:path}", response_model=Deleted, responses=CHANGES)
 async def delete(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
     """Deletes a schedule; jobs it has enqueued stay."""
 

@@ -28,7 +28,9 @@ LIST = "steps"
 
 
 class Step(BaseModel):
-    """A step: its state, its tries, its job, and what was wrong with it."""
+    """A step: its state, its tries, its job, and what was wrong with it. A step that failed and is reset begins another
+    round: `attempts` and `started_at` are of the last one. Of a step with `for_each` the element counts that was tried
+    most often."""
 
     id: str
     flow: str
@@ -93,7 +95,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     """One step."""
     row = await stories.find_step(store, caller.tenant_id, id)
     costs = await stories.costs(store, flows.kind_of(row), [row])
-    return answer(step(row, costs.get(row["id"])))
+    return answer(step(await stories.step_shown(store, row), costs.get(row["id"])))
 
 
 @router.get("/{id}/output", response_model=Output, responses=fails(errors.NotFound))
@@ -132,7 +134,7 @@ async def _mend(
         await deed(store, row, Actor(caller.actor, asked.reason))
         (now,) = await store.steps_by_key([row["id"]])
         flow = await flows.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))
-        return {**step(now), "flow_state": flow["state"]}
+        return {**step(await stories.step_shown(store, now)), "flow_state": flow["state"]}
 
     return await does(asked, work)
 

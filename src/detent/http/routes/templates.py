@@ -107,7 +107,7 @@ async def show(name: Named, caller: Reads, store: Db) -> Response:
     "/{name}/start",
     status_code=201,
     response_model=StartedFlow,
-    responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
+    responses=fails(errors.NotFound, errors.FlowKeyReused, errors.KeyReused, errors.RequestInFlight),
 )
 async def start(
     name: Named, caller: Adds, does: Does, trace: Trace, asked: Annotated[Start | None, Body()] = None
@@ -118,7 +118,8 @@ async def start(
 
     async def work(store: Store) -> dict[str, Any]:
         before, template = await store.now(), await service.find(store, caller.tenant_id, name)
-        ref = await flows.start_template(store, template, given.inputs, **how)
+        newest = service.by_name(template, name)
+        ref = await flows.start_template(store, template, given.inputs, newest=newest, **how)
         return await as_started(store, ref, StartedFlow, before)
 
     return await does(given, work, status=201)

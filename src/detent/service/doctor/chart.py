@@ -60,13 +60,15 @@ USUAL = Limits({})
 @dataclass(slots=True)
 class Chart:
     """A flow, its steps by name, the jobs that work for them, what is asked at them, the flows inside them, and the
-    crews that they are. `ended` are the last jobs of steps that go on though nobody works for them."""
+    crews that they are. `own` are the steps that the definition names; the others are elements of these. `ended` are
+    the last jobs of steps that go on though nobody works for them."""
 
     kind: Kind
     flow: Row
     shape: Shape
     now: int
     steps: dict[str, Row] = field(default_factory=dict)
+    own: dict[str, Row] = field(default_factory=dict)
     jobs: dict[int, list[Job]] = field(default_factory=dict)
     ended: dict[int, Row] = field(default_factory=dict)
     gates: dict[int, Approval] = field(default_factory=dict)
@@ -75,13 +77,15 @@ class Chart:
     around: Row | None = None
     limits: Limits = USUAL
     first_of_step: bool = True
+    _by_key: dict[int, Row] = field(default_factory=dict)
+    _elements: dict[int, list[Row]] = field(default_factory=dict)
 
     @classmethod
     async def of(cls, reader: Reader, kind: Kind, flow: Row, limits: Limits = USUAL) -> Chart:
         """Reads it, all in the moment the reader sees."""
         chart = cls(kind, flow, await shape(reader, flow["tenant_id"], flow["template_id"]), await reader.now())
         chart.limits = limits
-        chart.steps = {row["name"]: row for row in await reader.steps(flow["id"])}
+        chart._sort(await reader.steps(flow["id"]))
         mine = {row["id"] for row in chart.steps.values()}
         for job in await reader.unfinished_jobs(flow["tree_id"] or flow["id"]):
             if job.step_id in mine:
@@ -92,6 +96,15 @@ class Chart:
         await chart._look_at_crews(reader)
         await chart._look_around(reader)
         return chart
+
+    def _sort(self, rows: Sequence[Row]) -> None:
+        """Once: checks ask for the steps again and again, and of a flow of thousands that would take minutes."""
+        self.steps = {row["name"]: row for row in rows}
+        self.own = {row["name"]: row for row in rows if row["parent_id"] is None}
+        self._by_key = {row["id"]: row for row in self.own.values()}
+        for row in rows:
+            if row["parent_id"] is not None:
+                self._elements.setdefault(row["parent_id"], []).append(row)
 
     async def _look_at_jobs(self, reader: Reader) -> None:
         lost = [row for row in self.steps.values() if self.has_lost_its_job(row) and row["job_id"] is not None]
@@ -162,16 +175,11 @@ class Chart:
     def final(self, row: Row) -> bool:
         return self.kind.step.state(row["state"]).final
 
-    @property
-    def own(self) -> dict[str, Row]:
-        """The steps that the definition names; the others are elements of these."""
-        return {name: row for name, row in self.steps.items() if row["parent_id"] is None}
-
     def parent(self, row: Row) -> Row | None:
-        return next((one for one in self.own.values() if one["id"] == row["parent_id"]), None)
+        return self._by_key.get(row["parent_id"])
 
     def elements(self, row: Row) -> list[Row]:
-        return [one for one in self.steps.values() if one["parent_id"] == row["id"]]
+        return self._elements.get(row["id"], [])
 
     def step_kind(self, row: Row) -> str:
         """What carries it out: `list` for a step that runs once for each element of one."""

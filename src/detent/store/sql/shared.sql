@@ -188,10 +188,27 @@ UPDATE workers SET ending = :ending WHERE id = :worker AND tenant_id = :tenant_i
 -- name: queues
 -- Each queue of a tenant: a row for every state its jobs are in, and one for what was ever said about it.
 SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.held_by IS NULL AND j.run_at <= clock.now
-    THEN j.run_at END), CAST(NULL AS {time})
+    THEN j.run_at END), CAST(NULL AS {time}), count(CASE WHEN j.state = {job.queued}
+    AND j.held_by NOT IN ('limit', 'quota') THEN 1 END)
 FROM jobs AS j, (SELECT {now} AS now) AS clock WHERE j.tenant_id = :tenant_id GROUP BY j.queue, j.state
 UNION ALL
-SELECT q.name, NULL, 0, NULL, q.paused_at FROM queues AS q WHERE q.tenant_id = :tenant_id;
+SELECT q.name, NULL, 0, NULL, q.paused_at, 0 FROM queues AS q WHERE q.tenant_id = :tenant_id;
+
+-- name: unfinished_queues
+-- The same without the jobs that have ended: what can be claimed, what is held back and what is leased has an index each,
+-- so that however many have ended cost nothing.
+SELECT j.queue, j.state, count(*), min(CASE WHEN j.run_at <= clock.now THEN j.run_at END), CAST(NULL AS {time}), 0
+FROM jobs AS j, (SELECT {now} AS now) AS clock
+WHERE j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL GROUP BY j.queue, j.state
+UNION ALL
+SELECT j.queue, j.state, count(*), NULL, NULL, count(CASE WHEN j.held_by NOT IN ('limit', 'quota') THEN 1 END)
+FROM jobs AS j
+WHERE j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NOT NULL GROUP BY j.queue, j.state
+UNION ALL
+SELECT j.queue, j.state, count(*), NULL, NULL, 0 FROM jobs AS j
+WHERE j.tenant_id = :tenant_id AND j.state IN ({job.assigned}, {job.running}) GROUP BY j.queue, j.state
+UNION ALL
+SELECT q.name, NULL, 0, NULL, q.paused_at, 0 FROM queues AS q WHERE q.tenant_id = :tenant_id;
 
 -- name: place
 -- Where a job stands in its queue. What is due before it is counted no further than people count.
@@ -245,9 +262,10 @@ RETURNING reader;
 SELECT tenant_id, name, labels, value FROM counters WHERE tenant_id = :tenant_id ORDER BY name, labels;
 
 -- name: job_moves_since
--- The moves of a tenant's jobs since a point in time, by trigger.
+-- The moves of a tenant's jobs since a point in time and before another, by trigger.
 SELECT trigger, count(*) FROM events
-WHERE ts >= :since AND tenant_id = :tenant_id AND entity = 'job' GROUP BY trigger;
+WHERE ts >= :since AND ts < coalesce(CAST(:until AS {time}), 9223372036854775807) AND tenant_id = :tenant_id
+    AND entity = 'job' GROUP BY trigger;
 
 -- name: blob
 -- Content by its hash.

@@ -1,0 +1,49 @@
+"""Schedules: what is done again and again, by which rule, when next, and whether at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from detent.dashboard.page import EVERY_2_SECONDS, pages, render
+from detent.errors import BadInput
+from detent.http.auth import Reads
+from detent.http.cursors import opened, sealed
+from detent.http.pages import After, Db
+from detent.http.routes.schedules import LIST
+from detent.service import schedules as service
+from detent.store.schedules import Schedule
+
+SHOWN_TICKS = 3
+
+router = pages("/schedules")
+
+
+@router.get("")
+async def listing(request: Request, caller: Reads, store: Db, after: After = None) -> Response:
+    """The schedules, by name."""
+    page = await service.page(store, caller.tenant_id, after=opened(LIST, after))
+    now = await store.now()
+    return render(
+        request,
+        caller,
+        "schedules.html",
+        live=EVERY_2_SECONDS,
+        schedules=[_shown(one, now) for one in page.schedules],
+        next=sealed(LIST, page.next),
+        declared=service.DECLARED,
+    )
+
+
+def _shown(schedule: Schedule, now: int) -> dict[str, Any]:
+    """A schedule and its next ticks. One in a zone that this machine does not know has none here, and says why."""
+    shown: dict[str, Any] = {**service.as_json(schedule), "flow": None, "upcoming": [], "unread": None}
+    if schedule.kind == service.START and isinstance(shown["payload"], dict):
+        shown["flow"] = shown["payload"].get("flow")
+    try:
+        shown["upcoming"] = service.upcoming(schedule, now)[:SHOWN_TICKS]
+    except BadInput as error:
+        shown["unread"] = str(error)
+    return shown
