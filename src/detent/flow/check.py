@@ -71,6 +71,7 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
     yield from _run_rules(document, flow)
     yield from _settings(document, flow)
     yield from _kind_rules(document, flow)
+    yield from _inline_rules(document, flow)
     yield from _defaults(document, flow)
     circle = graph.cycle(flow.dependencies)
     if circle is not None:
@@ -152,6 +153,22 @@ def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
                 hint = _ELSEWHERE.get((step.kind, key))
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a step of kind {step.kind}{f'; {hint}' if hint else ''}")
+
+
+_NOT_INLINE = {
+    "for_each": "an element of a list is a step of its own",
+    "timeout": "a function that takes longer than a second gets a job of its own anyway",
+    "queue": "it goes with the other steps of its flow",
+}
+
+
+def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
+    """What is said of a step that has no job of its own, and would be passed over."""
+    for place, step in enumerate(flow.steps):
+        if step.inline:
+            for key in _NOT_INLINE.keys() & step.model_fields_set:
+                line = document.line(("steps", place, key))
+                yield Problem(line, f"{key} has no meaning in a step with inline: true; {_NOT_INLINE[key]}")
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

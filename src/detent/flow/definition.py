@@ -177,6 +177,9 @@ class Step(Model):
     when: ConditionText | None = Field(None, description="The step is skipped when this is not true.")
     for_each: ForEach | None = None
     with_: dict[str, Json] = Field({}, alias="with", description="Arguments of call and flow.")
+    inline: bool = Field(
+        False, description="A short function without effects: several are called one after the other, by one job."
+    )
     args: Annotated[list[Argument], Field(max_length=1_000)] = []
     env: dict[str, Argument] = {}
     cwd: Text | None = None
@@ -199,6 +202,11 @@ class Step(Model):
     def kind(self) -> str:
         """What it is, by the key that says so."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it takes values of others to say how it begins."""
+        return self.when is not None or self.for_each is not None
 
     @property
     def values(self) -> frozenset[str] | None:
@@ -236,11 +244,12 @@ class Step(Model):
         return self
 
 
-_REFERRING = [name for name in Step.model_fields if name not in ("when", "id", "depends_on", "description")]
+_REFERRING = [name for name in Step.model_fields if name not in ("when", "id", "depends_on", "description", "inline")]
 _OF_EACH = frozenset({"items", "count"})
 _PROCESS = ("tool", "command")
 _ONLY_OF = {
     "with_": ("call", "flow"),
+    "inline": ("call",),
     "for_each": ("tool", "command", "call", "agent", "flow"),
     "args": ("tool",),
     "env": _PROCESS,

@@ -108,6 +108,10 @@ def _safely(look: Callable[[Reference], Any]) -> Look:
     return found
 
 
+NOTHING_KNOWN = looking({})
+"""For steps that begin whatever came of others."""
+
+
 def pause_us(round: int) -> int:
     """How long a failed workstream waits before it is tried again.
 

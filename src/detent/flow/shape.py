@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from detent.flow.definition import Flow, Step
 
@@ -32,6 +33,22 @@ class Shape:
                 after[earlier].append(name)
         steps = {step.id: step for step in flow.steps}
         return cls(flow, steps, before, {name: tuple(names) for name, names in after.items()})
+
+    @property
+    def order(self) -> Sequence[str]:
+        """The steps, each after all it waits for; as they stand in the file, if they stand so.
+
+        >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "b", "command": ["true"], "depends_on": ["a"]},
+        ...     {"id": "a", "command": ["true"]}]})
+        >>> Shape.of(flow).order
+        ['a', 'b']
+        """
+        seen: set[str] = set()
+        for name, before in self.before.items():
+            if not seen.issuperset(before):
+                return list(TopologicalSorter(self.before).static_order())
+            seen.add(name)
+        return list(self.before)
 
     @property
     def roots(self) -> list[str]:

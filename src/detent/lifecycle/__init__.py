@@ -4,7 +4,20 @@ from detent.lifecycle.agent import AGENT
 from detent.lifecycle.breaker import BREAKER
 from detent.lifecycle.crew import CREW
 from detent.lifecycle.job import JOB
-from detent.lifecycle.machine import Change, Lifecycle, Move, Note, Right, State, Token, Verb, decide, insist, override
+from detent.lifecycle.machine import (
+    Change,
+    Lifecycle,
+    Move,
+    Note,
+    Right,
+    State,
+    Token,
+    Verb,
+    decide,
+    decide_pair,
+    insist,
+    override,
+)
 from detent.lifecycle.run import RUN
 from detent.lifecycle.run_step import RUN_STEP
 from detent.lifecycle.worker import WORKER
@@ -36,6 +49,7 @@ __all__ = [
     "Token",
     "Verb",
     "decide",
+    "decide_pair",
     "insist",
     "override",
 ]

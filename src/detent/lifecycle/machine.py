@@ -105,11 +105,17 @@ class Move:
     rights: frozenset[Right] = frozenset()
     raises_epoch: bool = False
     leaves_final: bool = False
+    first: Move | None = None
 
     @property
     def creates(self) -> bool:
         """A move without sources brings the record into being."""
         return not self.sources
+
+    @property
+    def events(self) -> int:
+        """How many events it has: the second of a pair brings that of the `first` with it."""
+        return 1 if self.first is None else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +195,7 @@ class Lifecycle:
     _by_trigger: dict[tuple[str, str], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
     _by_verb: dict[tuple[str, Verb], tuple[Move, ...]] = field(default_factory=dict, init=False, repr=False)
     _overrides: dict[str, Move] = field(default_factory=dict, init=False, repr=False)
+    _pairs: dict[tuple[Verb, Verb], Move] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         named = tuple(move if move.event else _named(self.name, move) for move in self.moves)
@@ -200,6 +207,9 @@ class Lifecycle:
         for state in self.states:
             self._overrides[state.name] = self._override_to(state)
         check(self)
+        for pair in self.pairs:
+            first, second = (self.move(trigger) for trigger in pair)
+            self._pairs[first.verb, second.verb] = _changed(second, sources=first.sources, first=first)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -255,6 +265,10 @@ class Lifecycle:
     def move(self, trigger: str) -> Move:
         """The first declared move of that trigger."""
         return next(move for move in self.moves if move.trigger == trigger)
+
+    def pair(self, first: Verb, second: Verb) -> Move:
+        """A declared pair, as one move that goes all the way."""
+        return self._pairs[first, second]
 
     def rank(self, name: str) -> int:
         """The place of a state in the declared order: within one epoch a job only climbs."""
@@ -325,6 +339,29 @@ def decide(
     return _refusal(lifecycle, record, trigger, because)
 
 
+def decide_pair(
+    lifecycle: Lifecycle,
+    record: Record,
+    first: Verb,
+    second: Verb,
+    *,
+    values: Mapping[str, Any] = NOTHING,
+    **facts: Any,
+) -> Change | InvalidTransition:
+    """The same for a declared pair, written at one go. Nobody can step in between, so only the first is asked about:
+    the second must be one that needs neither a right nor a guard.
+
+    >>> from detent.lifecycle import RUN_STEP
+    >>> step = {"id": 7, "tenant_id": 1, "state": "PENDING", "seq": 1, "epoch": 0}
+    >>> decide_pair(RUN_STEP, step, Verb.START, Verb.SUCCEED, dependencies_met=True).move.target.name
+    'SUCCEEDED'
+    """
+    decision = decide(lifecycle, record, first, values=values, **facts)
+    if isinstance(decision, InvalidTransition):
+        return decision
+    return decision._replace(move=lifecycle.pair(first, second))
+
+
 def override(
     lifecycle: Lifecycle, record: Record, state: str, *, reason: str, actor: str | None = None, cause: str | None = None
 ) -> Change:
@@ -381,8 +418,12 @@ def _refusal(lifecycle: Lifecycle, record: Record, trigger: str | Verb, because:
 
 def _named(lifecycle: str, move: Move) -> Move:
     """Where a seed names no event, it is called by the entity and the trigger."""
+    return _changed(move, event=f"{lifecycle.replace('-', '_')}_{move.trigger}")
+
+
+def _changed(move: Move, **fields: Any) -> Move:
     values = {name: getattr(move, name) for name in move.__slots__}
-    return Move(**{**values, "event": f"{lifecycle.replace('-', '_')}_{move.trigger}"})
+    return Move(**{**values, **fields})
 
 
 def _append(index: dict[Any, tuple[Move, ...]], key: object, move: Move) -> None:

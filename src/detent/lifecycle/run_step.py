@@ -43,4 +43,5 @@ RUN_STEP = Lifecycle(
         Move("reclaim", Verb.RECLAIM, (RUNNING,), RUNNING, when="lease over, new claim; attempts + 1"),
         Move("cancel", Verb.CANCEL, (PENDING, RUNNING, WAITING_APPROVAL), CANCELED, when="the run is cancelled"),
     ),
+    pairs=(("claim", "succeed"),),
 )

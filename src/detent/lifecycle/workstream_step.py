@@ -47,4 +47,5 @@ WORKSTREAM_STEP = Lifecycle(
             when="the workstream is abandoned",
         ),
     ),
+    pairs=(("dependencies_met", "success"),),
 )

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from detent.errors import BadInput, NotFound
 from detent.flow.expression import Wrong
 from detent.flow.phase import Phase, flow_phases
-from detent.flow.plan import Begin, Beginning, beginning, pause_us, ready, wanted_at_start
+from detent.flow.plan import NOTHING_KNOWN, Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
 from detent.moments import span_us
-from detent.service import elements, gates, step_crews, subflows, webhooks
+from detent.service import elements, gates, step_crews, stretch, subflows, webhooks
 from detent.service.definitions import KINDS
 from detent.service.flow_scene import Actor, Row, Scene, flow_of
 from detent.service.seat import Seat
@@ -53,10 +53,23 @@ async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: 
     begin_flow(scene)
     scene.steps = {row["name"]: row for row, _ in settled}
     # Sent again after a lost answer, a move of a job finds its step moved already, and all that follows done.
-    moved = [row for row, change in settled if await _follow(scene, row, change)]
-    if moved:
-        await go_on(scene, moved)
+    followed = [(row, change) for row, change in settled if await _follow(scene, row, change)]
+    if followed:
+        moved, companions = await _with_stretches(scene, followed)
+        await go_on(scene, moved, companions)
     await scene.write()
+
+
+async def _with_stretches(scene: Scene, followed: list[tuple[Row, Change]]) -> tuple[list[Row], list[str]]:
+    """The steps that have moved with their jobs, and those that were carried out along with them; and what was to be,
+    and was not."""
+    moved, companions = [row for row, _ in followed], list[str]()
+    for row, change in followed:
+        if row["parent_id"] is None and scene.shape.steps[row["name"]].inline and not held(scene):
+            carried, left = await stretch.handed_in(scene, change)
+            moved += carried
+            companions += left
+    return moved, companions
 
 
 async def _follow(scene: Scene, row: Row, change: Change) -> bool:
@@ -73,7 +86,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
     elif verb is Verb.SUCCEED and not waiting:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
         whole = text if blob is None else blob.content.decode()
-        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole))
+        ago = stretch.ended_ago(change)
+        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole), **ago)
     elif verb is Verb.RETRY and not waiting:
         _retry_step(scene, row, error)
     else:
@@ -120,13 +134,17 @@ def begin_flow(scene: Scene) -> None:
         scene.move_flow(Verb.START)
 
 
-async def go_on(scene: Scene, ended: Iterable[Row]) -> None:
-    """What follows from steps that have come to something: others begin, or the flow ends. Then it is all written."""
+async def go_on(scene: Scene, ended: Iterable[Row], companions: Sequence[str] = ()) -> None:
+    """What follows from steps that have come to something: others begin, or the flow ends. Then it is all written. The
+    companions of a job that has ended without them begin anew."""
     done, failed = await _tell_parents(scene, ended)
     if failed:
         await fail(scene, failed[0])
-    elif done and not held(scene):
-        await let_go(scene, done)
+    elif not held(scene):
+        if done:
+            await let_go(scene, done)
+        if companions:
+            await _begin_anew(scene, companions)
     await conclude(scene)
     await scene.write(scene.seat)
 
@@ -156,8 +174,9 @@ async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], 
 
 async def begin_at_roots(scene: Scene) -> None:
     """The steps that wait for none begin."""
-    await scene.look_at(scene.shape.roots)
-    await let_go(scene, await begin(scene, scene.shape.roots))
+    roots = scene.shape.roots
+    await scene.look_at(name for name in roots if not scene.shape.steps[name].inline)
+    await let_go(scene, await begin(scene, roots))
     await conclude(scene)
     await scene.write()
 
@@ -166,7 +185,7 @@ async def restart(scene: Scene) -> None:
     """Everything that could run and does not begins: after a pause, a new round, or a repair."""
     if not held(scene):
         await scene.look_at_all()
-        working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
+        working = await _worked_on(scene)
         own = {name: row for name, row in scene.steps.items() if row["parent_id"] is None}
         idle = [name for name, row in own.items() if row["id"] not in working and _may_begin(scene, name)]
         skipped = await begin(scene, idle)
@@ -182,9 +201,24 @@ async def restart(scene: Scene) -> None:
     await scene.write()
 
 
+async def _worked_on(scene: Scene) -> set[int]:
+    jobs = await scene.tx.unfinished_jobs(scene.tree)
+    return {step for step, _ in stretch.worked_on(scene.steps, jobs)}
+
+
+async def _begin_anew(scene: Scene, names: Sequence[str]) -> None:
+    """Steps that wait for nothing, and whose job has ended, unless they have come to something since."""
+    await scene.look_at({one for name in names for one in (name, *scene.shape.before[name])})
+    working = await _worked_on(scene)
+    idle = [name for name in names if scene.steps[name]["id"] not in working and _may_begin(scene, name)]
+    await let_go(scene, await begin(scene, idle))
+
+
 def _may_begin(scene: Scene, name: str) -> bool:
-    meaning = scene.by_phase
-    return meaning[name] is Phase.WAITING and all(meaning[one] is Phase.SATISFIED for one in scene.shape.before[name])
+    before = (scene.steps[one] for one in scene.shape.before[name])
+    return scene.phase(scene.steps[name]) is Phase.WAITING and all(
+        scene.phase(one) is Phase.SATISFIED for one in before
+    )
 
 
 async def next_round(scene: Scene, reason: str | None = None, since: int | None = None) -> None:
@@ -213,12 +247,17 @@ async def let_go(scene: Scene, ended: Sequence[str]) -> None:
 
 async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
     """These steps begin; returns those that are done with it already, because they are skipped."""
-    skipped = []
+    skipped, inline = [], []
     for name in names:
         if held(scene):
             break  # one of them could not begin, and with it the flow has failed
-        step, row = scene.shape.steps[name], scene.steps[name]
-        how = beginning(step, await scene.values(wanted_at_start(step)))
+        step = scene.shape.steps[name]
+        how = beginning(step, await scene.values(wanted_at_start(step)) if step.conditional else NOTHING_KNOWN)
+        if step.inline and how.how is Begin.JOB:
+            inline.append(name)
+            continue
+        await scene.look_at([name])
+        row = scene.steps[name]
         if how.how is Begin.SKIP:
             scene.move(row, Verb.SKIP, how.why)
             skipped.append(name)
@@ -226,6 +265,9 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
             scene.jobs.append(step_job(scene, row, step))
         elif await _begin_without_job(scene, row, how):
             skipped.append(name)
+    if inline and not held(scene):
+        await scene.look_at(stretch.firsts(scene, inline))
+        stretch.begin(scene, inline, scene.steps)
     return skipped
 
 

@@ -16,7 +16,7 @@ from detent.flow.expression import Look, Reference
 from detent.flow.phase import Phase, phases
 from detent.flow.plan import looking
 from detent.flow.shape import Shape
-from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, insist
+from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, decide_pair, insist
 from detent.service import agent_moves
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.seat import Seat
@@ -56,6 +56,10 @@ class Scene:
         self.ends = False
         """Whether it was decided here that the flow is over, and others have not been told."""
         self.starting = False
+        self.alone: frozenset[str] = frozenset()
+        self.at_once = 0
+        self.careful = 0
+        """How inline steps begin here: see stretch.py."""
         self.seat: Seat | None = None
         self._values: dict[str, Any] = {}
 
@@ -123,6 +127,13 @@ class Scene:
     def move(self, step: Row, verb: Verb, reason: str | None = None, **values: Any) -> None:
         """Decides a move of a step. What must be true of it is true: the lock is held, and the plan has looked."""
         self._move(self.kind.step, step, verb, reason, values)
+
+    def move_through(self, step: Row, **values: Any) -> None:
+        """Decides that a step has begun and ended."""
+        facts = {"actor": self.actor.name, "reason": self.actor.reason, "values": values, "dependencies_met": True}
+        change = insist(decide_pair(self.kind.step, step, Verb.START, Verb.SUCCEED, **facts))
+        self.changes.append(change)
+        step |= {"state": change.move.target.name, "seq": step["seq"] + change.move.events}
 
     def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
         """Decides a move of the flow itself."""

@@ -19,6 +19,7 @@ from detent.service import advance
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import Row
 from detent.service.seat import Seat
+from detent.service.stretch import STRETCH
 from detent.store import Job, NewJob
 from detent.store.handover import Unmoved
 from detent.store.tally import Tally
@@ -72,7 +73,8 @@ class Picture:
 async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> Job | None:
     """The job of the next step, begun; none, with nothing changed, if it must be done the usual way. `bare` is the
     change as it is written: what came of a step is kept with the step alone."""
-    if seat.after is None or change.move.verb is not Verb.SUCCEED:
+    stretch = change.values.get(STRETCH)
+    if seat.after is None or change.move.verb is not Verb.SUCCEED or (stretch and (stretch.carried or stretch.companions)):
         return None
     try:
         kind, picture = await _picture(store, seat.after)

@@ -69,10 +69,17 @@ async def scene_of(
 
 
 async def _make_steps(scene: Scene) -> None:
-    rows = [
-        {"flow_id": scene.id, "name": step.id, "position": place, "max_retries": retries_of(scene.kind.name, step)}
+    """Each after those it waits for, whatever their order in the file: what is written of many steps at once is written
+    in the order of their keys, and so the log tells of the end of one before the beginning of the next."""
+    rows = {
+        step.id: {
+            "flow_id": scene.id,
+            "name": step.id,
+            "position": place,
+            "max_retries": retries_of(scene.kind.name, step),
+        }
         for place, step in enumerate(scene.shape.flow.steps)
-    ]
+    }
     correlation = scene.flow["correlation_id"] or scene.public_id
     birth = Birth(scene.tenant_id, scene.actor.name, None, correlation, scene.flow["trace_id"])
-    await scene.tx.create_many(scene.kind.step, rows, birth)
+    await scene.tx.create_many(scene.kind.step, [rows[name] for name in scene.shape.order], birth)

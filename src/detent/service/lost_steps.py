@@ -14,11 +14,12 @@ from detent.service import advance, flows
 from detent.service.definitions import KINDS
 from detent.service.entities import public_id
 from detent.service.flow_scene import Actor, Row, Scene
+from detent.service.stretch import companions_of
 from detent.store import Store
 
 ACTOR = "follow-up"
 GONE = "its job is gone"
-_OF_JOB = ("id", "state", "error", "reason", "result", "result_hash")
+_OF_JOB = ("id", "state", "error", "reason", "result", "result_hash", "payload")
 
 logger = logging.getLogger("detent")
 
@@ -73,7 +74,7 @@ async def follow(scene: Scene, row: Row, job: Row | None) -> None:
     else:
         why = GONE if job is None else job["error"] or job["reason"] or f"its job was {job['state']}"
         advance.fail_step(scene, row, why)
-    await advance.go_on(scene, [row])
+    await advance.go_on(scene, [row], () if job is None else companions_of(job["payload"]))
 
 
 def _begin_again(scene: Scene, row: Row) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from detent.bounds import OWN_KINDS
@@ -56,13 +57,18 @@ def queue_of(scene: Scene, step: Step) -> str:
     return str(step.queue or scene.flow["queue"] or "default")
 
 
-def step_job(scene: Scene, row: Row, step: Step, item: Any = None) -> NewJob:
-    """The job that carries out a step. It alone has attempts, backoff and a lease."""
+def step_job(scene: Scene, row: Row, step: Step, item: Any = None, along: Sequence[str] = ()) -> NewJob:
+    """The job that carries out a step. It alone has attempts, backoff and a lease. `along` are steps that wait for
+    nothing, either, and are carried out with it (stretch.py)."""
     said = {"flow": scene.public_id, "template": scene.flow["template_id"], "step": row["name"]}
     if row["parent_id"] is not None:
         said["item"] = item
     if row["job_id"] is not None:
         said["again"] = True
+    if along:
+        said["along"] = list(along)
+    if step.inline and scene.careful:
+        said["careful"] = scene.careful
     return NewJob(
         f"{OWN_KINDS}{step.kind}",
         _written(said),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from detent.lifecycle.machine import Lifecycle, Move
-from detent.store.guards import EVENT_COLUMNS, literal
+from detent.store.guards import EVENT_COLUMNS, literal, literals
 from detent.store.records import NewJob
 
 Columns = Mapping[str, Sequence[Any]]
@@ -51,7 +51,13 @@ TYPES = {
     "probe_epoch": "int",
     "job_seq": "int",
     "payload": "json",
+    "job_id": "bigint",
+    "ago_us": "bigint",
+    "took_us": "bigint",
 }
+
+TOOK = "took_us"
+"""How long a record was in the state between the two moves of a pair."""
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 LOGGED = ("tenant_id", "from_state", "actor", "cause", "reason", "detail")
@@ -100,16 +106,43 @@ def move_statement(
     facts = {name: f"m.{name}" if name in each else batch.places[name] for name in LOGGED}
     returned = [f"{t}.{name}" for name in ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")]
     returned += [f"g.{name}" for name in LOGGED if name in each]
+    if move.first is not None:
+        returned += [f"{t}.started_at", f"g.{TOOK}"]
     moved = _PARAMETER.sub(r"g.\1", update).replace(GIVEN, batch.fenced)
+    events = _event(lifecycle, move, facts) if move.first is None else _events(lifecycle, move.first, move, facts)
     sql = (
         f"{CLOCK},\nmoved AS ({moved}\nRETURNING {', '.join(returned)}),\n"
-        f"logged AS (INSERT INTO events ({_EVENT_COLUMNS})\n"
+        f"logged AS (INSERT INTO events ({_EVENT_COLUMNS})\n{events})\nSELECT id FROM moved"
+    )
+    return BatchStatement(sql, batch.once, batch.each)
+
+
+def _event(lifecycle: Lifecycle, move: Move, facts: Mapping[str, str]) -> str:
+    return (
         f"SELECT {TX}, m.id, m.updated_at, {facts['tenant_id']}, m.seq, m.epoch, {literal(lifecycle.name)}, "
         f"{literal(move.event)}, {literal(move.trigger)}, {facts['from_state']}, {literal(move.target.name)}, "
         f"{facts['actor']}, m.correlation_id, m.trace_id, {facts['cause']}, {facts['reason']}, {facts['detail']} "
-        f"FROM moved AS m)\nSELECT id FROM moved"
+        f"FROM moved AS m"
     )
-    return BatchStatement(sql, batch.once, batch.each)
+
+
+def _events(lifecycle: Lifecycle, first: Move, second: Move, facts: Mapping[str, str]) -> str:
+    """Those of a pair, record by record: one that comes after another in the log has begun after the other's end. When
+    the first move was, the row says, unless it had been in that state before."""
+    began = f"CASE m.started_at WHEN m.updated_at - m.{TOOK} THEN m.started_at ELSE m.updated_at - 1 END"
+    between = literal(first.target.name)
+    ways = (
+        f"(1, {literals((first.event, first.trigger))}, NULL, {between})",
+        f"(2, {literals((second.event, second.trigger))}, {between}, {literal(second.target.name)})",
+    )
+    told = [f"CASE e.place WHEN 2 THEN {facts[name]} END" for name in ("cause", "reason", "detail")]
+    return (
+        f"SELECT {TX}, m.id, CASE e.place WHEN 1 THEN {began} ELSE m.updated_at END, {facts['tenant_id']}, "
+        f"m.seq - 2 + e.place, m.epoch, {literal(lifecycle.name)}, e.type, e.trigger, "
+        f"coalesce(e.from_state, {facts['from_state']}), e.to_state, {facts['actor']}, m.correlation_id, m.trace_id, "
+        f"{', '.join(told)} FROM moved AS m, "
+        f"(VALUES {', '.join(ways)}) AS e(place, type, trigger, from_state, to_state) ORDER BY m.id, e.place"
+    )
 
 
 def birth_sql(insert: str, lifecycle: Lifecycle) -> str:

@@ -237,7 +237,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         rows = await self._fetch(
             "applied_already",
             id=[change.id for change in late],
-            seq=[change.seq for change in late],
+            seq=[change.seq + change.move.events for change in late],
             trigger=[change.move.trigger for change in late],
             actor=[change.actor for change in late],
             entity=[change.lifecycle.name for change in late],

@@ -35,6 +35,7 @@ from detent.store.postgres_batches import (
     ENQUEUE_SHAPES,
     GIVEN,
     NOW,
+    TOOK,
     BatchStatement,
     Columns,
     birth_sql,
@@ -245,10 +246,11 @@ class Catalogue:
 
     def _prepare_move(self, lifecycle: Lifecycle, move: Move, right: Right | None) -> MoveStatement:
         table, now = lifecycle.table, "?2" if self._sqlite else "g.now"
-        raw = self._raw_moves.get(f"{lifecycle.name}.{move.trigger}", f"UPDATE {table} SET {{moves}} {{applies}}")
+        raw = self._raw_moves.get(_move_name(lifecycle, move), f"UPDATE {table} SET {{moves}} {{applies}}")
         words = {
             "now": now,
-            "moves": self._assignments(lifecycle, move, now),
+            "moves": self._assignments(lifecycle, move, now, move.events),
+            "moves_earlier": self._assignments(lifecycle, move, f"{now} - coalesce(:ago_us, 0)", move.events),
             "applies": f"FROM {'given AS g' if self._sqlite else GIVEN} WHERE {_conditions(table, right, now)}",
         }
         update = fill(raw, lambda word: words.get(word) or self._word(word))
@@ -260,7 +262,7 @@ class Catalogue:
 
     def _assignments(self, lifecycle: Lifecycle, move: Move, now: str, steps: int = 1) -> str:
         table, later = lifecycle.table, "max" if self._sqlite else "greatest"
-        at = f"{later}({now}, {table}.updated_at + {steps})"
+        at = f"{later}({now}, {table}.updated_at + {steps if move.first is None else f'1 + :{TOOK}'})"
         sets = {
             "state": literal(move.target.name),
             "seq": f"{table}.seq + {steps}",
@@ -275,6 +277,8 @@ class Catalogue:
             sets["epoch"] = f"{table}.epoch + 1"
         if move.target.started:
             sets["started_at"] = f"coalesce({table}.started_at, {at})"
+        elif move.first is not None and move.first.target.started:
+            sets["started_at"] = f"coalesce({table}.started_at, {at} - :{TOOK})"
         if move.target.final:
             sets["completed_at"] = f"coalesce({table}.completed_at, {at})"
         elif move.leaves_final:
@@ -342,6 +346,10 @@ class Catalogue:
     def _numbered(self, sql: str, names: tuple[str, ...]) -> Statement:
         mark = "?" if self._sqlite else "$"
         return Statement(_PARAMETER.sub(lambda match: f"{mark}{names.index(match[1]) + 1}", sql), names)
+
+
+def _move_name(lifecycle: Lifecycle, move: Move) -> str:
+    return f"{lifecycle.name}.{move.trigger if move.first is None else f'{move.first.trigger}+{move.trigger}'}"
 
 
 def _sqlite_batch(table: str, update: str, names: list[str]) -> str:

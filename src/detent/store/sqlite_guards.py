@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detent.lifecycle import LIFECYCLES
-from detent.lifecycle.machine import Lifecycle
+from detent.lifecycle.machine import Lifecycle, Move
 from detent.store.guards import (
     EVENT_COLUMNS,
     UNIQUE_COLUMNS,
@@ -50,12 +50,19 @@ def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
         (
             "moves",
             f"UPDATE OF state, seq, move, epoch ON {table}",
-            both(old, f"({legality(lifecycle, _TIMED)}) IS NOT TRUE"),
+            both(old, f"({legality(lifecycle, _timed(lifecycle))}) IS NOT TRUE"),
         ),
         ("fixed", f"UPDATE OF {', '.join(_fixed_names(lifecycle))} ON {table}", both(old, f"({changed})")),
         ("kept", f"DELETE ON {table}", both(old, unended(lifecycle))),
     ):
         yield _refusal(f"{_trigger_name(lifecycle)}_{rule}", event, when, said[rule])
+
+
+def _timed(lifecycle: Lifecycle) -> str:
+    """The same of a pair that tells when it began."""
+    tells = any(_first_at(*map(lifecycle.move, pair)) != "NEW.updated_at - 1" for pair in lifecycle.pairs)
+    began = "NEW.started_at > OLD.updated_at AND NEW.started_at < NEW.updated_at"
+    return f"{_TIMED} AND (OLD.started_at IS NOT NULL OR ({began}))" if tells else _TIMED
 
 
 def _fixed_names(lifecycle: Lifecycle) -> list[str]:
@@ -138,16 +145,23 @@ def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> s
 
 
 def _log_pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
-    """Two events of one write: the first a microsecond before the second."""
+    """Two events of one write."""
     first, second = (lifecycle.move(trigger) for trigger in pair)
     entity, between = literal(lifecycle.name), literal(first.target.name)
     return (
-        f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (NEW.id, NEW.updated_at - 1, NEW.tenant_id, NEW.seq - 1, "
+        f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (NEW.id, {_first_at(first, second)}, NEW.tenant_id, NEW.seq - 1, "
         f"NEW.epoch, {entity}, {literals((first.event, first.trigger))}, OLD.state, {between}, "
         f"NEW.actor, NEW.correlation_id, NEW.trace_id, NULL, NULL, NULL), (NEW.id, NEW.updated_at, NEW.tenant_id, "
         f"NEW.seq, NEW.epoch, {entity}, {literals((second.event, second.trigger))}, {between}, "
         f"NEW.state, NEW.actor, NEW.correlation_id, NEW.trace_id, NEW.cause, NEW.reason, NEW.detail);"
     )
+
+
+def _first_at(first: Move, second: Move) -> str:
+    """A microsecond before the second, or when the row was started, if it was so between the two for the first time."""
+    if not first.target.started or second.target.started:
+        return "NEW.updated_at - 1"
+    return "CASE WHEN OLD.started_at IS NULL THEN NEW.started_at ELSE NEW.updated_at - 1 END"
 
 
 def _event_refusals() -> Iterator[str]:

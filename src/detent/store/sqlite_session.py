@@ -184,7 +184,8 @@ class Session(SessionReads):
 
     def _applied_already(self, change: Change) -> bool:
         wanted = EventFilter(entity=change.lifecycle.name, entity_id=change.id)
-        trace = [event for event in self.events(wanted, None, change.seq + 1, False) if event.seq == change.seq + 1]
+        last = change.seq + change.move.events
+        trace = [event for event in self.events(wanted, None, last, False) if event.seq == last]
         return any(event.trigger == change.move.trigger and event.actor == change.actor for event in trace)
 
     def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:

@@ -31,7 +31,7 @@ from detent.worker.flow_watch import FlowWatch
 from detent.worker.outage import Outage
 from detent.worker.settlement import Raised, Release
 from detent.worker.settlement import settle as decided
-from detent.worker.step_kinds import Task, task_of
+from detent.worker.step_kinds import TASK, Task, task_of
 from detent.worker.waiting_room import LOOK_SECONDS, Line, Place, WaitingRoom
 
 CALL = f"{OWN_KINDS}call"
@@ -206,7 +206,7 @@ class Claims:
             return None
         said: dict[str, Any] = json.loads(job.payload)
         try:
-            return await task_of(self._store, job.tenant_id, **said)
+            return await task_of(self._store, job.tenant_id, **{name: said[name] for name in TASK if name in said})
         except Wrong as error:
             raise PermanentError(str(error)) from None
 

@@ -23,7 +23,7 @@ from detent.store import Store
 from detent.worker.context import Context
 from detent.worker.remote_store import WAIT_SECONDS, Hand, RemoteStore
 from detent.worker.settings import Settings
-from detent.worker.step_kinds import called, output_of
+from detent.worker.called import called, output_of
 from detent.worker.versions import Older
 from detent.worker.worker import Worker
 

@@ -13,6 +13,7 @@ from detent.job_type import JobType
 from detent.lifecycle import JOB, Change, decide, insist
 from detent.moments import span_us
 from detent.outcomes import Cancel, PermanentError, Snooze, ValidationError
+from detent.service.stretch import STRETCH, Stretch
 from detent.store import Blob, Job
 from detent.store.blobs import RESULT_BLOB
 
@@ -111,6 +112,8 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
         return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, **held}}
     if isinstance(said, Cancel):
         return "cancel", {"reason": plain(str(said.reason)) or None}
+    if isinstance(said, Stretch):
+        return "succeed", {"values": {**_result(result_text(said.output)), STRETCH: said}}
     return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from detent import ids
@@ -30,9 +29,10 @@ from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
 from detent.service.step_jobs import DEATHS, EXECUTED, retries_of
 from detent.store import EventFilter, Store
-from detent.target import Target, load, unwrapped
 from detent.worker.agent_turn import Heard
 from detent.worker.agent_work import AgentWork, Wish
+from detent.worker.ahead import Ahead
+from detent.worker.called import called, output_of
 from detent.worker.context import Context
 from detent.worker.lineup import Lineups
 from detent.worker.tool_step import run_tool, spec_of
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 MOST_EVENTS = 1_000
+TASK = ("flow", "template", "step", "item", "again")
+"""What the job of a step says of it; the rest is about the steps carried out along with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,26 @@ class StepKinds:
         return await self._agents.carry_out(ctx, Wish(whole, tier=tier, max_retries=retries))
 
     async def _carry_out(
-        self, ctx: Context, flow: str, template: int, step: str, item: Any = None, again: bool = False
+        self,
+        ctx: Context,
+        flow: str,
+        template: int,
+        step: str,
+        item: Any = None,
+        again: bool = False,
+        along: Sequence[str] = (),
+        careful: int = 0,
     ) -> Any:
+        output = await self._carried_out(ctx, flow, template, step, item, again)
+        store = await self._opened()
+        whole = await shape(store, ctx.tenant_id, template)
+        if not whole.steps[step.partition("[")[0]].inline:
+            return output
+        return await Ahead(store, ctx, flow, whole, step, output).gone(along, careful)
+
+    async def _carried_out(
+        self, ctx: Context, flow: str, template: int, step: str, item: Any, again: bool
+    ) -> dict[str, Any]:
         try:
             task = await self._task(ctx, flow, template, step, item, again)
         except Wrong as error:
@@ -242,50 +262,10 @@ async def call(ctx: Context, task: Task) -> Any:
     return await called(ctx, task.step.call or "", task.step.with_)
 
 
-async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
-    """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
-    async runs in a thread."""
-    function = _function(named)
-    arguments = [ctx] if _takes_context(function) else []
-    bound = partial(function, *arguments, **given)
-    if inspect.iscoroutinefunction(function):
-        return await bound()
-    return await asyncio.to_thread(bound)
-
-
-@lru_cache(maxsize=1_000)
-def _takes_context(function: Callable[..., Any]) -> bool:
-    """Some that are built in do not tell their parameters, and want no context."""
-    try:
-        return next(iter(inspect.signature(function).parameters), None) == "ctx"
-    except ValueError:
-        return False
-
-
-@lru_cache(maxsize=1_000)
-def _function(named: str) -> Callable[..., Any]:
-    """What was found once is not looked for again; what was not found is."""
-    module, _, name = named.partition(":")
-    try:
-        found = unwrapped(load(Target(module, name)))
-    except ModuleNotFoundError as error:
-        raise PermanentError(f"{named} cannot be called: {error}; is its folder on PYTHONPATH?") from None
-    except AttributeError:
-        raise PermanentError(f"{named} cannot be called: the module {module} has no {name}") from None
-    if not callable(found):
-        raise PermanentError(f"{named} cannot be called: it is no function")
-    return found
-
-
 def _filled(step: Step, look: expression.Look) -> Step:
     """The step with every reference replaced by its value; what it then says was checked only where it is used."""
     said = step.model_dump(exclude={"id", "when", "depends_on", "description", "for_each"}, exclude_unset=True)
     return step.model_copy(update=expression.filled(said, look))
-
-
-def output_of(said: Any) -> Any:
-    """What came of a step always has names: what has none is called `value`."""
-    return said if isinstance(said, dict) else {"value": said}
 
 
 def seconds_of(task: Task) -> float | None:

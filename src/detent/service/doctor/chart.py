@@ -15,11 +15,12 @@ from detent.service.definitions import KINDS, Kind, shape
 from detent.service.entities import public_id
 from detent.service.flow_scene import Row
 from detent.service.step_jobs import EXECUTED
+from detent.service.stretch import worked_on
 from detent.store import Job
 from detent.store.approvals import Approval
 from detent.store.protocol import Reader
 
-JOB_COLUMNS = ("id", "state", "error", "reason", "result", "result_hash", "updated_at", "completed_at")
+JOB_COLUMNS = ("id", "state", "error", "reason", "result", "result_hash", "updated_at", "completed_at", "payload")
 
 
 class Limits(NamedTuple):
@@ -86,10 +87,7 @@ class Chart:
         chart = cls(kind, flow, await shape(reader, flow["tenant_id"], flow["template_id"]), await reader.now())
         chart.limits = limits
         chart._sort(await reader.steps(flow["id"]))
-        mine = {row["id"] for row in chart.steps.values()}
-        for job in await reader.unfinished_jobs(flow["tree_id"] or flow["id"]):
-            if job.step_id in mine:
-                chart.jobs.setdefault(job.step_id or 0, []).append(job)
+        chart._sort_jobs(await reader.unfinished_jobs(flow["tree_id"] or flow["id"]))
         await chart._look_at_jobs(reader)
         await chart._look_at_gates(reader)
         await chart._look_inside(reader)
@@ -105,6 +103,15 @@ class Chart:
         for row in rows:
             if row["parent_id"] is not None:
                 self._elements.setdefault(row["parent_id"], []).append(row)
+
+    def _sort_jobs(self, jobs: Sequence[Job]) -> None:
+        """Those of each step; one that waits may be a companion of a job of another step."""
+        found = list(worked_on(self.steps, jobs))
+        for step, job in found:
+            if step == job.step_id:
+                self.jobs.setdefault(step, []).append(job)
+        waiting = {row["id"] for row in self.steps.values() if self.phase(row) is Phase.WAITING} - self.jobs.keys()
+        self.jobs |= {step: [job] for step, job in found if step in waiting}
 
     async def _look_at_jobs(self, reader: Reader) -> None:
         lost = [row for row in self.steps.values() if self.has_lost_its_job(row) and row["job_id"] is not None]

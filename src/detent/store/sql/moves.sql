@@ -1,7 +1,7 @@
 -- Moves that write more than the move itself. Each stands once, for one record; both databases run it for a whole batch
 -- at a time. {moves} is what every move sets, {applies} the clause that says what must still be true of the record: both
--- come from the declaration. {held_back} puts a job that has a limit back behind it. A move that is not listed here sets
--- nothing else.
+-- come from the declaration. {moves_earlier} sets the same for what was over a while before it is written. {held_back} puts
+-- a job that has a limit back behind it. A move that is not listed here sets nothing else.
 
 -- name: job.start
 -- From here on the attempt counts.
@@ -108,7 +108,13 @@ UPDATE workstreams SET {moves}, wake_at = NULL {applies};
 
 -- name: run-step.succeed
 -- What came of it is kept, in the row or by its hash.
-UPDATE steps SET {moves}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL {applies};
+UPDATE steps SET {moves_earlier}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL
+{applies};
+
+-- name: run-step.claim+succeed
+-- Carried out along with another step, by the job of that one.
+UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash, error = NULL
+{applies};
 
 -- name: run-step.approve
 -- What was decided, and by whom.
@@ -132,7 +138,13 @@ UPDATE steps SET {moves}, error = :error {applies};
 
 -- name: workstream-step.success
 -- What came of it is kept, in the row or by its hash.
-UPDATE steps SET {moves}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL {applies};
+UPDATE steps SET {moves_earlier}, output = :output, output_hash = :output_hash, cost_micros = :cost_micros, error = NULL
+{applies};
+
+-- name: workstream-step.dependencies_met+success
+-- Carried out along with another step, by the job of that one.
+UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash, error = NULL
+{applies};
 
 -- name: workstream-step.failure
 -- Why stays with it.

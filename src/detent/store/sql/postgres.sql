@@ -149,7 +149,7 @@ WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= detent_now() O
 SELECT e.entity_id FROM events AS e
 JOIN unnest(:id::bigint[], :seq::int[], :trigger::text[], :actor::text[], :entity::text[])
     AS g(id, seq, trigger, actor, entity)
-    ON e.entity_id = g.id AND e.seq = g.seq + 1 AND e.entity = g.entity
+    ON e.entity_id = g.id AND e.seq = g.seq AND e.entity = g.entity
 WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 
 -- name: log_end

@@ -1,0 +1,53 @@
+"""Python functions that steps of flows name, and what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from detent.outcomes import PermanentError
+from detent.target import Target, load, unwrapped
+from detent.worker.context import Context
+
+
+async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
+    """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
+    async runs in a thread."""
+    function = function_of(named)
+    arguments = [ctx] if takes_context(function) else []
+    bound = partial(function, *arguments, **given)
+    if inspect.iscoroutinefunction(function):
+        return await bound()
+    return await asyncio.to_thread(bound)
+
+
+@lru_cache(maxsize=1_000)
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether it wants one. Some that are built in do not tell their parameters, and want no context."""
+    try:
+        return next(iter(inspect.signature(function).parameters), None) == "ctx"
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=1_000)
+def function_of(named: str) -> Callable[..., Any]:
+    """The function of that name. What was found once is not looked for again; what was not found is."""
+    module, _, name = named.partition(":")
+    try:
+        found = unwrapped(load(Target(module, name)))
+    except ModuleNotFoundError as error:
+        raise PermanentError(f"{named} cannot be called: {error}; is its folder on PYTHONPATH?") from None
+    except AttributeError:
+        raise PermanentError(f"{named} cannot be called: the module {module} has no {name}") from None
+    if not callable(found):
+        raise PermanentError(f"{named} cannot be called: it is no function")
+    return found
+
+
+def output_of(said: Any) -> Any:
+    """What came of a step always has names: what has none is called `value`."""
+    return said if isinstance(said, dict) else {"value": said}
