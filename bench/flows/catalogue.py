@@ -5,6 +5,7 @@ from functools import partial
 from bench.peers.catalogue import System
 
 _flows = partial(System, program="flows", every_round=("wide", "chain"))
+_inline = partial(_flows, "detent", program="inline", form="inline")
 _in_code = partial(_flows, "detent", program="steps", form="in code")
 
 SYSTEMS = (
@@ -15,14 +16,13 @@ SYSTEMS = (
         note="a flow, each step a job that any worker may take; one worker process with its defaults; commits durable",
     ),
     _flows("detent", "sqlite", 500, note="as on PostgreSQL"),
-    _flows(
-        "detent",
-        "unsynced",
-        1_000,
-        program="embedded",
-        form="in one program",
-        note="a flow with all its events, started and carried out by one process, as by detent run; synchronous=normal",
+    _inline(
+        "postgres",
+        3_000,
+        note="a flow, too, and as durable; its steps say that they are short and have no effects, so that a job carries"
+        " out many of them (inline: true), as Parsl takes it of all its functions",
     ),
+    _inline("sqlite", 3_000, note="as on PostgreSQL"),
     _in_code("postgres", 1_000, note="steps that a job awaits, as programs for DBOS and Parsl are written; as durable"),
     _in_code("sqlite", 1_000, note="as on PostgreSQL"),
     _in_code(

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from typing import ClassVar
 
 from bench.flows.protocol import FlowProgram
 from bench.peers.protocol import TARGET, speak
@@ -16,6 +17,9 @@ app = Detent(TARGET)
 
 
 class DetentFlows(FlowProgram):
+    how: ClassVar[dict[str, object]] = {}
+    """What each step says of itself."""
+
     async def setup(self) -> None:
         async with app:
             pass
@@ -26,16 +30,15 @@ class DetentFlows(FlowProgram):
             await app.work()
 
     async def wide(self, steps: int) -> float:
-        return await self.carried_out([_step(place) for place in range(steps)])
+        return await ended([self.step(place) for place in range(steps)])
 
     async def chain(self, steps: int) -> float:
-        return await self.carried_out(
-            [{**_step(place), **({"depends_on": [f"s{place - 1}"]} if place else {})} for place in range(steps)]
+        return await ended(
+            [{**self.step(place), **({"depends_on": [f"s{place - 1}"]} if place else {})} for place in range(steps)]
         )
 
-    async def carried_out(self, steps: list[dict[str, object]]) -> float:
-        async with app:
-            return await ended(steps)
+    def step(self, place: int) -> dict[str, object]:
+        return {"id": f"s{place}", "call": "bench.flows.protocol:awaited", "with": {"number": place}, **self.how}
 
     async def kept(self) -> int:
         async with app, app.transaction() as transaction:
@@ -43,19 +46,16 @@ class DetentFlows(FlowProgram):
             return int(row["kept"])
 
 
-def _step(place: int) -> dict[str, object]:
-    return {"id": f"s{place}", "call": "bench.flows.protocol:awaited", "with": {"number": place}}
-
-
 async def ended(steps: list[dict[str, object]]) -> float:
-    store, began = await app.open(), time.perf_counter()
-    ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
-    while True:
-        (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
-        if row["completed_at"] is not None:
-            assert row["state"] == "S_SUCCESS", row["state"]
-            return time.perf_counter() - began
-        await asyncio.sleep(LOOK_SECONDS)
+    async with app:
+        store, began = await app.open(), time.perf_counter()
+        ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
+        while True:
+            (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
+            if row["completed_at"] is not None:
+                assert row["state"] == "S_SUCCESS", row["state"]
+                return time.perf_counter() - began
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

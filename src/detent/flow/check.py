@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 
 from pydantic import ValidationError
 
@@ -86,19 +87,21 @@ def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
 def _ids(document: Document, flow: Flow) -> Iterator[Problem]:
     counts = Counter(step.id for step in flow.steps)
     for place, step in enumerate(flow.steps):
-        line = document.line(("steps", place, "id"))
+        path = ("steps", place, "id")
         if counts[step.id] > 1:
-            yield Problem(line, f"{counts[step.id]} steps are called {step.id}; each needs an id of its own")
+            what = f"{counts[step.id]} steps are called {step.id}; each needs an id of its own"
+            yield Problem(document.line(path), what)
         if step.id in RESERVED:
-            yield Problem(line, f"a step cannot be called {step.id}: ${{{step.id}}} means something else")
+            what = f"a step cannot be called {step.id}: ${{{step.id}}} means something else"
+            yield Problem(document.line(path), what)
 
 
 def _unknown_dependencies(document: Document, flow: Flow) -> Iterator[Problem]:
     known = {step.id for step in flow.steps}
     for place, step in enumerate(flow.steps):
-        line = document.line(("steps", place, "depends_on"))
         for name in step.depends_on:
             if name not in known:
+                line = document.line(("steps", place, "depends_on"))
                 yield Problem(line, f"{step.id} depends on {name}, and there is no such step")
 
 
@@ -199,19 +202,28 @@ def _is_json(value: object) -> bool:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
-    earlier, known = graph.Before(flow.dependencies), {step.id: step for step in flow.steps}
+    # Made when the first reference is met: for thousands of steps it takes a while, and most refer to none.
+    earlier = cache(lambda: graph.Before(flow.dependencies))
+    known = {step.id: step for step in flow.steps}
     for place, step in enumerate(flow.steps):
-        line = document.line(("steps", place))
-        try:
-            found = list(step.references)
-        except Wrong as error:
-            yield Problem(line, f"{step.id}: {error}")
-            continue
-        for reference in dict.fromkeys(found):
-            if wrong := _dangling(flow, step, reference, known, earlier):
-                yield Problem(line, f"{step.id} uses {reference}, {wrong}")
-        for begun in step.unclosed:
-            yield Problem(line, f"{step.id}: {shown(begun)} has no closing brace; where ${{ is meant, write $${{")
+        if step.refers:
+            for wrong in _wrong_in(flow, step, known, earlier):
+                yield Problem(document.line(("steps", place)), wrong)
+
+
+def _wrong_in(
+    flow: Flow, step: Step, known: Mapping[str, Step], earlier: Callable[[], graph.Before]
+) -> Iterator[str]:
+    try:
+        found = step.references
+    except Wrong as error:
+        yield f"{step.id}: {error}"
+        return
+    for reference in dict.fromkeys(found):
+        if wrong := _dangling(flow, step, reference, known, earlier):
+            yield f"{step.id} uses {reference}, {wrong}"
+    for begun in step.unclosed:
+        yield f"{step.id}: {shown(begun)} has no closing brace; where ${{ is meant, write $${{"
 
 
 def ill_given(step: Step, inner: Flow) -> Iterator[tuple[Path, str]]:
@@ -231,7 +243,7 @@ def ill_given(step: Step, inner: Flow) -> Iterator[tuple[Path, str]]:
 
 
 def _dangling(
-    flow: Flow, step: Step, reference: Reference, known: Mapping[str, Step], earlier: graph.Before
+    flow: Flow, step: Step, reference: Reference, known: Mapping[str, Step], earlier: Callable[[], graph.Before]
 ) -> str | None:
     if reference.root == INPUTS:
         name = reference.path[0] if reference.path else None
@@ -242,7 +254,7 @@ def _dangling(
         return None if reference.path[:1] in (("id",), ("name",)) else "of which there are only id and name"
     if reference.root not in known:
         return "and there is no such step"
-    if not earlier.comes(reference.root, step.id):
+    if not earlier().comes(reference.root, step.id):
         return f"but does not come after it; add depends_on: [{reference.root}]"
     if not reference.path:
         return f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"

@@ -213,6 +213,11 @@ class Step(Model):
         """What it leaves to others, by name; none if that cannot be told from the definition."""
         return _OF_EACH if self.for_each is not None else VALUES.get(self.kind)
 
+    @property
+    def refers(self) -> bool:
+        """Whether it may use values of others."""
+        return self.when is not None or bool(expression.texts(self._filled_in))
+
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
         """Every value of others it uses."""
@@ -227,7 +232,7 @@ class Step(Model):
     @property
     def _filled_in(self) -> list[Any]:
         """Where values may stand."""
-        said = [getattr(self, name) for name in _REFERRING if name in self.__pydantic_fields_set__]
+        said = [getattr(self, name) for name in sorted(self.__pydantic_fields_set__ & _REFERRING)]
         return [part.model_dump() if isinstance(part, Model) else part for part in said]
 
     @model_validator(mode="after")
@@ -244,7 +249,7 @@ class Step(Model):
         return self
 
 
-_REFERRING = [name for name in Step.model_fields if name not in ("when", "id", "depends_on", "description", "inline")]
+_REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline"}
 _OF_EACH = frozenset({"items", "count"})
 _PROCESS = ("tool", "command")
 _ONLY_OF = {

@@ -56,24 +56,30 @@ def reference(text: str) -> Reference:
 
 def references(value: Any) -> Iterator[Reference]:
     """Every reference in a value, however deep."""
-    if isinstance(value, str):
-        closed = value[: _closed(value)]
+    for text in texts(value):
+        closed = text[: _closed(text)]
         yield from (reference(match[1]) for match in _REFERENCE.finditer(closed) if match[1] is not None)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from references(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from references(part)
 
 
 def unclosed(value: Any) -> Iterator[str]:
     """What is begun like a reference in a value and has no end, however deep; nothing would be filled in there."""
-    if isinstance(value, str):
-        yield from (f"${{{begun}" for begun in value[_closed(value) :].replace("$${", "").split("${")[1:])
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from unclosed(part)
+    for text in texts(value):
+        yield from (f"${{{begun}" for begun in text[_closed(text) :].replace("$${", "").split("${")[1:])
+
+
+def texts(value: Any) -> list[str]:
+    """The texts in a value that may hold references, in their order, however deep; of most values there are none."""
+    found, left = [], [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            if "${" in part:
+                found.append(part)
+        elif isinstance(part, dict):
+            left += reversed(part.values())
+        elif isinstance(part, list):
+            left += reversed(part)
+    return found
 
 
 def filled(value: Any, look: Look) -> Any:

@@ -271,11 +271,16 @@ class Session(SessionReads):
         return self.create_many(lifecycle, [columns], birth)[0]
 
     def create_many(self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth) -> list[int]:
+        if not rows:
+            return []
         keys = self._take_keys(len(rows))
-        for id, row in zip(keys, rows, strict=True):
-            statement = self._catalogue.birth(lifecycle, tuple(row))
-            values = {**birth.of(lifecycle, id)._asdict(), **row, "id": id, "now": self.now}
-            self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        sql, names = self._catalogue.birth(lifecycle, tuple(rows[0]))
+        births = (
+            {**birth.of(lifecycle, id)._asdict(), **row, "id": id, "now": self.now}
+            for id, row in zip(keys, rows, strict=True)
+        )
+        bound = itemgetter(*names)
+        self._db.executemany(sql, map(bound, births))
         return list(keys)
 
     def amend(self, lifecycle: Lifecycle, keys: Sequence[int], tenant_id: int, columns: dict[str, Any]) -> int:
