@@ -6,6 +6,7 @@ which order things happen and what comes of them; time stands still until the dr
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -14,13 +15,15 @@ from typing import Any
 from detent.errors import AlreadyDecided, BadInput, InvalidTransition
 from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
+from detent.flow.shape import Shape
 from detent.outcomes import Cancel, PermanentError, Snooze
 from detent.service import crew_mend, flows, settle
-from detent.service.definitions import KINDS
+from detent.service.definitions import KINDS, shape
 from detent.service.doctor import rounds
 from detent.service.flow_scene import Actor
 from detent.service.step_crews import SHARE
 from detent.service.step_jobs import DEATHS
+from detent.service.stretch import Carried, Stretch
 from detent.store import Job
 from detent.worker import settlement
 from detent.worker.outage import Outage
@@ -87,7 +90,7 @@ def _kind(chance: Random, kind: str, inner: tuple[str, ...]) -> dict[str, Any]:
         )
         each = {"items": items, "limit": chance.choice((1, 2, 5))}
         return {**CALL, "for_each": each, "retries": chance.choice((0, 2))}
-    return {**CALL, "retries": chance.choice((0, 0, 1, 3))}
+    return {**CALL, "retries": chance.choice((0, 0, 1, 3)), "inline": chance.random() < 0.4}
 
 
 # --- carrying out
@@ -171,12 +174,12 @@ class Driver:
         self._chance.shuffle(self._hands)
         count = self._chance.randint(1, 6)
         batch, self._hands = self._hands[:count], self._hands[count:]
-        said = [(job, self._said(job)) for job in batch]
+        said = [(job, await self._said(job)) for job in batch]
         changes = [settlement.settle(job, None, what, self._chance.random, f"w:{job.owner}") for job, what in said]
         if changes:
             await settle.applied(self._store, sorted(changes, key=lambda change: change.move.trigger))
 
-    def _said(self, job: Job) -> Any:
+    async def _said(self, job: Job) -> Any:
         drawn = self._chance.random()
         if drawn < FAILING:
             error = self._chance.choice((RuntimeError("at times"), PermanentError("always")))
@@ -186,7 +189,32 @@ class Driver:
             return settlement.Raised(error)
         if drawn < FAILING + 0.06:
             return self._chance.choice((Snooze("1s"), settlement.Release(), Cancel("no longer wanted")))
-        return {"value": self._chance.randint(0, 9)}
+        return await self._stretch(job, {"value": self._chance.randint(0, 9)})
+
+    async def _stretch(self, job: Job, output: dict[str, int]) -> Any:
+        """What a worker says of a step, with what it carried out along with it, if it is inline. Now and then it offers
+        what could not be carried out then, or was done meanwhile: it looks without a lock."""
+        said = json.loads(job.payload)
+        whole = await shape(self._store, job.tenant_id, said["template"]) if "template" in said else None
+        if whole is None or "[" in said["step"] or not whole.steps[said["step"]].inline or self._chance.random() < 0.1:
+            return output
+        along, carried = said.get("along", []), list[str]()
+        waiting = [*(name for name in along if self._chance.random() < 0.9), *self._next(whole, said["step"], carried)]
+        while waiting and self._chance.random() < 0.95:
+            carried.append(waiting.pop(0))
+            later = self._next(whole, carried[-1], [said["step"], *carried])
+            waiting += [name for name in later if name not in waiting]
+        took = [Carried(name, '{"value":1}', 10 * (len(carried) - place), 5) for place, name in enumerate(carried, 1)]
+        alone = frozenset(name for name in waiting if self._chance.random() < 0.3)
+        left = tuple(name for name in along if name not in carried)
+        careful = self._chance.choice((0, 0, 0, 1, 3))
+        return Stretch(output, 10 * len(carried), tuple(took), left, alone, self._chance.choice((1, 3, 100)), careful)
+
+    def _next(self, whole: Shape, name: str, done: list[str]) -> list[str]:
+        ready = [
+            one for one in whole.after[name] if {*whole.before[one]} <= {name, *done} or self._chance.random() < 0.1
+        ]
+        return [one for one in ready if whole.steps[one].inline and one not in done]
 
     async def _lose(self) -> None:
         """A worker dies: what it held comes back when its lease is over."""

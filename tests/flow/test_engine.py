@@ -330,10 +330,10 @@ async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_work
     broken = await flows.start(store, flow(step("a"), step("b", "a")))
     sound = advance.go_on
 
-    async def goes_wrong(scene: Scene, ended: list[Row]) -> None:
+    async def goes_wrong(scene: Scene, ended: list[Row], companions: list[str]) -> None:
         if scene.id == broken.id:
             raise RuntimeError("out of order")
-        await sound(scene, ended)
+        await sound(scene, ended, companions)
 
     monkeypatch.setattr(advance, "go_on", goes_wrong)
     other = await flows.start(store, flow(step("a"), step("b", "a")))

@@ -28,6 +28,18 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
     "agent": ("agent_jobs", {"description": "'think'"}),
 }
 FENCED = {"job"}
+
+# Two moves that may be made in one write: the state between them, the second, where it leads, and what else is set.
+PAIRS = {
+    "job": ("assigned", "start", "running", "updated_at = updated_at + 2"),
+    "run-step": ("RUNNING", "succeed", "SUCCEEDED", "updated_at = updated_at + 9, started_at = updated_at + 1"),
+    "workstream-step": (
+        "S_RUNNING",
+        "success",
+        "S_SUCCESS",
+        "updated_at = updated_at + 9, started_at = updated_at + 1",
+    ),
+}
 STARTED_AT_BIRTH = {"agent"}
 
 # Each entity's own unique column, if it has one beside its id.
@@ -73,6 +85,14 @@ def insert(kind: str, id: int, how: str = "INSERT", **changed: str) -> str:
         **changed,
     }
     return f"{how} INTO {table} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+
+
+def pair(entity: Entity, more: str = "") -> str:
+    """The statement that makes both moves of a pair."""
+    _, trigger, target, _ = PAIRS[entity.name]
+    return (
+        f"UPDATE {entity.table} SET seq = seq + 2, state = '{target}', move = '{trigger}'{more} WHERE id = {entity.id}"
+    )
 
 
 def move(entity: Entity, trigger: str, target: str, epochs: int = 0, more: str = "") -> str:

@@ -14,6 +14,7 @@ from detent.lifecycle.replay import replay
 from tests.lifecycle.expected import EXPECTED
 from tests.store.entities import (
     NOW,
+    PAIRS,
     STARTED_AT_BIRTH,
     Entity,
     born,
@@ -24,6 +25,7 @@ from tests.store.entities import (
     is_legal,
     move,
     new_id,
+    pair,
     put,
     way,
 )
@@ -73,7 +75,7 @@ def allowance_breaches(hand: Hand, name: str) -> Iterator[str]:
         yield from _moved(hand, entity, "compensate", expected.initial, 0)
     if hand.dialect == "sqlite":
         yield from _told_its_time(hand, entity)
-        yield from _paired(hand, entity) if name == "job" else ()
+        yield from _paired(hand, entity) if name in PAIRS else ()
         yield from _keys_come_after(hand, name)
 
 
@@ -161,14 +163,14 @@ def _told_its_time(hand: Hand, entity: Entity) -> Iterator[str]:
 
 
 def _paired(hand: Hand, entity: Entity) -> Iterator[str]:
-    """The product claims and starts in one write: two moves, two events, in their order."""
+    """The product makes some moves in one write: two moves, two events, in their order."""
     before = entity.row(hand)
-    pair = "seq = seq + 2, state = 'running', move = 'start', updated_at = updated_at + 2, actor = 'me'"
-    with hand.attempt(f"UPDATE jobs SET {pair} WHERE id = {entity.id}") as refusal:
+    between, _, last, times = PAIRS[entity.name]
+    with hand.attempt(pair(entity, f", {times}, actor = 'me'")) as refusal:
         told = [(e["seq"], e["ts"], e["actor"], e["from_state"], e["to_state"]) for e in entity.events(hand)[1:]]
-        first, second = before["updated_at"] + 1, before["updated_at"] + 2
-        wanted = [(2, first, "me", "queued", "assigned"), (3, second, "me", "assigned", "running")]
-        yield from _said(entity.name, "a claim that starts", refusal or (None if told == wanted else str(told)))
+        first, second = before["updated_at"] + 1, entity.row(hand)["updated_at"]
+        wanted = [(2, first, "me", before["state"], between), (3, second, "me", between, last)]
+        yield from _said(entity.name, "a pair of moves", refusal or (None if told == wanted else str(told)))
 
 
 def _deleted(hand: Hand, name: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.lifecycle.expected import EXPECTED
-from tests.store.entities import FENCED, NOW, UNIQUE, Entity, born, first_move, insert, move, new_id, put
+from tests.store.entities import FENCED, NOW, PAIRS, UNIQUE, Entity, born, first_move, insert, move, new_id, pair, put
 from tests.store.hands import Hand
 
 APPEND_ONLY = "events are append-only"
@@ -71,9 +71,13 @@ def _wrong_moves(cast: Cast) -> Iterator[Probe]:
     both = f"id IN ({entity.id}, {cast.later.id})"
     several = f"UPDATE {entity.table} SET state = '{target}', seq = seq + 1, move = '{trigger}' WHERE {both}"
     yield Probe("several rows, one of which may not", several, says)
-    pair = "seq = seq + 2, state = 'running', move = 'start'"
+    if name in PAIRS:
+        yield Probe("a pair of moves by hand", pair(entity), says)
+    if name in PAIRS and name != "job":
+        for began in ("updated_at", "updated_at + 9", "NULL"):
+            times = f", updated_at = updated_at + 9, started_at = {began}"
+            yield Probe(f"a pair of moves that began at {began}", pair(entity, times), says)
     if name == "job":
-        yield Probe("a pair of moves by hand", f"UPDATE jobs SET {pair} WHERE id = {entity.id}", says)
         yield Probe("a note that moves", move(entity, "compensate", "running"), says)
         yield Probe("a note that raises the epoch", move(entity, "compensate", "queued", 1), says)
     else:

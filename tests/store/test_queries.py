@@ -10,7 +10,7 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right
+from detent.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right, Verb
 from detent.lifecycle.machine import OVERRIDE
 from detent.store.dialect import POSTGRES, SQLITE, Dialect
 from detent.store.handover import Unmoved
@@ -26,6 +26,7 @@ MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
     if not move.creates
     for right in (move.rights or {None})
 ]
+PAIRS = [(lifecycle, lifecycle.pair(Verb.START, Verb.SUCCEED), None) for lifecycle in (RUN_STEP, WORKSTREAM_STEP)]
 
 
 @pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: str(dialect.name))
@@ -79,7 +80,7 @@ def every_statement(dialect: Dialect) -> Iterator[tuple[str, str]]:
         yield from (("hand_over", sql) for sql in handovers(catalogue))
     if dialect is POSTGRES:
         yield from (("enqueue", sql) for sql in enqueues(catalogue))
-    for lifecycle, move, right in MOVES:
+    for lifecycle, move, right in (*MOVES, *PAIRS):
         yield from ((f"{lifecycle.name}.{move.trigger} {right}", s) for s in written(catalogue, lifecycle, move, right))
     for name, columns in ENTITY_COLUMNS.items():
         for some in ((), tuple(sorted(columns))):
@@ -123,13 +124,14 @@ def test_every_parameter_of_a_statement_is_bound_once(dialect: Dialect) -> None:
 def test_the_shapes_of_a_batch_differ() -> None:
     catalogue = Catalogue(POSTGRES)
     assert len(set(enqueues(catalogue))) == 3
-    assert all(len(set(written(catalogue, *chosen))) == 2 for chosen in MOVES)
+    assert all(len(set(written(catalogue, *chosen))) == 2 for chosen in (*MOVES, *PAIRS))
 
 
 def test_every_move_with_a_statement_of_its_own_is_declared() -> None:
     declared = {f"{lifecycle.name}.{move.trigger}" for lifecycle, move, _ in MOVES}
     overrides = {f"{lifecycle.name}.{OVERRIDE}" for lifecycle in LIFECYCLES.values()}
-    assert set(_read("moves.sql")) <= declared | overrides
+    pairs = {f"{lifecycle.name}.{'+'.join(pair)}" for lifecycle in LIFECYCLES.values() for pair in lifecycle.pairs}
+    assert set(_read("moves.sql")) <= declared | overrides | pairs
 
 
 def test_a_named_statement_says_what_it_is_for() -> None:

@@ -211,9 +211,7 @@ def _references(document: Document, flow: Flow) -> Iterator[Problem]:
                 yield Problem(document.line(("steps", place)), wrong)
 
 
-def _wrong_in(
-    flow: Flow, step: Step, known: Mapping[str, Step], earlier: Callable[[], graph.Before]
-) -> Iterator[str]:
+def _wrong_in(flow: Flow, step: Step, known: Mapping[str, Step], earlier: Callable[[], graph.Before]) -> Iterator[str]:
     try:
         found = step.references
     except Wrong as error:

@@ -74,7 +74,11 @@ async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> J
     """The job of the next step, begun; none, with nothing changed, if it must be done the usual way. `bare` is the
     change as it is written: what came of a step is kept with the step alone."""
     stretch = change.values.get(STRETCH)
-    if seat.after is None or change.move.verb is not Verb.SUCCEED or (stretch and (stretch.carried or stretch.companions)):
+    if (
+        seat.after is None
+        or change.move.verb is not Verb.SUCCEED
+        or (stretch and (stretch.carried or stretch.companions))
+    ):
         return None
     try:
         kind, picture = await _picture(store, seat.after)
