@@ -25,7 +25,9 @@ from detent.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
 
-TARGET = f"{__name__ if __name__ != '__main__' else 'tests.acceptance.flow_program'}:deliver"
+MODULE = "tests.acceptance.flow_program"
+TARGET, COUNT = f"{MODULE}:deliver", f"{MODULE}:one_more"
+INLINE = 10
 LONGEST = 0.03
 ELEMENTS = 4
 
@@ -41,10 +43,17 @@ async def deliver(ctx: Any, number: int, name: str, seconds: float) -> str:
     return name
 
 
+async def one_more(number: int) -> int:
+    """No effect at all."""
+    return number + 1
+
+
 def definition(number: int) -> tuple[Flow, dict[str, Flow]]:
-    """The flow of that number and the one inside it: a graph that chance has drawn, with a list in it."""
+    """The flow of that number and the one inside it: a graph that chance has drawn, with a list in it. It counts up to
+    its number first, in steps that are carried out together."""
     chance = Random(number)
-    steps = [_step(chance, number, f"s{place}", _before(chance, place)) for place in range(chance.randint(3, 7))]
+    steps: list[dict[str, Any]] = [_counting(number, place) for place in range(INLINE)]
+    steps += [_step(chance, number, f"s{place}", _before(chance, place)) for place in range(chance.randint(3, 7))]
     items = [f"e{place}" for place in range(ELEMENTS)]
     steps.append(
         {
@@ -64,16 +73,23 @@ def definition(number: int) -> tuple[Flow, dict[str, Flow]]:
 def effects(number: int) -> set[str]:
     """What that flow is to do to the world, each once."""
     whole, _ = definition(number)
-    own = {step.id for step in whole.steps if step.call is not None and step.for_each is None}
+    own = {step.id for step in whole.steps if step.call == TARGET and step.for_each is None}
     return own | {f"e{place}" for place in range(ELEMENTS)} | {"i0", "i1"}
 
 
 def _before(chance: Random, place: int) -> list[str]:
-    return [f"s{one}" for one in sorted(chance.sample(range(place), min(place, chance.randint(0, 2))))]
+    return [f"s{one}" for one in sorted(chance.sample(range(place), min(place, chance.randint(0, 2))))] or ["n9"]
+
+
+def _counting(number: int, place: int) -> dict[str, Any]:
+    before = {"depends_on": [f"n{place - 1}"]} if place else {}
+    given = f"${{n{place - 1}.value}}" if place else number - INLINE
+    return {"id": f"n{place}", "call": COUNT, "with": {"number": given}, "inline": True, **before}
 
 
 def _step(chance: Random, number: int, name: str, before: list[str]) -> dict[str, Any]:
-    given = {"number": number, "name": name, "seconds": chance.uniform(0, LONGEST)}
+    counted = "${n9.value}" if name.startswith("s") else number
+    given = {"number": counted, "name": name, "seconds": chance.uniform(0, LONGEST)}
     step = {"id": name, "call": TARGET, "with": given, "retries": 100, "backoff": "10ms"}
     return {**step, **({"depends_on": before} if before else {})}
 

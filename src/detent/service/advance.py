@@ -202,8 +202,8 @@ async def restart(scene: Scene) -> None:
 
 
 async def _worked_on(scene: Scene) -> set[int]:
-    jobs = await scene.tx.unfinished_jobs(scene.tree)
-    return {step for step, _ in stretch.worked_on(scene.steps, jobs)}
+    found = stretch.worked_on(scene.steps, await scene.tx.unfinished_jobs(scene.tree))
+    return {step for step, job in found if step == job.step_id or stretch.carries(job)}
 
 
 async def _begin_anew(scene: Scene, names: Sequence[str]) -> None:

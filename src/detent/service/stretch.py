@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from detent.flow.phase import Phase
 from detent.lifecycle import JOB, Change
+from detent.lifecycle.job import RUNNING
 from detent.service.flow_scene import Row, Scene
 from detent.service.step_jobs import step_job
 from detent.store import Job
@@ -60,6 +61,11 @@ class Stretch:
 def companions_of(payload: str) -> tuple[str, ...]:
     """The steps a job carries out along with its own."""
     return tuple(json.loads(payload).get("along", ())) if '"along":' in payload else ()
+
+
+def carries(job: Job) -> bool:
+    """Whether it still carries out its companions: only in its first attempt. Later they begin by themselves."""
+    return job.attempts <= (job.state == RUNNING.name)
 
 
 def worked_on(steps: Mapping[str, Row], jobs: Iterable[Job]) -> Iterator[tuple[int, Job]]:

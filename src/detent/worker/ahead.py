@@ -61,7 +61,10 @@ class Ahead:
         if careful or self._ctx.attempt > 1:
             left = MOST_AHEAD if self._ctx.attempt > 1 else careful - 1
             return Stretch(self._output, companions=tuple(along), careful=left)
-        self._outputs[self._name] = result_text(self._output)
+        try:
+            self._outputs[self._name] = result_text(self._output)
+        except (TypeError, ValueError, RecursionError):
+            return Stretch(self._output, companions=tuple(along))  # which is told when it is settled
         self._not_yet.update(along)
         waiting = deque([*along, *await self._ready_after(self._name)])
         in_time = await self._carry_out(waiting)
