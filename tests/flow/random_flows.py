@@ -199,6 +199,8 @@ class Driver:
         if whole is None or "[" in said["step"] or not whole.steps[said["step"]].inline or self._chance.random() < 0.1:
             return output
         along, carried = said.get("along", []), list[str]()
+        if job.attempts > 1:
+            return Stretch(output, companions=tuple(along), careful=self._chance.choice((0, 1, 3)))
         waiting = [*(name for name in along if self._chance.random() < 0.9), *self._next(whole, said["step"], carried)]
         while waiting and self._chance.random() < 0.95:
             carried.append(waiting.pop(0))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,8 +125,7 @@ async def in_order(store: Store) -> None:
 async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_in_order(app: Detent) -> None:
     names = [f"s{place}" for place in range(30)]
     chain = [step(names[0])] + [
-        step(name, before, given={"number": f"${{{before}.value}}"})
-        for before, name in zip(names, names[1:], strict=False)
+        step(name, before, given={"number": f"${{{before}.value}}"}) for before, name in pairwise(names)
     ]
     ref, store = await carried_out(app, flow(*chain[::-1]))
     assert (await states(store, ref))[0] == "S_SUCCESS"
@@ -134,7 +134,7 @@ async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_i
     assert len(await jobs(store)) == 1
     assert set(CALLS.values()) == {1}
     steps = {row["id"]: row for row in await store.steps(ref.id)}
-    log = [event for event in await store.events(EventFilter(correlation_id=ref.public_id), limit=1_000)]
+    log = await store.events(EventFilter(correlation_id=ref.public_id), limit=1_000)
     of_steps = [event for event in log if event.entity == "workstream-step" and event.seq > 1]
     assert [(steps[one.entity_id]["name"], one.trigger) for one in of_steps] == [
         (name, trigger) for name in names for trigger in ("dependencies_met", "success")
@@ -317,7 +317,7 @@ async def test_a_flow_that_is_cancelled_meanwhile_stays_cancelled(app: Detent) -
 
 
 async def test_after_the_death_of_a_worker_steps_go_one_by_one(database_url: str) -> None:
-    """One of them may have been the reason: it is then found by a job of its own, and not by one worker after another."""
+    """One of them may have been the reason: a job of its own finds it, and not one worker after the other."""
     timed = await open_timed(database_url)
     store = timed.store
     ref = await flows.start(store, flow(step("a"), step("b"), step("c", "a"), step("d", "c")))

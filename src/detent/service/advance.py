@@ -87,7 +87,7 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
         whole = text if blob is None else blob.content.decode()
         ago = stretch.ended_ago(change)
-        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole), **ago)
+        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole), ago_us=ago)
     elif verb is Verb.RETRY and not waiting:
         _retry_step(scene, row, error)
     else:

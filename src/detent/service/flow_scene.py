@@ -130,8 +130,8 @@ class Scene:
 
     def move_through(self, step: Row, **values: Any) -> None:
         """Decides that a step has begun and ended."""
-        facts = {"actor": self.actor.name, "reason": self.actor.reason, "values": values, "dependencies_met": True}
-        change = insist(decide_pair(self.kind.step, step, Verb.START, Verb.SUCCEED, **facts))
+        said: dict[str, Any] = {"actor": self.actor.name, "reason": self.actor.reason, "dependencies_met": True}
+        change = insist(decide_pair(self.kind.step, step, Verb.START, Verb.SUCCEED, values=values, **said))
         self.changes.append(change)
         step |= {"state": change.move.target.name, "seq": step["seq"] + change.move.events}
 

@@ -70,9 +70,9 @@ def carries(job: Job) -> bool:
 
 def worked_on(steps: Mapping[str, Row], jobs: Iterable[Job]) -> Iterator[tuple[int, Job]]:
     """The keys of steps of a flow for which a job is there, and that job."""
-    mine = {row["id"]: row["flow_id"] for row in steps.values()}
+    mine = {row["id"] for row in steps.values()}
     for job in jobs:
-        if job.step_id in mine:
+        if job.step_id is not None and job.step_id in mine:
             yield job.step_id, job
             yield from ((steps[name]["id"], job) for name in companions_of(job.payload) if name in steps)
 
@@ -94,10 +94,10 @@ def firsts(scene: Scene, names: Sequence[str]) -> Sequence[str]:
     return names if scene.alone or scene.careful else names[:: scene.at_once or MOST_TOGETHER]
 
 
-def ended_ago(change: Change) -> dict[str, int]:
+def ended_ago(change: Change) -> int:
     """How long ago the step of a job has ended, where others were carried out after it."""
     stretch: Stretch | None = change.values.get(STRETCH)
-    return {} if stretch is None else {"ago_us": stretch.ago_us}
+    return 0 if stretch is None else stretch.ago_us
 
 
 async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]:

@@ -1,4 +1,4 @@
-"""Going ahead: inline steps of a flow that a job carries out after its own, to be handed in with it (service/stretch.py).
+"""Going ahead: inline steps that a job carries out after its own, to be handed in with it (service/stretch.py).
 
 The worker decides by what it knows, without a lock: the definition, what it has carried out itself, and what the
 database says of other steps. Whether all that still holds is looked at when it is handed in.

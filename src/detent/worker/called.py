@@ -48,6 +48,6 @@ def function_of(named: str) -> Callable[..., Any]:
     return found
 
 
-def output_of(said: Any) -> Any:
+def output_of(said: Any) -> dict[str, Any]:
     """What came of a step always has names: what has none is called `value`."""
     return said if isinstance(said, dict) else {"value": said}

@@ -20,10 +20,10 @@ from detent.errors import BadInput
 from detent.job_type import JobType
 from detent.outcomes import PermanentError, ValidationError
 from detent.store import Store
+from detent.worker.called import called, output_of
 from detent.worker.context import Context
 from detent.worker.remote_store import WAIT_SECONDS, Hand, RemoteStore
 from detent.worker.settings import Settings
-from detent.worker.called import called, output_of
 from detent.worker.versions import Older
 from detent.worker.worker import Worker
 
