@@ -15,21 +15,24 @@ SHEET = Sheet(
     compared=("wide", "chain"),
 )
 
-UNSYNCED = "detent in code/unsynced", "parsl/threads"
-"""What neither syncs is compared with each other: a result that has to be on the disk before the next step begins takes
-a sync for each step of a chain, which is longer than all that Parsl does for one in the memory of a single program."""
+IN_MEMORY = "parsl/threads"
+"""What calls functions in the memory of one program, one after the other without a look at the disk. A flow whose steps
+each have a job is not held to it: a sync for each step of a chain takes longer than all that Parsl does for one."""
+
+BESIDE_IT = "detent inline/sqlite", "detent in code/unsynced"
+"""What can do the same: a flow of steps without effects, on a file as Parsl has one; and steps in code, unsynced."""
 
 
 def _targets() -> Iterator[Target]:
     """Each peer is to be behind what is as durable as it is: flows, and steps in code where that is how it is used."""
-    peers = [system for system in SYSTEMS if not system.ours and system.label not in UNSYNCED]
+    peers = [system for system in SYSTEMS if not system.ours and system.label != IN_MEMORY]
     durable = [system for system in SYSTEMS if system.ours and system.engine != "unsynced"]
     databases = [system.engine for system in durable]
     for ours in durable:
         for peer in peers:
-            if peer.engine == ours.engine or (peer.engine not in databases and not ours.form):
+            if peer.engine == ours.engine or (peer.engine not in databases and ours.form != "in code"):
                 yield from (Target(figure, ours.label, peer.label) for figure in SHEET.compared)
-    yield from (Target(figure, *UNSYNCED) for figure in SHEET.compared)
+    yield from (Target(figure, label, IN_MEMORY) for label in BESIDE_IT for figure in SHEET.compared)
 
 
 TARGETS = tuple(_targets())

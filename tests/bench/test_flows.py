@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.flows.catalogue import SYSTEMS
-from bench.flows.comparison import TARGETS, UNSYNCED
+from bench.flows.comparison import BESIDE_IT, IN_MEMORY, TARGETS
 from bench.flows.measurement import PARTS
 from bench.peers import environment
 from bench.peers.catalogue import System
@@ -29,10 +29,18 @@ def test_detent_is_held_to_the_rate_of_each_peer_by_what_is_as_durable_as_it_is(
     assert {target.ours for target in TARGETS} == {system.label for system in SYSTEMS if system.ours}
     assert {target.ours for target in TARGETS if target.peer == "dbos/sqlite"} == {
         "detent/sqlite",
+        "detent inline/sqlite",
         "detent in code/sqlite",
     }
-    unsynced = [(target.ours, target.peer) for target in TARGETS if target.ours in UNSYNCED or target.peer in UNSYNCED]
-    assert set(unsynced) == {UNSYNCED}
+    assert {target.ours for target in TARGETS if target.peer == IN_MEMORY} == set(BESIDE_IT)
+    assert {target.peer for target in TARGETS if target.ours == "detent in code/unsynced"} == {IN_MEMORY}
+
+
+def test_a_flow_is_held_to_every_peer() -> None:
+    flows = {system.label for system in SYSTEMS if system.ours and system.form != "in code"}
+    assert {target.peer for target in TARGETS if target.ours in flows} == {
+        system.label for system in SYSTEMS if not system.ours
+    }
 
 
 def test_who_is_behind_a_peer_in_a_single_figure_does_not_meet_that_target() -> None:

@@ -200,7 +200,7 @@ class Driver:
             return output
         along, carried = said.get("along", []), list[str]()
         if job.attempts > 1:
-            return Stretch(output, companions=tuple(along), careful=self._chance.choice((0, 1, 3)))
+            return Stretch(output, along=tuple(along), careful=self._chance.choice((0, 1, 3)))
         waiting = [*(name for name in along if self._chance.random() < 0.9), *self._next(whole, said["step"], carried)]
         while waiting and self._chance.random() < 0.95:
             carried.append(waiting.pop(0))
@@ -208,9 +208,10 @@ class Driver:
             waiting += [name for name in later if name not in waiting]
         took = [Carried(name, '{"value":1}', 10 * (len(carried) - place), 5) for place, name in enumerate(carried, 1)]
         alone = frozenset(name for name in waiting if self._chance.random() < 0.3)
-        left = tuple(name for name in along if name not in carried)
         careful = self._chance.choice((0, 0, 0, 1, 3))
-        return Stretch(output, 10 * len(carried), tuple(took), left, alone, self._chance.choice((1, 3, 100)), careful)
+        return Stretch(
+            output, 10 * len(carried), tuple(took), tuple(along), alone, self._chance.choice((1, 3, 100)), careful
+        )
 
     def _next(self, whole: Shape, name: str, done: list[str]) -> list[str]:
         ready = [

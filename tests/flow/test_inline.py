@@ -18,10 +18,12 @@ from detent.errors import BadFlow
 from detent.flow import check
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, WORKSTREAM_STEP
-from detent.service import approvals, audit, flows, settle, why_flows
+from detent.outcomes import PermanentError
+from detent.service import approvals, audit, flows, overrides, settle, why_flows
 from detent.service.doctor import rounds
 from detent.service.entities import public_id
 from detent.service.flow_scene import Actor
+from detent.service.stretch import Carried, Stretch
 from detent.store import EventFilter, JobFilter, Store
 from detent.worker import ahead, settlement
 from detent.worker.outage import Outage
@@ -65,6 +67,19 @@ async def dawdles(name: str, seconds: float) -> str:
 async def odd(name: str) -> object:
     CALLS[name] += 1
     return object()
+
+
+async def changes(name: str, given: list[int]) -> int:
+    given.append(99)
+    return len(given)
+
+
+async def echo(name: str, given: Any) -> Any:
+    return given
+
+
+async def sleeps(ctx: Context, name: str) -> None:
+    await ctx.sleep("1h")
 
 
 async def large(name: str, size: int) -> str:
@@ -314,6 +329,74 @@ async def test_a_flow_that_is_cancelled_meanwhile_stays_cancelled(app: Detent) -
     await app.work(until_idle=True)
     assert set((await states(store, ref))[1].values()) == {"S_ABANDONED"}
     await in_order(store)
+
+
+async def test_companions_of_one_that_sleeps_do_not_wait_for_it(app: Detent) -> None:
+    ref, store = await carried_out(app, flow(step("a", does="sleeps"), step("b"), step("c", "b")))
+    assert await states(store, ref) == ("S_RUNNING", {"a": "S_RUNNING", "b": "S_SUCCESS", "c": "S_SUCCESS"})
+    await in_order(store)
+
+
+async def test_a_function_that_changes_what_it_is_given_changes_it_for_nobody_else(app: Detent) -> None:
+    def with_given(name: str, does: str, given: Any, *after: str) -> dict[str, Any]:
+        return step(name, *after, does=does, given={"given": given})
+
+    definition = flow(
+        with_given("a", "echo", [1, 2]),
+        with_given("m", "changes", "${a.value}", "a"),
+        with_given("s", "echo", "${a.value}", "m"),
+        with_given("l", "changes", [1], "s"),
+    )
+    for _ in range(2):
+        ref, store = await carried_out(app, definition)
+        found = {
+            one.name: json.loads(one.output or "")["value"] for one in await store.outputs(ref.id, ["m", "s", "l"])
+        }
+        assert found == {"m": 3, "s": [1, 2], "l": 2}
+
+
+async def test_what_was_made_of_a_step_that_was_skipped_meanwhile_counts_for_nothing(app: Detent) -> None:
+    """What comes after it finds no value of it, as after any step that was skipped."""
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), step("y", "a"), step("z", "y", given={"number": "${y.value}"})))
+    (row,) = await store.steps(ref.id, names=["y"])
+    await flows.skip(store, row, Actor("ann"))
+    await app.work(until_idle=True)
+    state, steps = await states(store, ref)
+    assert (state, steps) == ("S_FAILED", {"a": "S_SUCCESS", "y": "S_SKIPPED", "z": "S_FAILED"})
+    (row,) = await store.steps(ref.id, names=["z"])
+    assert "y did not run" in row["error"]
+    await in_order(store)
+
+
+async def test_companions_of_a_job_that_comes_too_late_for_its_own_step_begin_all_the_same(app: Detent) -> None:
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), step("b"), step("c", "b")))
+    (job,) = await store.claim(await worker(store), ["default"], 9, 60_000_000, claim_id=1, start=True)
+    (row,) = await store.steps(ref.id, names=["a"])
+    id = public_id(WORKSTREAM_STEP.name, row["id"])
+    await overrides.overridden(store, 1, id, "S_SUCCESS", reason="it is done", actor="ann")
+    said = Stretch({}, carried=(Carried("b", "{}", 1, 1),), along=("b",))
+    assert await settle.applied(store, [settlement.settle(job, None, said, lambda: 0.5, "w:1")]) == []
+    await app.work(until_idle=True)
+    assert await states(store, ref) == ("S_SUCCESS", dict.fromkeys("abc", "S_SUCCESS"))
+
+
+async def test_a_failure_told_again_does_not_fail_a_companion_of_the_next_round(store: Store) -> None:
+    """The answer was lost; by the time it is sent again, the step waits in another round, along with another step."""
+    ref = await flows.start(store, flow(step("w", does="echo"), step("a"), max_retries=3))
+    who = await worker(store)
+    (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=1, start=True)
+    alone = Stretch({}, along=("a",), alone=frozenset({"a"}))
+    await settle.applied(store, [settlement.settle(job, None, alone, lambda: 0.5, "w:1")])
+    (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=2, start=True)
+    failure = settlement.settle(job, None, settlement.Raised(PermanentError("no")), lambda: 0.5, "w:1")
+    assert await settle.applied(store, [failure]) == []
+    await flows.retry(store, ref, Actor("ann"))
+    before = await store.event_count()
+    assert await settle.applied(store, [failure]) == []
+    assert await store.event_count() == before
+    assert (await states(store, ref))[1] == {"w": "S_SUCCESS", "a": "S_PENDING"}
 
 
 async def test_after_the_death_of_a_worker_steps_go_one_by_one(database_url: str) -> None:

@@ -123,13 +123,13 @@ def _no_limit(scene: Any, parent: Any) -> int:
     return 1_000
 
 
-async def _believed(scene: Scene, change: Change, carried: Sequence[Carried]) -> list[Row]:
+async def _believed(scene: Scene, change: Change, carried: Sequence[Carried]) -> tuple[list[Row], list[str]]:
     """Whatever a worker has carried out counts, whether it could be by then or not."""
     await scene.look_at(one.name for one in carried)
     rows = [scene.steps[one.name] for one in carried if scene.phase(scene.steps[one.name]) is Phase.WAITING]
     for row in rows:
         scene.move_through(row, output="{}", output_hash=None, ago_us=0, took_us=1, job_id=change.id)
-    return rows
+    return rows, []
 
 
 async def _forsaken(scene: Scene, names: Sequence[str]) -> None:

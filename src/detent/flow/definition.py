@@ -241,11 +241,10 @@ class Step(Model):
         if len(named) != 1:
             found = " and ".join(named) or "none of them"
             raise ValueError(f"a step has exactly one of {', '.join(KINDS)}; this one has {found}")
-        for key, kinds in _ONLY_OF.items():
-            said = self.__pydantic_fields_set__ & {key}
-            if said and named[0] not in kinds:
-                shown = key.rstrip("_")
-                raise ValueError(f"{shown} belongs to a step of kind {' or '.join(kinds)}, not to {named[0]}")
+        for key in sorted(self.__pydantic_fields_set__ & _ONLY_OF.keys()):
+            if named[0] not in _ONLY_OF[key]:
+                shown, kinds = key.rstrip("_"), " or ".join(_ONLY_OF[key])
+                raise ValueError(f"{shown} belongs to a step of kind {kinds}, not to {named[0]}")
         return self
 
 

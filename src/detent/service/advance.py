@@ -7,7 +7,6 @@ Everything here runs under the lock of the tree of flows, over the rows as they 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 from detent.errors import BadInput, NotFound
@@ -18,7 +17,7 @@ from detent.lifecycle import Change, Verb
 from detent.moments import span_us
 from detent.service import elements, gates, step_crews, stretch, subflows, webhooks
 from detent.service.definitions import KINDS
-from detent.service.flow_scene import Actor, Row, Scene, flow_of
+from detent.service.flow_scene import Actor, Row, Scene, cost_of, flow_of
 from detent.service.seat import Seat
 from detent.service.step_jobs import step_job
 from detent.store.blobs import RESULT_BLOB
@@ -53,23 +52,28 @@ async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: 
     begin_flow(scene)
     scene.steps = {row["name"]: row for row, _ in settled}
     # Sent again after a lost answer, a move of a job finds its step moved already, and all that follows done.
-    followed = [(row, change) for row, change in settled if await _follow(scene, row, change)]
-    if followed:
-        moved, companions = await _with_stretches(scene, followed)
-        await go_on(scene, moved, companions)
+    moved = [row for row, change in settled if await _follow(scene, row, change)]
+    carried, companions = await _stretches(scene, settled, moved)
+    if moved or companions:
+        await go_on(scene, [*moved, *carried], companions)
     await scene.write()
 
 
-async def _with_stretches(scene: Scene, followed: list[tuple[Row, Change]]) -> tuple[list[Row], list[str]]:
-    """The steps that have moved with their jobs, and those that were carried out along with them; and what was to be,
-    and was not."""
-    moved, companions = [row for row, _ in followed], list[str]()
-    for row, change in followed:
+async def _stretches(
+    scene: Scene, settled: list[tuple[Row, Change]], moved: Sequence[Row]
+) -> tuple[list[Row], list[str]]:
+    """The steps that were carried out along with others, and those that were to be and were not. A job whose own step
+    has not moved with it leaves its companions, too."""
+    carried, companions = list[Row](), list[str]()
+    for row, change in settled:
         if row["parent_id"] is None and scene.shape.steps[row["name"]].inline and not held(scene):
-            carried, left = await stretch.handed_in(scene, change)
-            moved += carried
-            companions += left
-    return moved, companions
+            if any(row is one for one in moved):
+                done, others = await stretch.handed_in(scene, change)
+                carried += done
+            else:
+                others = await stretch.left(scene, change)
+            companions += others
+    return carried, companions
 
 
 async def _follow(scene: Scene, row: Row, change: Change) -> bool:
@@ -87,7 +91,7 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
         whole = text if blob is None else blob.content.decode()
         ago = stretch.ended_ago(change)
-        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=_cost(whole), ago_us=ago)
+        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=cost_of(whole), ago_us=ago)
     elif verb is Verb.RETRY and not waiting:
         _retry_step(scene, row, error)
     else:
@@ -97,8 +101,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
 
 async def _has_another_job(scene: Scene, row: Row, change: Change) -> bool:
     """Whether the step waits in a later round than the one that job was of: its end was told before."""
-    jobs = await scene.tx.unfinished_jobs(scene.tree)
-    return any(job.step_id == row["id"] and job.id != change.id for job in jobs)
+    found = stretch.worked_on(scene.public_id, await scene.tx.unfinished_jobs(scene.tree))
+    return any(name == row["name"] and job.id != change.id for name, job in found)
 
 
 def _retry_step(scene: Scene, row: Row, error: str) -> None:
@@ -117,15 +121,6 @@ def fail_step(scene: Scene, row: Row, error: str) -> None:
     if begun is None:
         scene.move(row, Verb.START if scene.phase(row) is Phase.WAITING else Verb.RESUME)
     scene.move(row, Verb.FAIL, error, error=error)
-
-
-def _cost(text: str | None) -> int | None:
-    """What an agent's step says that it cost, in micro-USD."""
-    if not text or '"cost_micros"' not in text:
-        return None
-    said = json.loads(text)
-    cost = said.get("cost_micros") if isinstance(said, dict) else None
-    return cost if isinstance(cost, int) else None
 
 
 def begin_flow(scene: Scene) -> None:
@@ -187,7 +182,7 @@ async def restart(scene: Scene) -> None:
         await scene.look_at_all()
         working = await _worked_on(scene)
         own = {name: row for name, row in scene.steps.items() if row["parent_id"] is None}
-        idle = [name for name, row in own.items() if row["id"] not in working and _may_begin(scene, name)]
+        idle = [name for name in own if name not in working and _may_begin(scene, name)]
         skipped = await begin(scene, idle)
         for name, row in own.items():
             expanded = scene.shape.steps[name].for_each is not None and name not in idle
@@ -201,16 +196,16 @@ async def restart(scene: Scene) -> None:
     await scene.write()
 
 
-async def _worked_on(scene: Scene) -> set[int]:
-    found = stretch.worked_on(scene.steps, await scene.tx.unfinished_jobs(scene.tree))
-    return {step for step, job in found if step == job.step_id or stretch.carries(job)}
+async def _worked_on(scene: Scene) -> set[str]:
+    return {name for name, _ in stretch.worked_on(scene.public_id, await scene.tx.unfinished_jobs(scene.tree))}
 
 
 async def _begin_anew(scene: Scene, names: Sequence[str]) -> None:
     """Steps that wait for nothing, and whose job has ended, unless they have come to something since."""
+    await scene.write()  # jobs of this very moment count
     await scene.look_at({one for name in names for one in (name, *scene.shape.before[name])})
     working = await _worked_on(scene)
-    idle = [name for name in names if scene.steps[name]["id"] not in working and _may_begin(scene, name)]
+    idle = [name for name in dict.fromkeys(names) if name not in working and _may_begin(scene, name)]
     await let_go(scene, await begin(scene, idle))
 
 

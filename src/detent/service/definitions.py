@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -42,27 +43,14 @@ def definition_text(flow: Flow) -> str:
     return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
 
 
-_read: dict[str, Shape] = {}
-"""By the text of the definition."""
+@lru_cache(maxsize=KEPT)
+def _read(definition: str) -> Shape:
+    return Shape.of(Flow.model_validate(json.loads(definition)))
 
 
 def shape_of(template: Template) -> Shape:
     """The shape of a definition."""
-    found = _read.get(template.definition)
-    return _known(template, Flow.model_validate(json.loads(template.definition))) if found is None else found
-
-
-def kept_as(template: Template, flow: Flow) -> None:
-    """That this is the definition that was kept so: it need not be read from there."""
-    if template.definition not in _read:
-        _known(template, flow)
-
-
-def _known(template: Template, flow: Flow) -> Shape:
-    if len(_read) >= KEPT:
-        _read.clear()
-    shape = _read[template.definition] = Shape.of(flow)
-    return shape
+    return _read(template.definition)
 
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:

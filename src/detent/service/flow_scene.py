@@ -210,6 +210,15 @@ async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
     return None if output.output is None else json.loads(output.output)
 
 
+def cost_of(text: str | None) -> int | None:
+    """What an agent's step says that it cost, in micro-USD."""
+    if not text or '"cost_micros"' not in text:
+        return None
+    said = json.loads(text)
+    cost = said.get("cost_micros") if isinstance(said, dict) else None
+    return cost if isinstance(cost, int) else None
+
+
 def inputs_of(flow: Row) -> dict[str, Any]:
     """What a flow was started with."""
     found: dict[str, Any] = json.loads(flow["inputs"]) if flow["inputs"] else {}

@@ -25,7 +25,7 @@ from detent.flow.inputs import bound
 from detent.flow.phase import Phase
 from detent.lifecycle import Lifecycle, Verb, decide
 from detent.service import advance, flow_keys, gates, holds, launch, list_mends, secrecy, webhooks
-from detent.service.definitions import KINDS, Kind, Library, definition_text, kept_as
+from detent.service.definitions import KINDS, Kind, Library, definition_text
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.service.settle import again_if_moved
 from detent.store import Store
@@ -147,9 +147,7 @@ async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) ->
     whole = flow.model_copy(update={"steps": steps}) if named else flow
     definition = definition_text(whole)
     secrecy.insist(f"flow {flow.name}", definition)
-    template = await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
-    kept_as(template, whole)
-    return template
+    return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
 
 
 # --- finding

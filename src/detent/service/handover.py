@@ -19,7 +19,7 @@ from detent.service import advance
 from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import Row
 from detent.service.seat import Seat
-from detent.service.stretch import STRETCH
+from detent.service.stretch import STRETCH, companions_of
 from detent.store import Job, NewJob
 from detent.store.handover import Unmoved
 from detent.store.tally import Tally
@@ -73,12 +73,7 @@ class Picture:
 async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> Job | None:
     """The job of the next step, begun; none, with nothing changed, if it must be done the usual way. `bare` is the
     change as it is written: what came of a step is kept with the step alone."""
-    stretch = change.values.get(STRETCH)
-    if (
-        seat.after is None
-        or change.move.verb is not Verb.SUCCEED
-        or (stretch and (stretch.carried or stretch.companions))
-    ):
+    if seat.after is None or change.move.verb is not Verb.SUCCEED or _with_others(change, seat.after):
         return None
     try:
         kind, picture = await _picture(store, seat.after)
@@ -94,6 +89,12 @@ async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> J
     moves = [bare, *picture.changes]
     seat.taken_by = await store.hand_over(moves, picture.unmoved(kind), picture.jobs[0], *where)
     return seat.taken_by
+
+
+def _with_others(change: Change, ended: Job) -> bool:
+    """Whether other steps were carried out by the same job, or were to be."""
+    stretch = change.values.get(STRETCH)
+    return bool((stretch is not None and stretch.carried) or companions_of(ended.payload))
 
 
 async def _picture(store: Any, ended: Job) -> tuple[Lifecycle, Picture]:

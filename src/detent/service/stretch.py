@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from detent.flow.phase import Phase
-from detent.lifecycle import JOB, Change
-from detent.lifecycle.job import RUNNING
-from detent.service.flow_scene import Row, Scene
+from detent.lifecycle import JOB, Change, Verb
+from detent.service.flow_scene import Row, Scene, cost_of
 from detent.service.step_jobs import step_job
 from detent.store import Job
 
@@ -44,15 +43,16 @@ class Carried(NamedTuple):
 class Stretch:
     """What a worker hands in with the step its job is of, whose `output` was there `ago_us` before.
 
-    `companions` were not carried out. `alone` are those that must not be carried out along with others again: they have
-    raised, or taken too long. `at_once` is how many can be carried out together in good time. `careful` is how many
-    steps after this one are to go one by one: a worker has died, and one of them may have been the reason.
+    `along` are the companions of the step, carried out or not. `alone` are those that are not to be carried out with
+    others again: they have raised, or taken too long. `at_once` is how many can be carried out together in good time.
+    `careful` is how many steps after this one are to go one by one: a worker has died, and one of them may have been
+    the reason.
     """
 
     output: Any
     ago_us: int = 0
     carried: tuple[Carried, ...] = ()
-    companions: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
     alone: frozenset[str] = frozenset()
     at_once: int = MOST_TOGETHER
     careful: int = 0
@@ -63,18 +63,17 @@ def companions_of(payload: str) -> tuple[str, ...]:
     return tuple(json.loads(payload).get("along", ())) if '"along":' in payload else ()
 
 
-def carries(job: Job) -> bool:
-    """Whether it still carries out its companions: only in its first attempt. Later they begin by themselves."""
-    return job.attempts <= (job.state == RUNNING.name)
-
-
-def worked_on(steps: Mapping[str, Row], jobs: Iterable[Job]) -> Iterator[tuple[int, Job]]:
-    """The keys of steps of a flow for which a job is there, and that job."""
-    mine = {row["id"] for row in steps.values()}
+def worked_on(flow: str, jobs: Iterable[Job]) -> Iterator[tuple[str, Job]]:
+    """The names of the steps of a flow that are carried out by a job, and that job. Companions are so only under its
+    first claim: whatever becomes of that, they are done then, or begin anew."""
     for job in jobs:
-        if job.step_id is not None and job.step_id in mine:
-            yield job.step_id, job
-            yield from ((steps[name]["id"], job) for name in companions_of(job.payload) if name in steps)
+        if job.step_id is None:
+            continue
+        said = json.loads(job.payload)
+        if said.get("flow") == flow:
+            yield said["step"], job
+            if job.epoch == 0:
+                yield from ((name, job) for name in said.get("along", ()))
 
 
 def begin(scene: Scene, names: Sequence[str], rows: Mapping[str, Row]) -> None:
@@ -101,32 +100,41 @@ def ended_ago(change: Change) -> int:
 
 
 async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]:
-    """What came with the end of a job: the steps that have ended with it, moved, and the companions that have not. One
-    that is no longer as it was when the worker looked stays as it is."""
+    """What came with the end of a job: the steps that have ended with it, moved, and the companions that have not."""
     stretch: Stretch | None = change.values.get(STRETCH)
     if stretch is None:
-        return [], await _left(scene, change)
+        return [], await left(scene, change)
     scene.alone |= stretch.alone
     scene.at_once = min(scene.at_once or MOST_TOGETHER, stretch.at_once)
     scene.careful = max(scene.careful, stretch.careful)
-    return await _moved(scene, change, stretch.carried), list(stretch.companions)
+    moved, refused = await _moved(scene, change, stretch.carried)
+    done = {row["name"] for row in moved}
+    return moved, [*(name for name in stretch.along if name not in done), *refused]
 
 
-async def _left(scene: Scene, change: Change) -> list[str]:
-    """A job that did not succeed, or was carried out by somebody who does not know of companions."""
-    rows = await scene.tx.rows(JOB, [change.id], ("payload",))
-    return [name for row in rows for name in companions_of(row["payload"])]
+async def left(scene: Scene, change: Change) -> list[str]:
+    """The companions of a job that did not succeed, that came too late for its own step, or that was carried out by
+    somebody who does not know of them. After the death of a worker they go one by one."""
+    for row in await scene.tx.rows(JOB, [change.id], ("payload",)):
+        careful = MOST_AHEAD if change.move.verb is Verb.EXPIRE else json.loads(row["payload"]).get("careful", 0)
+        scene.careful = max(scene.careful, careful)
+        return list(companions_of(row["payload"]))
+    return []
 
 
-async def _moved(scene: Scene, change: Change, carried: Sequence[Carried]) -> list[Row]:
+async def _moved(scene: Scene, change: Change, carried: Sequence[Carried]) -> tuple[list[Row], list[str]]:
+    """One that is no longer as it was when the worker looked stays as it is, and so does what comes after it: that was
+    carried out with what the worker had made of it."""
     before = scene.shape.before
     await scene.look_at({name for one in carried for name in (one.name, *before[one.name])})
-    done = []
+    done, refused = [], dict[str, None]()
     for one in carried:
         row = scene.steps[one.name]
         ready = all(scene.phase(scene.steps[name]) is Phase.SATISFIED for name in before[one.name])
-        if ready and scene.phase(row) is Phase.WAITING:
-            times = {"ago_us": one.ago_us, "took_us": one.took_us}
-            scene.move_through(row, **await scene.kept(one.output), **times, job_id=change.id)
+        if ready and scene.phase(row) is Phase.WAITING and refused.keys().isdisjoint(before[one.name]):
+            kept = {**await scene.kept(one.output), "cost_micros": cost_of(one.output)}
+            scene.move_through(row, **kept, ago_us=one.ago_us, took_us=one.took_us, job_id=change.id)
             done.append(row)
-    return done
+        else:
+            refused[one.name] = None
+    return done, list(refused)

@@ -56,35 +56,34 @@ class Ahead:
         self._bytes = 0
 
     async def gone(self, along: Sequence[str], careful: int) -> Stretch:
-        """Carries out what can be: first those that began with the step, then what comes after any of them. Once a
-        worker has died over this job, or one before it, steps go one by one."""
-        if careful or self._ctx.attempt > 1:
-            left = MOST_AHEAD if self._ctx.attempt > 1 else careful - 1
-            return Stretch(self._output, companions=tuple(along), careful=left)
+        """Carries out what can be: first those that began with the step, under the first claim of its job, then what
+        comes after any of them. So many steps as are to go one by one, this one among them, go alone."""
+        if careful:
+            return Stretch(self._output, along=tuple(along), careful=careful - 1)
+        with_it = () if self._ctx.fencing_token else along
         try:
             self._outputs[self._name] = result_text(self._output)
-        except (TypeError, ValueError, RecursionError):
-            return Stretch(self._output, companions=tuple(along))  # which is told when it is settled
-        self._not_yet.update(along)
-        waiting = deque([*along, *await self._ready_after(self._name)])
-        in_time = await self._carry_out(waiting)
+            in_time = await self._carry_out(with_it)
+        except Exception:  # what came of the step itself cannot be kept, which will be told; or the database is away
+            in_time = True
         handed = self._ended
-        carried = tuple(Carried(one, text, handed - ended, took) for one, text, ended, took in self._done)
         return Stretch(
             self._output,
             handed - self._began,
-            carried,
-            tuple(one for one in along if one not in self._satisfied),
+            tuple(Carried(name, text, handed - ended, took) for name, text, ended, took in self._done),
+            tuple(along),
             frozenset(self._alone),
-            MOST_TOGETHER if in_time else max(1, len(carried)),
+            MOST_TOGETHER if in_time else max(1, len(self._done)),
         )
 
-    async def _carry_out(self, waiting: deque[str]) -> bool:
+    async def _carry_out(self, along: Sequence[str]) -> bool:
         """Until the time is over, or nothing is left; true if it was not the time that ended it. One that takes far too
         long is not waited for."""
-        name = ""
+        self._not_yet.update(along)
+        waiting, name = deque(along), ""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
+                waiting.extend(await self._ready_after(self._name))
                 while waiting and self._may_go_on():
                     name = waiting.popleft()
                     if await self._carried(name):
@@ -103,13 +102,18 @@ class Ahead:
 
     async def _carried(self, name: str) -> bool:
         """Calls the function of a step. Whatever is wrong with it shows again when a job of its own does."""
-        step, began = self._shape.steps[name], self._ended
+        step, began = self._shape.steps[name], max(_now_us(), self._ended)
         try:
             if takes_context(function_of(step.call or "")):
                 raise LookupError("it wants a job of its own")
             text = result_text(output_of(await called(self._ctx, step.call or "", await self._given(step))))
-        except (Exception, SystemExit):
+        except (Exception, SystemExit, BaseExceptionGroup):
             self._alone.add(name)
+            return False
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self._alone.add(name)  # nobody has cancelled anything: the function said so
             return False
         finally:
             self._ended = max(_now_us(), began + 1)
@@ -154,7 +158,7 @@ class Ahead:
         for later in self._shape.after[name]:
             if steps[later].inline and steps[later].when is None and await self._is_ready(later):
                 found.append(later)
-        self._not_yet.update(found)
+                self._not_yet.add(later)
         return found
 
     async def _is_ready(self, name: str) -> bool:

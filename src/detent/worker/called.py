@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,10 +16,11 @@ from detent.worker.context import Context
 
 async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
-    async runs in a thread."""
+    async runs in a thread. What it is given is its own: whatever it does to it, others are not given that."""
     function = function_of(named)
     arguments = [ctx] if takes_context(function) else []
-    bound = partial(function, *arguments, **given)
+    own = {name: deepcopy(value) if isinstance(value, dict | list) else value for name, value in given.items()}
+    bound = partial(function, *arguments, **own)
     if inspect.iscoroutinefunction(function):
         return await bound()
     return await asyncio.to_thread(bound)

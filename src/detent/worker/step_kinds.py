@@ -28,6 +28,7 @@ from detent.service.definitions import KINDS, shape
 from detent.service.flow_scene import content, inputs_of
 from detent.service.step_crews import SHARE
 from detent.service.step_jobs import DEATHS, EXECUTED, retries_of
+from detent.service.stretch import MOST_AHEAD
 from detent.store import EventFilter, Store
 from detent.worker.agent_turn import Heard
 from detent.worker.agent_work import AgentWork, Wish
@@ -137,6 +138,8 @@ class StepKinds:
         whole = await shape(store, ctx.tenant_id, template)
         if not whole.steps[step.partition("[")[0]].inline:
             return output
+        if ctx.attempt > 1 and ctx.attempt - 1 > await self._failures(ctx):
+            careful = MOST_AHEAD + 1  # its worker died, and this step may not have been the reason
         return await Ahead(store, ctx, flow, whole, step, output).gone(along, careful)
 
     async def _carried_out(

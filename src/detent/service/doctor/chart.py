@@ -106,12 +106,14 @@ class Chart:
 
     def _sort_jobs(self, jobs: Sequence[Job]) -> None:
         """Those of each step; one that waits may be a companion of a job of another step."""
-        found = list(worked_on(self.steps, jobs))
-        for step, job in found:
-            if step == job.step_id:
-                self.jobs.setdefault(step, []).append(job)
-        waiting = {row["id"] for row in self.steps.values() if self.phase(row) is Phase.WAITING} - self.jobs.keys()
-        self.jobs |= {step: [job] for step, job in found if step in waiting}
+        mine = {row["id"] for row in self.steps.values()}
+        for job in jobs:
+            if job.step_id is not None and job.step_id in mine:
+                self.jobs.setdefault(job.step_id, []).append(job)
+        for name, job in worked_on(self.name, jobs):
+            row = self.steps.get(name)
+            if row is not None and self.phase(row) is Phase.WAITING:
+                self.jobs.setdefault(row["id"], [job])
 
     async def _look_at_jobs(self, reader: Reader) -> None:
         lost = [row for row in self.steps.values() if self.has_lost_its_job(row) and row["job_id"] is not None]

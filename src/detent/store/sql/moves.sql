@@ -113,7 +113,8 @@ UPDATE steps SET {moves_earlier}, output = :output, output_hash = :output_hash, 
 
 -- name: run-step.claim+succeed
 -- Carried out along with another step, by the job of that one.
-UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash, error = NULL
+UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash,
+    cost_micros = :cost_micros, error = NULL
 {applies};
 
 -- name: run-step.approve
@@ -143,7 +144,8 @@ UPDATE steps SET {moves_earlier}, output = :output, output_hash = :output_hash, 
 
 -- name: workstream-step.dependencies_met+success
 -- Carried out along with another step, by the job of that one.
-UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash, error = NULL
+UPDATE steps SET {moves_earlier}, job_id = :job_id, attempts = 1, output = :output, output_hash = :output_hash,
+    cost_micros = :cost_micros, error = NULL
 {applies};
 
 -- name: workstream-step.failure

@@ -216,8 +216,8 @@ SELECT {job_columns} FROM jobs
 WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= {now} ORDER BY lease_until LIMIT :limit;
 
 -- name: last_time
--- The time of the newest event: time never goes back behind it.
-SELECT ts FROM events ORDER BY id DESC LIMIT 1;
+-- The latest time of an event: time never goes back behind it. (The last one written may tell of something earlier.)
+SELECT ts FROM events ORDER BY ts DESC LIMIT 1;
 
 -- name: log_end
 -- The newest event: what commits later comes after it.
