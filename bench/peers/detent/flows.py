@@ -11,7 +11,7 @@ from detent import Detent
 from detent.flow.definition import Flow
 from detent.service import flows
 
-LOOK_SECONDS = 0.005
+LOOK_SECONDS = 0.002
 
 app = Detent(TARGET)
 

@@ -173,15 +173,15 @@ class Step(Model):
     flow: Text | None = Field(None, description="Another flow file, or a template by name.")
 
     description: str | None = None
-    depends_on: Names = []
+    depends_on: Names = Field(default_factory=list)
     when: ConditionText | None = Field(None, description="The step is skipped when this is not true.")
     for_each: ForEach | None = None
-    with_: dict[str, Json] = Field({}, alias="with", description="Arguments of call and flow.")
+    with_: dict[str, Json] = Field(default_factory=dict, alias="with", description="Arguments of call and flow.")
     inline: bool = Field(
         False, description="A short function without effects: several are called one after the other, by one job."
     )
-    args: Annotated[list[Argument], Field(max_length=1_000)] = []
-    env: dict[str, Argument] = {}
+    args: Annotated[list[Argument], Field(max_length=1_000)] = Field(default_factory=list)
+    env: dict[str, Argument] = Field(default_factory=dict)
     cwd: Text | None = None
     stdin: Text | None = None
     expected_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
