@@ -85,7 +85,8 @@ class Writer(Protocol):
         result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same. A job
         that waits for its children is due with the end of the last of them; one that begins to wait for what has
         happened meanwhile is due at once. Where a job counts no longer against its limit, the next one is let go in the
-        same write. An override is written like a move, and leads out of a final state too."""
+        same write. An override is written like a move, and leads out of a final state too. A pair of moves has two
+        events, one after the other; of several pairs those of the lower key come first."""
         ...
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
