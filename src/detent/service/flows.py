@@ -14,7 +14,6 @@ from detent.errors import (
     AlreadyDecided,
     ApprovalChanged,
     BadInput,
-    DetentError,
     InvalidTransition,
     NotFound,
     StoreError,
@@ -394,7 +393,7 @@ async def _expire_one(store: Store, approval: Approval) -> bool:
         return True  # somebody answered at the last moment
     except StoreError:
         raise
-    except DetentError as error:
+    except Exception as error:
         _complain(approval.public_id, str(error))
         return False
     return True
@@ -406,7 +405,7 @@ async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
         await change(store, ref, actor, _woken)
     except StoreError:
         raise
-    except DetentError as error:
+    except Exception as error:
         _complain(ref.public_id, str(error))
         return False
     return True

@@ -6,7 +6,7 @@ import logging
 from functools import lru_cache
 from typing import Any
 
-from detent.errors import DetentError, StoreError
+from detent.errors import StoreError
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB, RUN_STEP, Verb
 from detent.lifecycle.job import SUCCEEDED
@@ -52,7 +52,7 @@ async def _caught_up(store: Store, step: Row) -> bool:
         await flows.change(store, flows.FlowRef(kind, step["flow_id"]), Actor(ACTOR), work)
     except StoreError:
         raise
-    except DetentError as error:
+    except Exception as error:  # one that somebody damaged must not end the worker that comes to it
         _complain(step["id"], str(error))
         return False
     return True
