@@ -43,7 +43,7 @@ WHERE id IN (SELECT value FROM json_each(?6)) RETURNING id, tenant_id, state, se
 
 START = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
     value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
-    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id FROM json_each(?1))
+    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id FROM jsonb_each(?1))
 UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start',
     updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
     started_at = coalesce(jobs.started_at, max(?2, jobs.updated_at + 1)), attempts = jobs.attempts + 1
@@ -53,7 +53,7 @@ RETURNING jobs.id"""
 
 SUCCEED = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
     value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
-    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id, value ->> 10 AS result FROM json_each(?1))
+    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id, value ->> 10 AS result FROM jsonb_each(?1))
 UPDATE jobs SET state = 'succeeded', seq = jobs.seq + 1, move = 'succeed',
     updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
     completed_at = coalesce(jobs.completed_at, max(?2, jobs.updated_at + 1)), result = g.result, lease_until = NULL
@@ -77,7 +77,9 @@ def connect(path: str) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
     db = apsw.Connection(path, flags=flags, statementcachesize=200)
     db.set_busy_timeout(60_000)
-    db.execute("PRAGMA synchronous = full; PRAGMA cell_size_check = on; PRAGMA cache_size = -4096").fetchall()
+    db.execute(
+        "PRAGMA synchronous = full; PRAGMA cell_size_check = on; PRAGMA cache_size = -4096; PRAGMA temp_store = memory"
+    ).fetchall()
     return db
 
 

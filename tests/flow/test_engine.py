@@ -17,7 +17,7 @@ from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB
 from detent.outcomes import PermanentError
-from detent.service import advance, flows, jobs, lost_steps, settle
+from detent.service import advance, flows, jobs, launch, lost_steps, settle
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.store import Store, open_store
 from detent.worker import settlement
@@ -427,6 +427,27 @@ async def test_two_databases_may_give_one_key_to_two_definitions() -> None:
     finally:
         for store in stores:
             await store.close()
+
+
+async def test_a_definition_that_was_not_kept_after_all_is_not_taken_for_the_next_one_under_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transaction that is undone gives its keys back; where the clock stands still, the next one gets the same."""
+
+    async def launched(*_: Any, **__: Any) -> int:
+        await launched_in_full(*_, **__)
+        raise BadInput(what="too late")
+
+    store, launched_in_full = await open_store("sqlite:///:memory:", clock=ManualClock()), launch.launched
+    monkeypatch.setattr(launch, "launched", launched)
+    with pytest.raises(BadInput, match="too late"):
+        await flows.start(store, flow(step("a"), step("b")))
+    monkeypatch.undo()
+    ref = await flows.start(store, flow(step("c")))
+    assert (await states(store, ref))[1] == {"c": "S_PENDING"}
+    (job,) = await store.claim(await worker(store), ["default"], 1, 60_000_000, claim_id=1, start=True)
+    assert json.loads(job.payload)["step"] == "c"
+    await store.close()
 
 
 def test_no_step_that_nobody_carries_out_runs_for_each_element() -> None:

@@ -151,8 +151,8 @@ def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that no job carries out, and would be passed over. Not a part of the model: definitions
     that are kept are still understood."""
     for place, step in enumerate(flow.steps):
-        for key, kinds in _MEANT_FOR.items():
-            if key in step.model_fields_set and step.kind not in kinds:
+        for key in sorted(_MEANT_FOR.keys() & step.model_fields_set):
+            if step.kind not in _MEANT_FOR[key]:
                 hint = _ELSEWHERE.get((step.kind, key))
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a step of kind {step.kind}{f'; {hint}' if hint else ''}")
@@ -169,7 +169,7 @@ def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that has no job of its own, and would be passed over."""
     for place, step in enumerate(flow.steps):
         if step.inline:
-            for key in _NOT_INLINE.keys() & step.model_fields_set:
+            for key in sorted(_NOT_INLINE.keys() & step.model_fields_set):
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a step with inline: true; {_NOT_INLINE[key]}")
 

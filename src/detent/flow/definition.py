@@ -216,7 +216,8 @@ class Step(Model):
     @property
     def refers(self) -> bool:
         """Whether it may use values of others."""
-        return self.when is not None or bool(expression.texts(self._filled_in))
+        said = self.__pydantic_fields_set__ & _REFERRING
+        return self.when is not None or any(expression.texts(_plain(getattr(self, name))) for name in said)
 
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
@@ -232,20 +233,23 @@ class Step(Model):
     @property
     def _filled_in(self) -> list[Any]:
         """Where values may stand."""
-        said = [getattr(self, name) for name in sorted(self.__pydantic_fields_set__ & _REFERRING)]
-        return [part.model_dump() if isinstance(part, Model) else part for part in said]
+        return [_plain(getattr(self, name)) for name in sorted(self.__pydantic_fields_set__ & _REFERRING)]
 
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
-        named = [kind for kind in KINDS if getattr(self, kind) is not None]
+        said = self.__pydantic_fields_set__
+        named = [kind for kind in KINDS if kind in said and getattr(self, kind) is not None]
         if len(named) != 1:
             found = " and ".join(named) or "none of them"
             raise ValueError(f"a step has exactly one of {', '.join(KINDS)}; this one has {found}")
-        for key in sorted(self.__pydantic_fields_set__ & _ONLY_OF.keys()):
-            if named[0] not in _ONLY_OF[key]:
-                shown, kinds = key.rstrip("_"), " or ".join(_ONLY_OF[key])
-                raise ValueError(f"{shown} belongs to a step of kind {kinds}, not to {named[0]}")
+        for key in sorted(_NOT_OF[named[0]] & said):
+            shown, kinds = key.rstrip("_"), " or ".join(_ONLY_OF[key])
+            raise ValueError(f"{shown} belongs to a step of kind {kinds}, not to {named[0]}")
         return self
+
+
+def _plain(part: Any) -> Any:
+    return part.model_dump() if isinstance(part, Model) else part
 
 
 _REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline"}
@@ -267,6 +271,7 @@ _ONLY_OF = {
     "output_schema": ("agent",),
     "budget_usd": ("agent", "flow"),
 }
+_NOT_OF = {kind: frozenset(key for key, kinds in _ONLY_OF.items() if kind not in kinds) for kind in KINDS}
 
 
 class Flow(Model):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from detent.errors import BadInput, NotFound
 from detent.flow.expression import Wrong
-from detent.flow.phase import Phase, flow_phases
+from detent.flow.phase import Phase
 from detent.flow.plan import NOTHING_KNOWN, Begin, Beginning, beginning, pause_us, ready, wanted_at_start
 from detent.lifecycle import Change, Verb
 from detent.moments import span_us
@@ -146,12 +146,7 @@ async def go_on(scene: Scene, ended: Iterable[Row], companions: Sequence[str] = 
 
 def held(scene: Scene) -> bool:
     """Whether nothing of it is to begin: it is held, or has failed and is not being tried again."""
-    return scene.flow["held_at"] is not None or phases_of_flow(scene) is not Phase.ACTIVE
-
-
-def phases_of_flow(scene: Scene) -> Phase:
-    """What the state of a flow means to its steps."""
-    return flow_phases(scene.kind.flow)[scene.flow["state"]]
+    return scene.flow["held_at"] is not None or scene.own_phase is not Phase.ACTIVE
 
 
 async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], list[Row]]:
@@ -309,7 +304,7 @@ async def _begin_subflow(scene: Scene, row: Row) -> bool:
 
 async def fail(scene: Scene, step: Row) -> None:
     """A step has failed for good, and with it its flow: nothing more of it begins. A workstream may be tried again."""
-    if phases_of_flow(scene) is not Phase.ACTIVE:
+    if scene.own_phase is not Phase.ACTIVE:
         return
     error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
     scene.jobs.clear()  # what was about to begin does not
@@ -393,7 +388,7 @@ async def give_up_step(scene: Scene, step: Row, reason: str) -> None:
 
 async def conclude(scene: Scene) -> None:
     """Ends a flow whose steps have all come to an end, and tells the flow around it."""
-    if phases_of_flow(scene) is Phase.ACTIVE and not scene.jobs:
+    if scene.own_phase is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
             begin_flow(scene)  # one of which every step is skipped has not begun until now

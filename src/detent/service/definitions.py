@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from detent import ids
@@ -33,37 +32,47 @@ class Kind(NamedTuple):
 
 KINDS = {"run": Kind("run", RUN, RUN_STEP), "workstream": Kind("workstream", WORKSTREAM, WORKSTREAM_STEP)}
 
-_shapes: WeakKeyDictionary[Tally, dict[int, Shape]] = WeakKeyDictionary()
+K = TypeVar("K", int, str)
+
+_by_text: dict[str, Shape] = {}
+_by_key: WeakKeyDictionary[Tally, dict[int, Shape]] = WeakKeyDictionary()
 """By what stands for an open database, since two databases may give one key to two definitions."""
 
 
 def definition_text(flow: Flow) -> str:
-    """A definition as it is kept: what was said, and nothing else."""
+    """A definition as it is kept: what was said, and nothing else. Whoever has it written need not have it read."""
     said = flow.model_dump(by_alias=True, exclude_unset=True)
-    return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
-
-
-@lru_cache(maxsize=KEPT)
-def _read(definition: str) -> Shape:
-    return Shape.of(Flow.model_validate(json.loads(definition)))
+    text = json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
+    if json.loads(text) == said:  # what others read is no more and no less
+        _known(_by_text, text, lambda: Shape.of(flow))
+    return text
 
 
 def shape_of(template: Template) -> Shape:
-    """The shape of a definition."""
-    return _read(template.definition)
+    """The shape of a definition, by what it says: it may be one that is about to be kept, under a key that another one
+    gets if it is not."""
+    definition = template.definition
+    return _known(_by_text, definition, lambda: Shape.of(Flow.model_validate(json.loads(definition))))
+
+
+def _known(shapes: dict[K, Shape], key: K, made: Callable[[], Shape]) -> Shape:
+    found = shapes.get(key)
+    if found is None:
+        if len(shapes) >= KEPT:
+            shapes.clear()
+        found = shapes[key] = made()
+    return found
 
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
-    """The shape of a definition by its key."""
-    known = _shapes.setdefault(store.tally, {})  # type: ignore[attr-defined]  # stores and their transactions have one
-    if template_id not in known:
-        template = await store.template(tenant_id, template_id)
-        if template is None:
-            raise NotFound(what="template", id=str(template_id), listing="detent templates list")
-        if len(known) >= KEPT:
-            known.clear()
-        known[template_id] = shape_of(template)
-    return known[template_id]
+    """The shape of a definition by its key, of one that is kept."""
+    known = _by_key.setdefault(store.tally, {})  # type: ignore[attr-defined]  # stores and their transactions have one
+    if (found := known.get(template_id)) is not None:
+        return found
+    template = await store.template(tenant_id, template_id)
+    if template is None:
+        raise NotFound(what="template", id=str(template_id), listing="detent templates list")
+    return _known(known, template_id, lambda: shape_of(template))
 
 
 async def is_another(store: Reader, tenant_id: int, template_id: int, flow: Flow, library: Library) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.flow.expression import Look, Reference
-from detent.flow.phase import Phase, phases
+from detent.flow.phase import Phase, flow_phases, phases
 from detent.flow.plan import looking
 from detent.flow.shape import Shape
 from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, decide_pair, insist
@@ -47,6 +47,7 @@ class Scene:
     def __init__(self, tx: Transaction, kind: Kind, flow: Row, shape: Shape, actor: Actor = Actor()) -> None:  # noqa: B008
         self.tx = tx
         self.kind = kind
+        self._meaning, self._own_meaning = phases(kind.step), flow_phases(kind.flow)
         self.flow = flow
         self.shape = shape
         self.actor = actor
@@ -90,14 +91,18 @@ class Scene:
     def over(self) -> bool:
         return self.kind.flow.state(self.flow["state"]).final
 
+    @property
+    def own_phase(self) -> Phase:
+        """What the state of the flow means to its steps."""
+        return self._own_meaning[self.flow["state"]]
+
     def phase(self, step: Row) -> Phase:
-        return phases(self.kind.step)[step["state"]]
+        return self._meaning[step["state"]]
 
     @property
     def by_phase(self) -> Mapping[str, Phase]:
         """The phases of the steps that were read, by name."""
-        meaning = phases(self.kind.step)
-        return {name: meaning[step["state"]] for name, step in self.steps.items()}
+        return {name: self._meaning[step["state"]] for name, step in self.steps.items()}
 
     # --- reading
 

@@ -283,7 +283,7 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
         scene.move(row, verb)
         await list_mends.follow(scene, row, verb)
         failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
-        if not failed and advance.phases_of_flow(scene) is Phase.FAILED:
+        if not failed and scene.own_phase is Phase.FAILED:
             await grant_retry(scene)
             await advance.next_round(scene, actor.reason, await scene.tx.now())
         else:
@@ -423,7 +423,7 @@ async def _woken(scene: Scene) -> None:
         return
     if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RESUME):
         await advance.next_round(scene)
-    elif advance.phases_of_flow(scene) is Phase.FAILED:
+    elif scene.own_phase is Phase.FAILED:
         await advance.give_up(scene, f"it had failed, and nobody did anything for {scene.shape.flow.abandon_after}")
         await advance.conclude(scene)
     else:

@@ -38,7 +38,8 @@ async def scene_of(
     """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks."""
     from detent.service import advance
 
-    kind, definition = KINDS[template.kind], shape_of(template).flow
+    kind, shape = KINDS[template.kind], shape_of(template)
+    definition = shape.flow
     now = await tx.now()
     columns: dict[str, Any] = {
         "template_id": template.id,
@@ -59,7 +60,7 @@ async def scene_of(
     birth = {"actor": actor.name, "reason": actor.reason, "correlation_id": told, "trace_id": trace}
     id = await tx.create(kind.flow, tenant_id=template.tenant_id, **birth, **columns)
     (flow,) = await tx.rows(kind.flow, [id])
-    scene = await Scene.of(tx, kind, flow, actor)
+    scene = Scene(tx, kind, flow, shape, actor)
     await tx.lock_trees([scene.tree])
     await _make_steps(scene)
     if not hold:

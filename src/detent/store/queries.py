@@ -354,9 +354,10 @@ def _move_name(lifecycle: Lifecycle, move: Move) -> str:
 
 def _sqlite_batch(table: str, update: str, names: list[str]) -> str:
     """One statement for many records: they come as one JSON array, so that SQLite works through all of them at one go,
-    while the interpreter does something else."""
+    while the interpreter does something else. jsonb_each, since json_each writes an array out again for each of its
+    parts that is asked for."""
     columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
-    return f"WITH given AS (SELECT {columns} FROM json_each(?1))\n{_from_batch(update)}\nRETURNING {table}.id"
+    return f"WITH given AS (SELECT {columns} FROM jsonb_each(?1))\n{_from_batch(update)}\nRETURNING {table}.id"
 
 
 def _claim_events(triggers: tuple[str, ...]) -> str:

@@ -337,6 +337,9 @@ def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
     try:
         with explained(url.path):
             _bring_up_to_date(db, url, migrate, create or url.path == MEMORY)
+            # What a statement would undo is kept for as long as it runs; beyond 64 KiB that would be in a file, page
+            # by page. Not while migrating: an index of everything there is may be larger than memory.
+            db.pragma("temp_store", "memory")
     except BaseException:
         db.close()
         raise

@@ -21,6 +21,7 @@ from detent.store.checkpoints import PROGRESS, Report, Save, columns
 from detent.store.own_sql import insist_harmless
 from detent.store.records import (
     FORGOTTEN,
+    ITSELF,
     Birth,
     Counter,
     EventFilter,
@@ -275,8 +276,9 @@ class Session(SessionReads):
             return []
         keys = self._take_keys(len(rows))
         sql, names = self._catalogue.birth(lifecycle, tuple(rows[0]))
+        shared, itself = {**birth._asdict(), "now": self.now}, birth.correlation_id == ITSELF
         births = (
-            {**birth.of(lifecycle, id)._asdict(), **row, "id": id, "now": self.now}
+            {**shared, **(birth.of(lifecycle, id)._asdict() if itself else {}), **row, "id": id}
             for id, row in zip(keys, rows, strict=True)
         )
         bound = itemgetter(*names)
