@@ -18,7 +18,7 @@ from detent.errors import BadFlow
 from detent.flow import check
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, WORKSTREAM_STEP
-from detent.outcomes import PermanentError
+from detent.outcomes import PermanentError, Snooze
 from detent.service import approvals, audit, flows, overrides, settle, why_flows
 from detent.service.doctor import rounds
 from detent.service.entities import public_id
@@ -380,6 +380,22 @@ async def test_companions_of_a_job_that_comes_too_late_for_its_own_step_begin_al
     assert await settle.applied(store, [settlement.settle(job, None, said, lambda: 0.5, "w:1")]) == []
     await app.work(until_idle=True)
     assert await states(store, ref) == ("S_SUCCESS", dict.fromkeys("abc", "S_SUCCESS"))
+
+
+async def test_a_job_that_waited_meanwhile_does_not_carry_out_companions_that_have_a_job_of_their_own(
+    store: Store,
+) -> None:
+    """Whoever says so is not believed: that job would be left without a step."""
+    ref = await flows.start(store, flow(step("a"), step("b"), step("c", "b")))
+    who = await worker(store)
+    (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=1, start=True)
+    await settle.applied(store, [settlement.settle(job, None, Snooze("0s"), lambda: 0.5, "w:1")])
+    (again,) = await store.claim(who, ["default"], 1, 60_000_000, claim_id=2, start=True)
+    assert again.id == job.id
+    said = Stretch({}, 20, (Carried("b", "{}", 15, 5), Carried("c", "{}", 5, 5)), along=("b",))
+    assert await settle.applied(store, [settlement.settle(again, None, said, lambda: 0.5, "w:1")]) == []
+    assert (await states(store, ref))[1] == {"a": "S_SUCCESS", "b": "S_PENDING", "c": "S_PENDING"}
+    assert [json.loads(row["payload"])["step"] for row in await jobs(store) if row["completed_at"] is None] == ["b"]
 
 
 async def test_a_failure_told_again_does_not_fail_a_companion_of_the_next_round(store: Store) -> None:

@@ -21,7 +21,7 @@ from detent.flow.shape import Shape
 from detent.lifecycle import Change
 from detent.service import advance, audit, elements, flows, list_mends, stretch
 from detent.service.flow_scene import Row, Scene
-from detent.service.stretch import Carried
+from detent.service.stretch import Stretch
 from detent.store import open_store
 from tests.flow.flow_log import Known, faults, known
 from tests.flow.random_flows import Driver
@@ -123,10 +123,10 @@ def _no_limit(scene: Any, parent: Any) -> int:
     return 1_000
 
 
-async def _believed(scene: Scene, change: Change, carried: Sequence[Carried]) -> tuple[list[Row], list[str]]:
+async def _believed(scene: Scene, change: Change, said: Stretch) -> tuple[list[Row], list[str]]:
     """Whatever a worker has carried out counts, whether it could be by then or not."""
-    await scene.look_at(one.name for one in carried)
-    rows = [scene.steps[one.name] for one in carried if scene.phase(scene.steps[one.name]) is Phase.WAITING]
+    await scene.look_at(one.name for one in said.carried)
+    rows = [scene.steps[one.name] for one in said.carried if scene.phase(scene.steps[one.name]) is Phase.WAITING]
     for row in rows:
         scene.move_through(row, output="{}", output_hash=None, ago_us=0, took_us=1, job_id=change.id)
     return rows, []

@@ -107,7 +107,7 @@ async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]
     scene.alone |= stretch.alone
     scene.at_once = min(scene.at_once or MOST_TOGETHER, stretch.at_once)
     scene.careful = max(scene.careful, stretch.careful)
-    moved, refused = await _moved(scene, change, stretch.carried)
+    moved, refused = await _moved(scene, change, stretch)
     done = {row["name"] for row in moved}
     return moved, [*(name for name in stretch.along if name not in done), *refused]
 
@@ -122,16 +122,16 @@ async def left(scene: Scene, change: Change) -> list[str]:
     return []
 
 
-async def _moved(scene: Scene, change: Change, carried: Sequence[Carried]) -> tuple[list[Row], list[str]]:
+async def _moved(scene: Scene, change: Change, stretch: Stretch) -> tuple[list[Row], list[str]]:
     """One that is no longer as it was when the worker looked stays as it is, and so does what comes after it: that was
-    carried out with what the worker had made of it."""
-    before = scene.shape.before
+    carried out with what the worker had made of it. After the first claim companions have jobs of their own."""
+    before, carried = scene.shape.before, stretch.carried
     await scene.look_at({name for one in carried for name in (one.name, *before[one.name])})
-    done, refused = [], dict[str, None]()
+    done, refused = [], dict.fromkeys(stretch.along if change.epoch else ())
     for one in carried:
         row = scene.steps[one.name]
         ready = all(scene.phase(scene.steps[name]) is Phase.SATISFIED for name in before[one.name])
-        if ready and scene.phase(row) is Phase.WAITING and refused.keys().isdisjoint(before[one.name]):
+        if ready and scene.phase(row) is Phase.WAITING and refused.keys().isdisjoint((one.name, *before[one.name])):
             kept = {**await scene.kept(one.output), "cost_micros": cost_of(one.output)}
             scene.move_through(row, **kept, ago_us=one.ago_us, took_us=one.took_us, job_id=change.id)
             done.append(row)
