@@ -62,10 +62,21 @@ def test_a_workstream_is_shown_with_its_steps_questions_events_and_forks(scene: 
         "sign asks ops, expires in 24 h: Ship it?",
         "detent approvals approve apr_",
         f"fork            {fork['id']}",
+        "build   dependencies_met   S_RUNNING",
+        f"detent events list --correlation {ref.public_id}",
     ):
         assert words in text
     listed = scene.told("workstreams", "list", "--state", "s-running")["workstreams"]
     assert [one["id"] for one in listed] == [fork["id"], ref.public_id]
+
+
+def test_the_events_of_a_step_are_found_by_its_flow_and_its_name(scene: Scene) -> None:
+    ref = scene.start(flow(step("build"), step("ship", "build")))
+    scene.settle()
+    found = scene.told("events", "list", "--oldest-first", "--id", f"{ref.public_id}/build")["events"]
+    assert [event["trigger"] for event in found] == ["create", "dependencies_met", "success"]
+    refused(scene.detent("events", "list", "--id", f"{ref.public_id}/bild"), 1, "No step", "detent steps list")
+    refused(scene.detent("events", "list", "--id", "ws_x/build"), 1, "No flow")
 
 
 def test_a_run_with_several_gates_needs_the_gate_named_and_takes_the_same_answer_twice(scene: Scene) -> None:

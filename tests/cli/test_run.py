@@ -269,11 +269,13 @@ def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(h
     file = str(here.write("f.yaml", here.effect("a"), here.effect("b", "a", seconds=1), here.effect("c", "b")))
     process = here.start(file)
     assert process.stdout is not None
+    told = process.stdout.readline()
     assert "a begins" in process.stdout.readline()
     process.stdout.close()
     assert process.stderr is not None
     said = process.stderr.read()
     assert (process.wait(30), said) == (1, f"Go on with: detent run {file} --resume {flow_id(said)} --db {here.url}\n")
+    assert f"f is {flow_id(said)}" in told, "the first thing to know, should it be killed"
 
 
 def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):

@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import expect
 
 from detent import ids
-from detent.dashboard.pages import workers
 from detent.lifecycle import WORKER
+from detent.service import workers
 from tests.conformance.stage import worker as stage_worker
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.dashboard.stage import HOSTILE, buttons, is_harmless, links
@@ -82,7 +82,7 @@ def test_a_worker_that_is_silent_for_too_long_stands_out(
     worker = made(site)
     site.post(f"/api/workers/{worker}/heartbeat")
     assert 'class="late"' not in site.get(f"/ui/workers/{worker}").text
-    monkeypatch.setattr(workers, "ORPHANED_US", -1)
+    monkeypatch.setattr(workers, "SILENT_US", -1)
     assert "It was last seen" in site.get(f"/ui/workers/{worker}").text
     assert 'class="late"' in site.get("/ui/workers").text
 

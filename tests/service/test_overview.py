@@ -11,7 +11,7 @@ import pytest
 
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB
-from detent.service import flows, overview, queues, throughput
+from detent.service import flows, overview, queues, throughput, workers
 from detent.store import NewJob, Store
 from tests.conformance.stage import claim, moved, queued, running, worker
 from tests.conformance.times import SECOND
@@ -42,7 +42,7 @@ async def test_everything_that_waits_for_somebody_is_counted_and_nothing_of_othe
     await queues.pause(timed.store, 1, "paused")
     await trip(timed.store, 1, "tool:aider")
     await flows.start(timed.store, Flow.model_validate({**GRAPH, "kind": "workstream"}))
-    await timed.advance(overview.SILENT_US + 1)
+    await timed.advance(workers.SILENT_US + 1)
     assert needs(await overview.read(timed.store, 1)) == {
         "approvals": 1,
         "dead_letters": 1,

@@ -11,12 +11,14 @@ from detent.lifecycle import BREAKER, JOB, WORKER
 from detent.service.entities import public_id
 from detent.service.limits import declare
 from detent.service.why import Cause, why
+from detent.service.workers import SILENT_US
 from detent.store import NewJob, Store
 from detent.store.approvals import NewApproval
 from detent.store.budgets import NewBudget
 from detent.store.crews import HELD_BY_QUOTA, waits_for_crew
 from detent.store.records import LimitRule
 from tests.conformance.stage import LEASE, claim, moved, queued, worker
+from tests.support.database_time import open_timed
 
 FAR = 1 << 60
 SERVES = '{"queues": ["default"], "kinds": ["kind"], "concurrency": 1, "version": "1"}'
@@ -253,6 +255,26 @@ async def test_what_comes_next_is_told_too(store: Store) -> None:
     (id,) = await queued(store, delay_us=3_600_000_000)
     _, found = await why(store, 1, public_id("job", id))
     assert [reason.cause for reason in found] == [Cause.DELAYED, Cause.QUEUE_PAUSED, Cause.NO_WORKER]
+
+
+async def test_a_worker_that_is_not_heard_of_is_none_that_would_take_it(database_url: str) -> None:
+    """It was killed, and nobody has ended it yet."""
+    timed = await open_timed(database_url)
+    await serving(timed.store)
+    (id,) = await queued(timed.store)
+    assert (await why(timed.store, 1, public_id("job", id)))[1][0].cause is Cause.DUE
+    await timed.advance(SILENT_US + 1)
+    _, found = await why(timed.store, 1, public_id("job", id))
+    assert found[0].cause is Cause.NO_WORKER
+    assert "no worker serves its queue 'default'; the last that did was heard of at 20" in found[0].says
+    await timed.close()
+
+
+async def test_a_dead_letter_is_redriven_and_other_jobs_are_retried(store: Store) -> None:
+    (id,) = await queued(store)
+    await moved(store, JOB, id, "dead_letter")
+    _, found = await why(store, 1, public_id("job", id))
+    assert found[0].todo == f"detent dead-letters redrive {public_id('job', id)}"
 
 
 async def test_when_it_clears_is_exact(store: Store) -> None:

@@ -16,7 +16,7 @@ from detent.service.flow_scene import Actor
 from detent.service.why import Cause
 from detent.service.why_flows import MOST_STEPS, FlowCause
 from detent.store import Store
-from tests.conformance.stage import moved
+from tests.conformance.stage import moved, worker
 from tests.service.flow_driver import Driver, flow, step
 
 FAILS = {"max_retries": 0}
@@ -106,6 +106,20 @@ async def backing_off(store: Store) -> str:
     return await step_id(store, ref, "a")
 
 
+async def under_way(store: Store, lease_us: int = 60_000_000) -> str:
+    """The job of a step has attempts to spare, of which nobody is told."""
+    ref = await flows.start(store, flow(step("a")), queue="run-here")
+    who = await worker(store)
+    await store.beat(who)
+    assert await store.claim(who, ["run-here"], 1, lease_us, claim_id=1, start=True)
+    return ref.public_id
+
+
+async def killed(store: Store) -> str:
+    """In the middle of a step, and with it the only worker that serves its queue."""
+    return await under_way(store, lease_us=1)
+
+
 Scene = Callable[[Store], Awaitable[str]]
 
 SCENES: list[tuple[StrEnum, Scene, str, str]] = [
@@ -125,6 +139,8 @@ SCENES: list[tuple[StrEnum, Scene, str, str]] = [
     (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "detent queues resume default"),
     (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work MODULE:APP"),
     (Cause.NO_WORKER, left, "no worker serves its queue 'run-left'", "detent run --resume ws_"),
+    (Cause.LEASE_OVER, killed, "is over, and no worker has taken the job back yet", "detent run --resume ws_"),
+    (Cause.RUNNING, under_way, "is at it, in attempt 1; its lease", ""),
 ]
 CLEARS = {FlowCause.RETRY, FlowCause.FAILED}
 

@@ -18,6 +18,7 @@ from detent.lifecycle import LIFECYCLES
 from detent.moments import moment_us
 from detent.service import events as service
 from detent.service.entities import actor_name, lifecycle_named, public_id, resolve, unknown
+from detent.service.flow_stories import find_step
 from detent.store.records import Event, EventFilter
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ Entity = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Only of this lifecycle.", autocompletion=lambda: list(LIFECYCLES)),
 ]
-Id = Annotated[str | None, typer.Option(metavar="ID", help="Only of this entity, by its public id.")]
+Id = Annotated[
+    str | None, typer.Option(metavar="ID", help="Only of this entity, by its public id; a step also as FLOW/NAME.")
+]
 Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Only of this type, such as job_failed.")]
 Correlation = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs together under this id.")]
 
@@ -58,10 +61,10 @@ def list_(
     as_json: screen.Json = False,
 ) -> None:
     """List events, the newest first. WHEN is a time such as 2026-11-15T17:10:20Z, or a duration such as 10m."""
-    wanted = _filter(entity, id, type, correlation)
 
     async def read() -> service.Page:
         async with opened(db) as store:
+            wanted = await _filter(store, entity, id, type, correlation)
             chosen = await _between(store, wanted, since, until)
             order = not oldest_first
             page = await service.page(store, chosen, after=after, limit=limit, newest_first=order, text=text)
@@ -93,21 +96,24 @@ def follow(
     """Print events as they are committed, until interrupted; none is missed. With --json one line of JSON each."""
     if after and from_start:
         raise BadInput(what="--after and --from-start exclude each other")
-    wanted = _filter(entity, id, type, correlation)
 
     async def read() -> None:
         async with opened(db) as store:
+            wanted = await _filter(store, entity, id, type, correlation)
             async for event in service.follow(store, wanted, after=after, from_start=from_start):
                 print(json.dumps(_with_cursor(event)) if as_json else _line(event), flush=True)
 
     asyncio.run(_while_read(read()))
 
 
-def _filter(entity: str | None, id: str | None, type: str | None, correlation: str | None) -> EventFilter:
+async def _filter(
+    store: Store, entity: str | None, id: str | None, type: str | None, correlation: str | None
+) -> EventFilter:
     name = lifecycle_named(entity).name if entity else None
     if id is None:
         return EventFilter(entity=name, type=type, correlation_id=correlation)
-    lifecycles, key = resolve(id)
+    step = await find_step(store, None, id) if "/" in id else None
+    lifecycles, key = resolve(id if step is None else public_id(step["lifecycle"], step["id"]))
     if name and name not in (lifecycle.name for lifecycle in lifecycles):
         raise BadInput(what=f"{id} is no {name}; leave out --entity or --id")
     only = lifecycles[0].name if len(lifecycles) == 1 else name

@@ -159,6 +159,7 @@ def _story(story: Story, now: int) -> RenderableType:
         *_questions(story, now),
         "",
         _events(story),
+        f"All of it: detent events list --correlation {story.flow['correlation_id'] or story.public_id}",
     )
 
 
@@ -208,9 +209,12 @@ def _questions(story: Story, now: int) -> Iterator[str]:
 
 
 def _events(story: Story) -> RenderableType:
-    table = screen.table("when", "event", "state", "by", "reason")
+    """The last moves, each with the step that made it; those of the flow itself have none."""
+    names = {row["id"]: str(row["name"]) for row in story.steps}
+    table = screen.table("when", "step", "move", "state", "by", "reason")
     table.columns[0].no_wrap = True
     for event in story.events:
         by = actor_name(event.actor) or "–"
-        table.add_row(screen.moment(event.ts), event.type, event.to_state, by, event.reason or "")
+        cells = names.get(event.entity_id, "–"), event.trigger, event.to_state, by, event.reason or ""
+        table.add_row(screen.moment(event.ts), *cells)
     return table

@@ -50,8 +50,12 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._told: dict[int, str] = {}
+        self._named = False
 
     def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
+        if not self._named:
+            self._named = True
+            self.note(f"{view.flow['name']} is {view.ref.public_id}")  # it may be killed before it can say so
         for row in moved:
             word = word_of(view, row)
             if word != "waiting" and self._told.get(row["id"]) != word:

@@ -11,7 +11,8 @@ from detent.cli.run_summary import NARROW
 from detent.lifecycle import JOB
 from detent.service import queues, workers
 from detent.service.entities import public_id
-from detent.service.overview import MOST_COUNTED, is_silent
+from detent.service.overview import MOST_COUNTED
+from detent.service.workers import is_silent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -161,7 +161,7 @@ async def history(store: Reader, ref: FlowRef, *, own: bool = False) -> EventFil
     return EventFilter(row["tenant_id"], correlation_id=row["correlation_id"] or ref.public_id)
 
 
-async def find_step(store: Reader, tenant_id: int, named: str) -> Row:
+async def find_step(store: Reader, tenant_id: int | None, named: str) -> Row:
     """A step by its public id, or by its flow and its name, as in `ws_…/lint`."""
     flow, sign, name = named.strip().partition("/")
     if not sign:

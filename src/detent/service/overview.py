@@ -33,9 +33,6 @@ MOST_JOBS = 200
 MOST_QUEUES = 100
 MOST_WORKERS = 100
 
-SILENT_US = 15_000_000
-"""A worker says every second or so that it lives; one that has not for so long is worth a look."""
-
 OF_ONE_FLOW = ("run-", "agent-")
 """How the queues are called that `detent run` and `detent agent` make for one flow or one agent alone."""
 
@@ -141,13 +138,8 @@ async def _needs(moment: Reader, tenant_id: int, waiting: list[QueueSummary], al
         Need("open_breakers", "open breaker", "open breakers", len(unclosed)),
         Need("held_jobs", "job held back", "jobs held back", sum(queue.held for queue in waiting)),
         Need("paused_queues", "paused queue", "paused queues", sum(one.paused_at is not None for one in waiting)),
-        Need("silent_workers", "silent worker", "silent workers", sum(is_silent(row, now) for row in alive)),
+        Need("silent_workers", "silent worker", "silent workers", sum(workers.is_silent(row, now) for row in alive)),
     ]
-
-
-def is_silent(worker: Row, now: int) -> bool:
-    """Whether a worker that should be heard of is not. One that no process has ever been has nothing to say."""
-    return worker["seen_at"] is not None and now - worker["seen_at"] > SILENT_US
 
 
 async def _failed(moment: Reader, tenant_id: int) -> int:
@@ -237,4 +229,4 @@ def job_json(job: Row) -> dict[str, Any]:
 def _worker_json(row: Row, found: Overview) -> dict[str, Any]:
     shown = workers.as_json(row)
     facts = {name: shown[name] for name in ("id", "name", "state", "host", "queues", "concurrency", "seen_at")}
-    return {**facts, "jobs": found.held[row["id"]], "silent": is_silent(row, found.now)}
+    return {**facts, "jobs": found.held[row["id"]], "silent": workers.is_silent(row, found.now)}

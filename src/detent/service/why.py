@@ -29,7 +29,6 @@ from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 Row = dict[str, Any]
 
-ORPHANED_US = 20_000_000
 """After so long without a word from its worker a job is taken to be orphaned; its lease is what counts."""
 
 MOST_AHEAD = 1_000
@@ -136,8 +135,12 @@ def _ended(situation: Situation) -> Reason | None:
     return Reason(
         Cause.ENDED,
         f"it has ended as {job['state']}{f' ({why})' if why else ''}{f'; {again}' if again else ''}",
-        todo=None if again or job["state"] not in jobs.RETRIED else f"detent jobs retry {_id(situation)}",
+        todo=None if again or job["state"] not in jobs.RETRIED else f"detent {_to_run_again(job)} {_id(situation)}",
     )
+
+
+def _to_run_again(job: Row) -> str:
+    return "dead-letters redrive" if job["state"] == JOB.move("dead_letter").target.name else "jobs retry"
 
 
 def _with_a_worker(situation: Situation) -> Reason | None:
@@ -154,7 +157,9 @@ def _with_a_worker(situation: Situation) -> Reason | None:
     if job["cancel_requested_at"] is not None:
         says = f"it was asked to stop, and {holder} gives it time to"
         return Reason(Cause.ASKED_TO_STOP, says, None, f"detent jobs cancel {_id(situation)} --hard")
-    says = f"{holder} is at it, in attempt {job['attempts']} of {job['max_attempts']}; its lease is renewed meanwhile"
+    # The job of a step has starts to spare, for deaths of workers: how many is of no use to anybody.
+    most = f" of {job['max_attempts']}" if job["step_id"] is None else ""
+    says = f"{holder} is at it, in attempt {job['attempts']}{most}; its lease is renewed meanwhile"
     return Reason(Cause.RUNNING, says)
 
 
@@ -166,11 +171,9 @@ def _holder(situation: Situation) -> str:
 
 
 def _lost(situation: Situation) -> bool:
-    """Its worker has ended, or has missed two beats."""
+    """Its worker has ended, or is not heard of."""
     owner = situation.owner
-    if owner is None or WORKER.state(owner["state"]).final:
-        return True
-    return bool(owner["seen_at"] is not None and situation.now - owner["seen_at"] > ORPHANED_US)
+    return owner is None or WORKER.state(owner["state"]).final or workers.is_silent(owner, situation.now)
 
 
 # --- it waits, or is held back
@@ -307,11 +310,15 @@ def _queue_paused(situation: Situation) -> Reason | None:
 
 
 def _nobody(situation: Situation) -> Reason | None:
-    job, found = situation.job, situation.workers
+    job = situation.job
     if job["state"] != QUEUED.name:
         return None
+    silent = [row for row in situation.workers if workers.is_silent(row, situation.now)]
+    found = [row for row in situation.workers if row not in silent]
     if not found:
-        says = f"no worker serves its queue {job['queue']!r}"
+        last = max((row["seen_at"] for row in silent), default=None)
+        gone = f"; the last that did was heard of at {rfc3339(last)}" if last is not None else ""
+        says = f"no worker serves its queue {job['queue']!r}{gone}"
         return Reason(Cause.NO_WORKER, says, None, f"detent work MODULE:APP --queues {_quoted(job['queue'])}")
     knowing = [row for row in found if job["kind"] in workers.serves(row)["kinds"]]
     if not knowing:

@@ -167,7 +167,8 @@ async def _of_job(store: Store, chart: Chart, row: Row) -> list[Reason]:
 
 async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
     """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
-    if reason.cause is not Cause.NO_WORKER or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
+    nobody = reason.cause in (Cause.NO_WORKER, Cause.LEASE_OVER)
+    if not nobody or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
         return reason
     refs = [
         FlowRef(kind, row["id"]) for kind in KINDS.values() for row in await store.rows(kind.flow, [job["tree_id"]])

@@ -34,6 +34,8 @@ SUPERVISOR_TIMEOUT = "supervisor_timeout"
 USUAL_WORKSPACE = "default"
 LARGEST_METADATA = 16 << 10
 MOST_SERVED = 1_000
+SILENT_US = 20_000_000
+"""A worker says every second or so that it lives; one that has not for so long may be dead."""
 
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "seen_at")
 _SERVES = ("queues", "kinds", "concurrency", "version")
@@ -155,9 +157,15 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     return Story(row, events[::-1], held, json.loads(seen[0].payload) if seen else None)
 
 
+def is_silent(worker: Row, now: int) -> bool:
+    """Whether a worker that should be heard of is not: it may be dead. One that no process has ever been has nothing to
+    say."""
+    return worker["seen_at"] is not None and now - worker["seen_at"] > SILENT_US
+
+
 async def serving(store: Reader, queue: str) -> list[Row]:
     """The workers that have not ended and serve a queue, the newest first. A paused one serves it, but claims nothing;
-    one that is silent may be dead (`seen_at`)."""
+    one that is silent may be dead."""
     alive = await store.workers(WorkerFilter(states=ALIVE), limit=MOST_AT_ONCE)
     return [row for row in alive if queue in serves(row)["queues"]]
 

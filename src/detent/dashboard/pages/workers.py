@@ -19,7 +19,6 @@ from detent.lifecycle import JOB, WORKER
 from detent.service import workers as service
 from detent.service.entities import states_named
 from detent.service.jobs import lately
-from detent.service.why import ORPHANED_US
 from detent.store.records import WorkerFilter
 from detent.store.worker_list import ALIVE
 
@@ -75,7 +74,7 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
 def _told(row: service.Row, now: int) -> dict[str, Any]:
     """A worker, whether it has not ended, and whether it should have been heard of by now."""
     alive = row["state"] in ALIVE
-    late = alive and row["seen_at"] is not None and now - row["seen_at"] > ORPHANED_US
+    late = alive and service.is_silent(row, now)
     return {**worker(row), "alive": alive, "late": late}
 
 
