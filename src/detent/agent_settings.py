@@ -52,33 +52,57 @@ def _call_time(value: str) -> str:
 class Price(Model):
     """What a million tokens of a model cost. What was cached costs as much as other input if nothing else is said."""
 
-    input_per_million_usd: Dollars
-    output_per_million_usd: Dollars
-    cache_read_per_million_usd: Dollars | None = None
-    cache_write_per_million_usd: Dollars | None = None
+    input_per_million_usd: Dollars = Field(description="For what is sent.")
+    output_per_million_usd: Dollars = Field(description="For what is answered.")
+    cache_read_per_million_usd: Dollars | None = Field(
+        None, description="For what is read from the provider's cache; else as input."
+    )
+    cache_write_per_million_usd: Dollars | None = Field(
+        None, description="For what is written to the provider's cache; else as input."
+    )
 
 
 class Models(Model):
     """Who is asked, and for which models."""
 
-    provider: Literal["anthropic", "openai", "offline", "recorded"] | None = None
-    haiku: ModelName | None = None
-    sonnet: ModelName | None = None
-    opus: ModelName | None = None
-    base_url: Annotated[str, Field(max_length=2_000), AfterValidator(_url)] | None = None
-    key_file: Place | None = None
-    max_tokens: int = Field(4_096, ge=1, le=1_000_000)
-    timeout: Annotated[Duration, AfterValidator(_call_time)] = "2m"
-    unpriced: Literal["refuse", "allow"] = "refuse"
-    escalate: bool = False
-    classifier: bool = False
-    tokens_per_minute: dict[ModelName, Annotated[int, Field(ge=1, le=10**12)]] = Field(
-        default_factory=dict, max_length=1_000
+    provider: Literal["anthropic", "openai", "offline", "recorded"] | None = Field(
+        None, description="Who is asked; else the key in the environment decides, and without one it is offline."
     )
-    prices: dict[ModelName, Price] = Field(default_factory=dict, max_length=1_000)
-    record: bool = False
-    recorded_from: Paid = "anthropic"
-    cassettes: Place = "cassettes"
+    haiku: ModelName | None = Field(None, description="The model of this tier; else the provider's usual one.")
+    sonnet: ModelName | None = Field(None, description="The model of this tier; else the provider's usual one.")
+    opus: ModelName | None = Field(None, description="The model of this tier; else the provider's usual one.")
+    base_url: Annotated[str, Field(max_length=2_000), AfterValidator(_url)] | None = Field(
+        None, description="The address of a server of your own, such as https://models.example/v1; needs provider."
+    )
+    key_file: Place | None = Field(
+        None,
+        description="A file with the key that only you can read, seen from where detent.toml is; needs provider, and "
+        "is used instead of the environment.",
+    )
+    max_tokens: int = Field(
+        4_096, ge=1, le=1_000_000, description="How long an answer may be; what is longer is cut off, and a failure."
+    )
+    timeout: Annotated[Duration, AfterValidator(_call_time)] = Field(
+        "2m", description="How long one call may take as a whole; an hour at most."
+    )
+    unpriced: Literal["refuse", "allow"] = Field(
+        "refuse", description="What becomes of a model without a price: refused, or counted as free."
+    )
+    escalate: bool = Field(False, description="Whether an answer that was no good is tried again one tier up.")
+    classifier: bool = Field(False, description="Whether a cheap call chooses the tier where no rule does.")
+    tokens_per_minute: dict[ModelName, Annotated[int, Field(ge=1, le=10**12)]] = Field(
+        default_factory=dict,
+        max_length=1_000,
+        description="For a model, how many tokens all workers together may use in a minute.",
+    )
+    prices: dict[ModelName, Price] = Field(
+        default_factory=dict, max_length=1_000, description="What models cost; wins over the table of known prices."
+    )
+    record: bool = Field(
+        False, description="With the provider recorded: whether answers are asked for and kept, not played back."
+    )
+    recorded_from: Paid = Field("anthropic", description="Whose answers the recordings are, for models and prices.")
+    cassettes: Place = Field("cassettes", description="The folder of the recordings, seen from where detent.toml is.")
 
     @model_validator(mode="after")
     def _whose(self) -> Models:
@@ -94,13 +118,13 @@ class Models(Model):
 
 
 class Budgets(Model):
-    """How much may be spent: by a job, a flow with all inside it, a tenant, and a tenant in a day. None is no cap."""
+    """How much may be spent on models. Where nothing is said there is no cap."""
 
-    job_usd: Dollars | None = None
-    flow_usd: Dollars | None = None
-    tenant_usd: Dollars | None = None
-    day_usd: Dollars | None = None
-    warn_at: float = Field(0.8, gt=0, le=1)
+    job_usd: Dollars | None = Field(None, description="By one job.")
+    flow_usd: Dollars | None = Field(None, description="By one flow, with all flows inside it.")
+    tenant_usd: Dollars | None = Field(None, description="By a tenant, ever.")
+    day_usd: Dollars | None = Field(None, description="By a tenant in a day, from midnight to midnight UTC.")
+    warn_at: float = Field(0.8, gt=0, le=1, description="The part of a cap from which on there is a warning.")
 
     @property
     def caps(self) -> dict[str, int]:
@@ -112,10 +136,10 @@ class Budgets(Model):
 class Agents(Model):
     """How far an agent may go before it is stopped, and where its skills are."""
 
-    max_turns: int = Field(20, ge=1, le=10_000)
-    max_tool_calls: int = Field(50, ge=0, le=100_000)
-    timeout: Duration = "15m"
-    skills: Place = "skills"
+    max_turns: int = Field(20, ge=1, le=10_000, description="Calls to a model for one job.")
+    max_tool_calls: int = Field(50, ge=0, le=100_000, description="Runs of tools for one job.")
+    timeout: Duration = Field("15m", description="How long one try of a job may take.")
+    skills: Place = Field("skills", description="The folder of your own skills, seen from where detent.toml is.")
 
 
 def _micros(amount: Decimal) -> int:

@@ -15,7 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from detent.agent.arguments import Takes
 from detent.agent_settings import Agents, Budgets, Models, Price
@@ -61,8 +69,12 @@ def _some_time(value: str) -> str:
     return value
 
 
-Variable = Annotated[str, AfterValidator(variable)]
-Bytes = Annotated[int, BeforeValidator(_size)]
+Variable = Annotated[str, AfterValidator(variable), WithJsonSchema({"title": "Name of a variable", "type": "string"})]
+Bytes = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema({"title": "Amount of memory", "type": ["string", "integer"], "examples": ["512MB"]}),
+]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 Plain = Annotated[Text, AfterValidator(_plain)]
 
@@ -71,31 +83,62 @@ class Breaker(Model):
     """When a tool is left alone for a while: after so many failures in a row, for so long, until so many probes
     succeed."""
 
-    failure_threshold: int = Field(5, ge=1, le=1_000_000)
-    cooldown_seconds: int | float = Field(60, gt=0, le=30 * 86_400)
-    success_threshold: int = Field(1, ge=1, le=1_000_000)
+    failure_threshold: int = Field(5, ge=1, le=1_000_000, description="Failures in a row that open it.")
+    cooldown_seconds: int | float = Field(
+        60, gt=0, le=30 * 86_400, description="How long nobody tries after it opened, and after a try that failed."
+    )
+    success_threshold: int = Field(1, ge=1, le=1_000_000, description="Good tries, one after the other, that close it.")
 
 
 class Tool(Model):
-    """A tool profile. The last four are for agents: what a model is told of it, whether people are asked before each
-    run, what a model may give it as JSON Schema, and how that becomes arguments; without `args` it is JSON on stdin."""
+    """A tool profile: a program, and what many steps that run it share. What a step says wins over it. `description`,
+    `approval`, `arguments` and `args` are for agents."""
 
-    command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)]
-    timeout: Annotated[Duration, AfterValidator(_some_time)] = USUAL_TIMEOUT
-    expected_exit_codes: list[ExitCode] = Field(default_factory=lambda: [0], min_length=1)
-    retry_on_failure: bool = True
-    env: list[Variable] = Field(default_factory=list, max_length=1_000)
-    cwd: Plain | None = None
-    idempotent: bool = True
-    review_by: Name | None = None
-    memory: Bytes | None = None
-    cpu: Duration | None = None
-    output: Annotated[Bytes, AfterValidator(_output)] = MOST_OUTPUT
-    breaker: Breaker = Field(default_factory=lambda: Breaker.model_validate({}))
-    description: Text = ""
-    approval: bool = False
-    arguments: dict[str, Any] | None = None
-    args: Annotated[list[Plain | list[Plain]], Field(max_length=1_000)] | None = None
+    command: Annotated[list[Plain], Field(min_length=1, max_length=1_000)] = Field(
+        description="The program and its first arguments; never a line for a shell."
+    )
+    timeout: Annotated[Duration, AfterValidator(_some_time)] = Field(
+        USUAL_TIMEOUT, description="How long one run may take; then it is ended with all it started."
+    )
+    expected_exit_codes: list[ExitCode] = Field(
+        default_factory=lambda: [0], min_length=1, description="The exit codes that are a success."
+    )
+    retry_on_failure: bool = Field(
+        True, description="Whether a run that failed is tried again, as often as the step's retries allow."
+    )
+    env: list[Variable] = Field(
+        default_factory=list, max_length=1_000, description="What is passed on of the worker's environment."
+    )
+    cwd: Plain | None = Field(
+        None, description="The folder it runs in, seen from where detent.toml is; else the worker's own."
+    )
+    idempotent: bool = Field(
+        True,
+        description="With false it must not run twice: when nobody knows whether it took effect, people are asked.",
+    )
+    review_by: Name | None = Field(None, description="Who is asked about a run: a scope, such as ops.")
+    memory: Bytes | None = Field(
+        None, description="What the program and all it starts may use together, 32MiB or more."
+    )
+    cpu: Duration | None = Field(
+        None, description="The CPU time that the program and all it starts may use, 1s or more."
+    )
+    output: Annotated[Bytes, AfterValidator(_output)] = Field(
+        MOST_OUTPUT, description="How much of stdout, and of stderr, is kept; between 1KiB and 1MiB."
+    )
+    breaker: Breaker = Field(
+        default_factory=lambda: Breaker.model_validate({}), description="When the tool is left alone for a while."
+    )
+    description: Text = Field("", description="What a model is told of it.")
+    approval: bool = Field(False, description="Whether people are asked before each run that a model wants.")
+    arguments: dict[str, Any] | None = Field(
+        None, description="A JSON Schema of what a model may give it; without one it takes nothing."
+    )
+    args: Annotated[list[Plain | list[Plain]], Field(max_length=1_000)] | None = Field(
+        None,
+        description="How what a model gives becomes arguments: {name} stands for a value, and a list in it is left out "
+        "where a value is not given. Without it all goes to stdin, as JSON.",
+    )
 
     @cached_property
     def takes(self) -> Takes:
@@ -122,11 +165,19 @@ class Tool(Model):
 class Config(Model):
     """What the file says. It is the same as an empty file if there is none."""
 
-    tools: dict[Name, Tool] = Field(default_factory=dict)
-    models: Models = Field(default_factory=lambda: Models.model_validate({}))
-    budgets: Budgets = Field(default_factory=lambda: Budgets.model_validate({}))
-    agents: Agents = Field(default_factory=lambda: Agents.model_validate({}))
-    server: Server = Field(default_factory=lambda: Server.model_validate({}))
+    tools: dict[Name, Tool] = Field(default_factory=dict, description="The programs that steps and agents run.")
+    models: Models = Field(
+        default_factory=lambda: Models.model_validate({}), description="Who is asked, and for which models."
+    )
+    budgets: Budgets = Field(
+        default_factory=lambda: Budgets.model_validate({}), description="How much may be spent on models."
+    )
+    agents: Agents = Field(
+        default_factory=lambda: Agents.model_validate({}), description="How far agents may go, and their skills."
+    )
+    server: Server = Field(
+        default_factory=lambda: Server.model_validate({}), description="The bounds of the HTTP server."
+    )
 
     _path: Path = PrivateAttr(default_factory=lambda: Path(FILE))
 

@@ -105,11 +105,15 @@ def _unknown_dependencies(document: Document, flow: Flow) -> Iterator[Problem]:
                 yield Problem(line, f"{step.id} depends on {name}, and there is no such step")
 
 
+NOT_IN_RUNS = ("when", "depends_on", "for_each")
+"""What has no meaning where steps go in strict order."""
+
+
 def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     if flow.kind != "run":
         return
     for place, step in enumerate(flow.steps):
-        for key in ("when", "depends_on", "for_each"):
+        for key in NOT_IN_RUNS:
             if key in step.model_fields_set:
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a run, whose steps go in order; use kind: workstream")
@@ -144,34 +148,36 @@ _ELSEWHERE = {
     ("flow", "retries"): "the flow itself has max_retries",
 }
 _OF_JOBS = ("tool", "command", "call", "agent")
-_MEANT_FOR = {"timeout": _OF_JOBS, "backoff": _OF_JOBS, "retries": (*_OF_JOBS, "crew"), "queue": (*_OF_JOBS, "crew")}
+MEANT_FOR = {"timeout": _OF_JOBS, "backoff": _OF_JOBS, "retries": (*_OF_JOBS, "crew"), "queue": (*_OF_JOBS, "crew")}
+"""The kinds of steps that a key has a meaning in, if not in all."""
 
 
 def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that no job carries out, and would be passed over. Not a part of the model: definitions
     that are kept are still understood."""
     for place, step in enumerate(flow.steps):
-        for key in sorted(_MEANT_FOR.keys() & step.model_fields_set):
-            if step.kind not in _MEANT_FOR[key]:
+        for key in sorted(MEANT_FOR.keys() & step.model_fields_set):
+            if step.kind not in MEANT_FOR[key]:
                 hint = _ELSEWHERE.get((step.kind, key))
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a step of kind {step.kind}{f'; {hint}' if hint else ''}")
 
 
-_NOT_INLINE = {
+NOT_INLINE = {
     "for_each": "an element of a list is a step of its own",
     "timeout": "a function that takes longer than a second gets a job of its own anyway",
     "queue": "it goes with the other steps of its flow",
 }
+"""What has no meaning in a step with `inline: true`, and why."""
 
 
 def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that has no job of its own, and would be passed over."""
     for place, step in enumerate(flow.steps):
         if step.inline:
-            for key in sorted(_NOT_INLINE.keys() & step.model_fields_set):
+            for key in sorted(NOT_INLINE.keys() & step.model_fields_set):
                 line = document.line(("steps", place, key))
-                yield Problem(line, f"{key} has no meaning in a step with inline: true; {_NOT_INLINE[key]}")
+                yield Problem(line, f"{key} has no meaning in a step with inline: true; {NOT_INLINE[key]}")
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ Json = Any
 
 KINDS = ("tool", "command", "call", "agent", "approval", "crew", "flow")
 MOST_STEPS = 5_000
+MOST_DOLLARS = 1_000_000
 LONGEST_TEXT = 100_000
 ITEM = "item"
 INPUTS = "inputs"
@@ -87,8 +88,10 @@ def _dollars(value: object) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("write an amount of dollars, such as 2.00")
     amount = Decimal(str(value))
-    if amount.is_nan() or not 0 <= amount <= 1_000_000 or amount != round(amount, 6):
-        raise ValueError("an amount lies between 0 and 1,000,000 dollars, with at most six digits after the point")
+    if amount.is_nan() or not 0 <= amount <= MOST_DOLLARS or amount != round(amount, 6):
+        raise ValueError(
+            f"an amount lies between 0 and {MOST_DOLLARS:,} dollars, with at most six digits after the point"
+        )
     return amount
 
 
@@ -97,24 +100,35 @@ def _condition(value: str) -> str:
     return value
 
 
-_A_NAME = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
+# The title of a type is what the reference of flow files and settings calls it (schema_words.py).
+_A_NAME = {"title": "Name", "type": "string", "pattern": f"^{_NAME.pattern}$"}
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema(_A_NAME)]
 Names = Annotated[
     list[Name],
     BeforeValidator(_one_or_many),
     Field(max_length=MOST_STEPS),
-    WithJsonSchema(
-        {"anyOf": [{"type": "array", "items": _A_NAME, "maxItems": MOST_STEPS}, _A_NAME], "title": "Depends On"}
-    ),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": _A_NAME, "maxItems": MOST_STEPS}, _A_NAME]}),
 ]
 Duration = Annotated[
-    str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["30s", "10m", "1h30m"]})
+    str,
+    BeforeValidator(_duration),
+    WithJsonSchema({"title": "Duration", "type": "string", "examples": ["30s", "10m", "1h30m"]}),
 ]
-Dollars = Annotated[Decimal, BeforeValidator(_dollars), WithJsonSchema({"type": "number", "minimum": 0})]
+Dollars = Annotated[
+    Decimal,
+    BeforeValidator(_dollars),
+    WithJsonSchema({"title": "Amount of dollars", "type": "number", "minimum": 0, "maximum": MOST_DOLLARS}),
+]
 Target = Annotated[
-    str, AfterValidator(_target), WithJsonSchema({"type": "string", "examples": ["shop.release:publish"]})
+    str,
+    AfterValidator(_target),
+    WithJsonSchema({"title": "Function", "type": "string", "examples": ["shop.release:publish"]}),
 ]
-ConditionText = Annotated[str, AfterValidator(_condition)]
+ConditionText = Annotated[
+    str,
+    AfterValidator(_condition),
+    WithJsonSchema({"title": "Condition", "type": "string", "examples": ["${test.exit_code} == 0"]}),
+]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Argument = Text | int | float | bool
 
@@ -128,11 +142,13 @@ class Model(BaseModel):
 class Input(Model):
     """A value a flow is started with."""
 
-    type: Literal["string", "integer", "number", "boolean", "list", "object"] = "string"
-    default: Json = None
-    required: bool = False
-    description: str | None = None
-    choices: list[Json] | None = None
+    type: Literal["string", "integer", "number", "boolean", "list", "object"] = Field(
+        "string", description="What the value has to be."
+    )
+    default: Json = Field(None, description="The value if none is given.")
+    required: bool = Field(False, description="Whether a flow is only started with it; then it has no default.")
+    description: str | None = Field(None, description="What it is for, in words.")
+    choices: list[Json] | None = Field(None, description="The values there may be.")
 
 
 class ForEach(Model):
@@ -145,58 +161,94 @@ class ForEach(Model):
 class Approval(Model):
     """Somebody has to agree before the flow goes on."""
 
-    question: Text | None = None
+    question: Text | None = Field(
+        None, description="What people are asked; else the description of the step, or whether to go on."
+    )
     by: Name | None = Field(None, description="Who may: a scope, such as ops.")
-    expires: Duration | None = None
+    expires: Duration | None = Field(
+        None, description="How long the question stays open; then the step fails. Else it stays open for good."
+    )
 
 
 class Crew(Model):
     """A task for several workers."""
 
-    task: Text
-    workers: int = Field(1, ge=1, le=10)
+    task: Text = Field(description="What the crew is to do.")
+    workers: int = Field(1, ge=1, le=10, description="Into how many shares it is divided, each for one worker.")
     call: Target | None = Field(None, description="A function of share, shares and task; else a model is asked.")
 
 
 class Step(Model):
     """One step. Exactly one of the keys from `tool` to `flow` says what it does."""
 
-    id: Name
+    id: Name = Field(description="What other steps call it; each has one of its own.")
     tool: Name | None = Field(None, description="A tool profile of detent.toml.")
     command: Annotated[list[Argument], Field(min_length=1, max_length=1_000)] | None = Field(
         None, description="A program and its arguments; never a shell."
     )
     call: Target | None = Field(None, description="A Python function.")
     agent: Text | None = Field(None, min_length=1, description="What to ask a model.")
-    approval: Approval | None = None
-    crew: Crew | None = None
+    approval: Approval | None = Field(None, description="What people are asked; the step waits for their answer.")
+    crew: Crew | None = Field(None, description="A task for several workers.")
     flow: Text | None = Field(None, description="Another flow file, or a template by name.")
 
-    description: str | None = None
-    depends_on: Names = Field(default_factory=list)
+    description: str | None = Field(None, description="What it is for, in words.")
+    depends_on: Names = Field(default_factory=list, description="The steps that come before it.")
     when: ConditionText | None = Field(None, description="The step is skipped when this is not true.")
-    for_each: ForEach | None = None
+    for_each: ForEach | None = Field(None, description="Runs the step once for every element of a list.")
     with_: dict[str, Json] = Field(default_factory=dict, alias="with", description="Arguments of call and flow.")
     inline: bool = Field(
         False, description="A short function without effects: several are called one after the other, by one job."
     )
-    args: Annotated[list[Argument], Field(max_length=1_000)] = Field(default_factory=list)
-    env: dict[str, Argument] = Field(default_factory=dict)
-    cwd: Text | None = None
-    stdin: Text | None = None
-    expected_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
-    idempotent: bool | None = Field(
-        None, description="False: not tried again blindly after a crash; somebody looks at it."
+    args: Annotated[list[Argument], Field(max_length=1_000)] = Field(
+        default_factory=list, description="Arguments that follow the command of the tool's profile."
     )
-    on_open: Literal["hold", "fail"] = Field("hold", description="What happens while the tool's breaker is open.")
-    tier: Literal["haiku", "sonnet", "opus"] | None = None
-    skill: Name | None = None
-    output_schema: dict[str, Json] | None = None
-    timeout: Duration | None = None
-    retries: int = Field(0, ge=0, le=100)
-    backoff: Duration | None = None
-    queue: str | None = Field(None, min_length=1, max_length=200)
-    budget_usd: Dollars | None = None
+    env: dict[str, Argument] = Field(default_factory=dict, description="Variables that the program is given.")
+    cwd: Text | None = Field(
+        None, description="The folder it runs in; else that of the tool's profile, or the worker's own."
+    )
+    stdin: Text | None = Field(None, description="What the program reads from its standard input.")
+    expected_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] | None = Field(
+        None, description="The exit codes that are a success; else those of the tool's profile, or 0."
+    )
+    idempotent: bool | None = Field(
+        None,
+        description="With false it is not tried again blindly after a crash; somebody looks at it. "
+        "Where nothing is said: as the tool's profile says, or true.",
+    )
+    on_open: Literal["hold", "fail"] = Field(
+        "hold", description="While the breaker of its tool or model is open, hold: it waits. fail: it fails at once."
+    )
+    tier: Literal["haiku", "sonnet", "opus"] | None = Field(
+        None, description="How capable a model is asked; else rules choose by the task."
+    )
+    skill: Name | None = Field(None, description="The skill the agent works by; else the one that fits best.")
+    output_schema: dict[str, Json] | None = Field(
+        None, description="A JSON Schema that the answer has to fit; it is then also there as json."
+    )
+    timeout: Duration | None = Field(
+        None,
+        description="How long one try may take. Else: for a tool and an agent as detent.toml says, for a command 1h, "
+        "for a call as long as it takes.",
+    )
+    retries: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="How often it is tried again when it fails. "
+        "Where nothing is said, 2 times in a run, and elsewhere 3 times for an agent or a crew.",
+    )
+    backoff: Duration | None = Field(
+        None, description="What the pauses between tries grow from: each is twice as long as the one before, up to 5m."
+    )
+    queue: str | None = Field(
+        None, min_length=1, max_length=200, description="Whose workers carry it out; else the queue of its flow."
+    )
+    budget_usd: Dollars | None = Field(
+        None,
+        description="What an agent may spend; else job_usd of detent.toml. "
+        "It does not bound a flow: for that the budget of the outermost one holds.",
+    )
 
     @cached_property
     def kind(self) -> str:
@@ -211,7 +263,7 @@ class Step(Model):
     @property
     def values(self) -> frozenset[str] | None:
         """What it leaves to others, by name; none if that cannot be told from the definition."""
-        return _OF_EACH if self.for_each is not None else VALUES.get(self.kind)
+        return OF_EACH if self.for_each is not None else VALUES.get(self.kind)
 
     @property
     def refers(self) -> bool:
@@ -243,7 +295,7 @@ class Step(Model):
             found = " and ".join(named) or "none of them"
             raise ValueError(f"a step has exactly one of {', '.join(KINDS)}; this one has {found}")
         for key in sorted(_NOT_OF[named[0]] & said):
-            shown, kinds = key.rstrip("_"), " or ".join(_ONLY_OF[key])
+            shown, kinds = key.rstrip("_"), " or ".join(ONLY_OF[key])
             raise ValueError(f"{shown} belongs to a step of kind {kinds}, not to {named[0]}")
         return self
 
@@ -253,9 +305,11 @@ def _plain(part: Any) -> Any:
 
 
 _REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline"}
-_OF_EACH = frozenset({"items", "count"})
+OF_EACH = frozenset({"items", "count"})
+"""What a step with `for_each` leaves to others, of whatever kind it is."""
+
 _PROCESS = ("tool", "command")
-_ONLY_OF = {
+ONLY_OF = {
     "with_": ("call", "flow"),
     "inline": ("call",),
     "for_each": ("tool", "command", "call", "agent", "flow"),
@@ -271,23 +325,34 @@ _ONLY_OF = {
     "output_schema": ("agent",),
     "budget_usd": ("agent", "flow"),
 }
-_NOT_OF = {kind: frozenset(key for key, kinds in _ONLY_OF.items() if kind not in kinds) for kind in KINDS}
+"""The kinds of steps that a field belongs to, if not to all."""
+
+_NOT_OF = {kind: frozenset(key for key, kinds in ONLY_OF.items() if kind not in kinds) for kind in KINDS}
 
 
 class Flow(Model):
     """A flow file."""
 
-    name: Name
+    name: Name = Field(description="What the flow is called, and started by once it is kept as a template.")
     kind: Literal["workstream", "run"] = Field(
         "workstream", description="workstream: a graph of steps. run: steps in strict order."
     )
-    description: str | None = None
-    inputs: dict[Name, Input] = {}
-    budget_usd: Dollars | None = None
-    max_retries: int = Field(0, ge=0, le=100, description="How often what did not succeed is run again.")
-    abandon_after: Duration = Field("24h", description="How long a failed workstream waits for an operator.")
-    timeout: Duration | None = None
-    steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)]
+    description: str | None = Field(None, description="What it is for, in words.")
+    inputs: dict[Name, Input] = Field({}, description="The values it is started with.")
+    budget_usd: Dollars | None = Field(
+        None,
+        description="What it may spend, with all flows inside it; else flow_usd of detent.toml. "
+        "Inside another flow, the budget of the outermost one holds instead.",
+    )
+    max_retries: int = Field(
+        0, ge=0, le=100, description="How often what did not succeed in a workstream is run again."
+    )
+    abandon_after: Duration = Field(
+        "24h",
+        description="How long a failed workstream waits for an operator; one inside another flow only if this is said.",
+    )
+    timeout: Duration | None = Field(None, description="How long it may take as a whole; then it ends without success.")
+    steps: Annotated[list[Step], Field(min_length=1, max_length=MOST_STEPS)] = Field(description="What is done.")
 
     @classmethod
     def published_schema(cls) -> dict[str, Any]:
