@@ -50,6 +50,27 @@ async def app(database_url: str) -> AsyncIterator[Detent]:
     await app.close()
 
 
+def length(of: list[int]) -> dict[str, int]:
+    return {"n": len(of)}
+
+
+async def test_a_flow_is_what_was_started_whatever_becomes_of_the_lists_it_was_made_of(app):
+    given = [1]
+    made = {"name": "made", "steps": [call("gate", "twice", n=1), call("a", "length", "gate", of=given)]}
+    first = await app.start_flow(Flow.model_validate(made))
+    given.append(2)
+    assert (await first.outputs("30s"))["a"] == {"n": 1}
+    given.remove(2)
+    assert (await (await app.start_flow(made)).outputs("30s"))["a"] == {"n": 1}
+
+
+async def test_what_is_wrong_with_a_definition_is_told_like_that_of_a_dict(app):
+    wrong = {"name": "wrong", "steps": [call("a", "twice", "nobody", n=1)]}
+    for what in (wrong, Flow.model_validate(wrong)):
+        with pytest.raises(BadFlow, match="a depends on nobody, and there is no such step"):
+            await app.start_flow(what)
+
+
 async def test_a_file_a_definition_and_a_dict_are_started_alike(app, tmp_path):
     file = tmp_path / "double.yaml"
     file.write_text(json.dumps(DOUBLE))

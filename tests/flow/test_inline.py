@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -92,8 +93,50 @@ async def holds(name: str) -> str:
     return name
 
 
+async def cancels_itself(name: str, waits: bool) -> str:
+    CALLS[name] += 1
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    if waits:
+        await asyncio.sleep(0)
+    return name
+
+
+async def does_not_end(name: str, seconds: float) -> str:
+    CALLS[name] += 1
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+    return name
+
+
+def exhausted(name: str) -> Any:
+    CALLS[name] += 1
+    return next(iter([]))
+
+
+SHARED: list[int] = []
+LAST = threading.Event()
+
+
+def blocks(name: str) -> None:
+    """Until the last of them has come."""
+    CALLS[name] += 1
+    if len(CALLS) == 24:
+        LAST.set()
+    assert LAST.wait(10)
+
+
+async def shares(name: str, given: Any = None) -> list[int]:
+    SHARED.append(len(SHARED))
+    return SHARED
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> None:
+    SHARED.clear()
     CALLS.clear()
     HOLD.clear()
 
@@ -266,6 +309,67 @@ async def test_one_that_takes_long_does_not_keep_the_others_from_being_handed_in
     assert CALLS == {"a": 1, "b": 1, "slow": 2, "c": 1}
     ended = {row["name"]: row["completed_at"] for row in await store.steps(ref.id)}
     assert ended["slow"] - ended["b"] > 200_000
+
+
+async def test_one_that_does_not_end_when_it_is_asked_to_keeps_nobody_waiting(
+    app: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.05)
+    slow = step("slow", "a", does="does_not_end", given={"seconds": 0.5})
+    ref, store = await carried_out(app, flow(step("a"), step("b", "a"), slow))
+    assert await states(store, ref) == ("S_SUCCESS", dict.fromkeys(("a", "b", "slow"), "S_SUCCESS"))
+    ended = {row["name"]: row["completed_at"] for row in await store.steps(ref.id)}
+    assert ended["slow"] - ended["b"] > 400_000
+    await in_order(store)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_one_that_cancels_the_task_it_runs_in_does_so_for_itself_alone(app: Detent, waits: bool) -> None:
+    culprit = step("c", "b", does="cancels_itself", given={"waits": waits})
+    ref, store = await carried_out(app, flow(step("a"), step("b", "a"), culprit, step("d", "a"), step("e", "d")))
+    state, steps = await states(store, ref)
+    others = dict.fromkeys("abde", "S_SUCCESS")
+    assert {name: steps[name] for name in others} == others
+    assert {name: CALLS[name] for name in others} == dict.fromkeys(others, 1)
+    assert (state, steps["c"]) == (("S_FAILED", "S_FAILED") if waits else ("S_SUCCESS", "S_SUCCESS"))
+    await in_order(store)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_function_that_raises_stop_iteration_fails_like_any_other(app: Detent, inline: bool) -> None:
+    """No future can hold it, and whoever waited for one waited for ever."""
+    async with asyncio.timeout(20):
+        ref, store = await carried_out(app, flow(step("a"), step("b", "a", does="exhausted", inline=inline)))
+    assert await states(store, ref) == ("S_FAILED", {"a": "S_SUCCESS", "b": "S_FAILED"})
+    (row,) = await store.steps(ref.id, names=["b"])
+    assert "StopIteration" in row["error"]
+
+
+async def test_what_came_of_a_step_is_what_it_returned_whatever_others_do_to_that(app: Detent) -> None:
+    later = step("b", "a", does="shares", given={"given": "${a.value}"})
+    ref, store = await carried_out(app, flow(step("a", does="shares"), later, step("c", "b", does="shares")))
+    found = {one.name: json.loads(one.output or "")["value"] for one in await store.outputs(ref.id, ["a", "b", "c"])}
+    assert found == {"a": [0], "b": [0, 1], "c": [0, 1, 2]}
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_two_signs_stand_for_one_whoever_carries_the_step_out(app: Detent, inline: bool) -> None:
+    plain = [step(name, does="echo", given={"given": "$${HOME}"}, inline=inline) for name in ("a", "b")]
+    more = step("c", "a", does="echo", given={"given": "$${HOME}"}, when="${a.value} != 1", inline=inline)
+    ref, store = await carried_out(app, flow(*plain, more))
+    found = {one.name: json.loads(one.output or "")["value"] for one in await store.outputs(ref.id, ["a", "b", "c"])}
+    assert found == dict.fromkeys("abc", "${HOME}")
+
+
+async def test_functions_that_block_hold_up_no_others(app: Detent) -> None:
+    """As many threads as there are calls: a few for all would be taken by a few."""
+    crowd = [step(f"s{place}", does="blocks", inline=False) for place in range(24)]
+    store = await app.open()
+    ref = await flows.start(store, flow(*crowd))
+    LAST.clear()
+    async with asyncio.timeout(20):
+        await app.work(until_idle=True, concurrency=24)
+    assert (await states(store, ref))[0] == "S_SUCCESS"
 
 
 async def test_slow_ones_are_spread_over_jobs(app: Detent) -> None:
@@ -453,8 +557,17 @@ async def test_companions_are_told_of_by_why_and_are_no_finding_of_the_doctor(st
     (row,) = await store.steps(ref.id, names=["b"])
     _, reasons = await why_flows.why_step(store, 1, public_id(WORKSTREAM_STEP.name, row["id"]))
     assert public_id(JOB.name, job["id"]) in reasons[0].says
+    _, reasons = await why_flows.why(store, 1, ref.public_id)
+    assert [one.says.partition(":")[0] for one in reasons] == ["step a"]
     await flows.resume(store, ref, Actor("ann"))
     assert len(await jobs(store)) == 1
+
+
+async def test_a_job_that_several_steps_share_is_one_that_is_left_when_their_flow_is_over(store: Store) -> None:
+    ref = await flows.start(store, flow(step("a"), step("b"), step("c")))
+    await overrides.overridden(store, 1, ref.public_id, "S_SUCCESS", reason="it is done", actor="ann")
+    (found,) = await rounds.examine_flow(store, ref)
+    assert found.says.endswith("c is S_PENDING, 1 of its jobs has not ended")
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,12 @@ class Input(Model):
     """A value a flow is started with."""
 
     type: Literal["string", "integer", "number", "boolean", "list", "object"] = Field(
-        "string", description="What the value has to be."
+        default="string", description="What the value has to be."
     )
-    default: Json = Field(None, description="The value if none is given.")
-    required: bool = Field(False, description="Whether a flow is only started with it; then it has no default.")
-    description: str | None = Field(None, description="What it is for, in words.")
-    choices: list[Json] | None = Field(None, description="The values there may be.")
+    default: Json = Field(default=None, description="The value if none is given.")
+    required: bool = Field(default=False, description="Whether a flow is only started with it; then it has no default.")
+    description: str | None = Field(default=None, description="What it is for, in words.")
+    choices: list[Json] | None = Field(default=None, description="The values there may be.")
 
 
 class ForEach(Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,8 @@ from detent.store.protocol import Reader
 from detent.store.tally import Tally
 from detent.store.templates import PREFIX, Template
 
-KEPT = 1_000
+MOST_KEPT = 100_000
+"""So many steps of definitions are remembered: about a quarter of a gigabyte at the most."""
 
 Library = Mapping[str, Flow]
 """Flows that steps of another one are, by what those steps call them."""
@@ -34,45 +35,44 @@ KINDS = {"run": Kind("run", RUN, RUN_STEP), "workstream": Kind("workstream", WOR
 
 K = TypeVar("K", int, str)
 
-_by_text: dict[str, Shape] = {}
-_by_key: WeakKeyDictionary[Tally, dict[int, Shape]] = WeakKeyDictionary()
+
+class Shapes(dict[K, Shape]):
+    """Those that were made once; all are forgotten when they have become too many steps."""
+
+    def keep(self, key: K, shape: Shape) -> Shape:
+        if sum(len(one.steps) for one in list(self.values())) + len(shape.steps) > MOST_KEPT:
+            self.clear()
+        self[key] = shape
+        return shape
+
+
+_by_text: Shapes[str] = Shapes()
+_by_key: WeakKeyDictionary[Tally, Shapes[int]] = WeakKeyDictionary()
 """By what stands for an open database, since two databases may give one key to two definitions."""
 
 
 def definition_text(flow: Flow) -> str:
-    """A definition as it is kept: what was said, and nothing else. Whoever has it written need not have it read."""
+    """A definition as it is kept: what was said, and nothing else."""
     said = flow.model_dump(by_alias=True, exclude_unset=True)
-    text = json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
-    if json.loads(text) == said:  # what others read is no more and no less
-        _known(_by_text, text, lambda: Shape.of(flow))
-    return text
+    return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
 
 
 def shape_of(template: Template) -> Shape:
     """The shape of a definition, by what it says: it may be one that is about to be kept, under a key that another one
     gets if it is not."""
-    definition = template.definition
-    return _known(_by_text, definition, lambda: Shape.of(Flow.model_validate(json.loads(definition))))
-
-
-def _known(shapes: dict[K, Shape], key: K, made: Callable[[], Shape]) -> Shape:
-    found = shapes.get(key)
-    if found is None:
-        if len(shapes) >= KEPT:
-            shapes.clear()
-        found = shapes[key] = made()
-    return found
+    text = template.definition
+    return _by_text.get(text) or _by_text.keep(text, Shape.of(Flow.model_validate(json.loads(text))))
 
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
     """The shape of a definition by its key, of one that is kept."""
-    known = _by_key.setdefault(store.tally, {})  # type: ignore[attr-defined]  # stores and their transactions have one
+    known = _by_key.setdefault(store.tally, Shapes())  # type: ignore[attr-defined]  # stores and transactions have one
     if (found := known.get(template_id)) is not None:
         return found
     template = await store.template(tenant_id, template_id)
     if template is None:
         raise NotFound(what="template", id=str(template_id), listing="detent templates list")
-    return _known(known, template_id, lambda: shape_of(template))
+    return known.keep(template_id, shape_of(template))
 
 
 async def is_another(store: Reader, tenant_id: int, template_id: int, flow: Flow, library: Library) -> bool:

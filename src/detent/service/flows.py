@@ -22,6 +22,7 @@ from detent.flow import check
 from detent.flow.definition import Flow
 from detent.flow.inputs import bound
 from detent.flow.phase import Phase
+from detent.flow.shape import Shape
 from detent.lifecycle import Lifecycle, Verb, decide
 from detent.service import advance, flow_keys, gates, holds, launch, list_mends, secrecy, webhooks
 from detent.service.definitions import KINDS, Kind, Library, definition_text
@@ -72,10 +73,11 @@ async def start(
     for one in (flow, *(library or {}).values()):
         check.insist(one)
     inputs, hook = _inputs(flow, given), None if webhook is None else webhooks.checked(webhook)
+    shape = None if library else Shape.of(flow)  # where flows are inside it, its steps will call them otherwise
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
-        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace, "shape": shape}
         wanted = flow_keys.Wanted(template, given or {}, inputs, hook, flow, library or {})
         return await _launch(tx, wanted, actor, **how)
 

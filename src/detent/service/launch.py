@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from detent.flow.shape import Shape
 from detent.moments import span_us
 from detent.service.definitions import KINDS, shape_of
 from detent.service.flow_scene import Actor, Scene
@@ -34,12 +35,14 @@ async def scene_of(
     queue: str | None = None,
     forked_from: int | None = None,
     trace_id: str | None = None,
+    shape: Shape | None = None,
 ) -> Scene:
-    """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks."""
+    """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks.
+    Whoever knows the shape of the definition spares reading it."""
     from detent.service import advance
 
-    kind, shape = KINDS[template.kind], shape_of(template)
-    definition = shape.flow
+    kind, whole = KINDS[template.kind], shape or shape_of(template)
+    definition = whole.flow
     now = await tx.now()
     columns: dict[str, Any] = {
         "template_id": template.id,
@@ -60,7 +63,7 @@ async def scene_of(
     birth = {"actor": actor.name, "reason": actor.reason, "correlation_id": told, "trace_id": trace}
     id = await tx.create(kind.flow, tenant_id=template.tenant_id, **birth, **columns)
     (flow,) = await tx.rows(kind.flow, [id])
-    scene = Scene(tx, kind, flow, shape, actor)
+    scene = Scene(tx, kind, flow, whole, actor)
     await tx.lock_trees([scene.tree])
     await _make_steps(scene)
     if not hold:

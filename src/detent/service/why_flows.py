@@ -82,12 +82,18 @@ async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
     standing, damage = _standing(chart), _damage(chart)
     if standing is not None or damage:
         return [*damage, *([standing] if standing else [])]
-    steps = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE or row["id"] in chart.jobs]
+    steps = [row for row in chart.own.values() if _goes_on(chart, row)]
     found = []
     for row in steps[:MOST_STEPS]:
         reasons = await _of_sound_step(store, chart, row, depth)
         found += [_prefixed(f"step {row['name']}", one) for one in reasons[:1]]
     return found or [Reason(FlowCause.STEP, "its next step is about to begin")]
+
+
+def _goes_on(chart: Chart, row: Row) -> bool:
+    """Of steps that share a job, the one that it is of says what there is to say."""
+    jobs = chart.jobs.get(row["id"], [])
+    return chart.phase(row) is Phase.ACTIVE or any(job.step_id == row["id"] for job in jobs)
 
 
 def _standing(chart: Chart) -> Reason | None:

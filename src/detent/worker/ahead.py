@@ -11,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from detent import ids
@@ -52,6 +53,8 @@ class Ahead:
         self._not_yet: set[str] = set()
         self._in_the_way: dict[str, str] = {}
         self._done: list[tuple[str, str, int, int]] = []
+        self._under_way = ""
+        self._given_up = False
         self._alone: set[str] = set()
         self._bytes = 0
 
@@ -62,7 +65,8 @@ class Ahead:
             return Stretch(self._output, along=tuple(along), careful=careful - 1)
         with_it = () if self._ctx.fencing_token else along
         try:
-            self._outputs[self._name] = result_text(self._output)
+            text = self._outputs[self._name] = result_text(self._output)
+            self._output = json.loads(text)  # what others do to it from here on is not what came of the step
             in_time = await self._carry_out(with_it)
         except Exception:  # what came of the step itself cannot be kept, which will be told; or the database is away
             in_time = True
@@ -77,24 +81,34 @@ class Ahead:
         )
 
     async def _carry_out(self, along: Sequence[str]) -> bool:
-        """Until the time is over, or nothing is left; true if it was not the time that ended it. One that takes far too
-        long is not waited for."""
-        self._not_yet.update(along)
-        waiting, name = deque(along), ""
+        """Until the time is over, or nothing is left; true if it was not the time that ended it. In a task of its own:
+        what a function does to its task it does not do to the job, and one that takes far too long, or does not end
+        when it is asked to, is not waited for."""
+        task = asyncio.create_task(self._go_through(along))
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                waiting.extend(await self._ready_after(self._name))
-                while waiting and self._may_go_on():
-                    name = waiting.popleft()
-                    if await self._carried(name):
-                        waiting.extend(await self._ready_after(name))
-        except TimeoutError:
-            self._alone.add(name)
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        finally:
+            if not task.done():
+                self._given_up = True
+                task.cancel()
+                task.add_done_callback(_pass_over)
+        if not task.done():
+            self._alone.add(self._under_way)
             return False
+        task.result()
         return self._in_time()
 
+    async def _go_through(self, along: Sequence[str]) -> None:
+        self._not_yet.update(along)
+        waiting = deque(along)
+        waiting.extend(await self._ready_after(self._name))
+        while waiting and self._may_go_on():
+            self._under_way = name = waiting.popleft()
+            if await self._carried(name):
+                waiting.extend(await self._ready_after(name))
+
     def _may_go_on(self) -> bool:
-        enough = len(self._done) >= MOST_AHEAD or self._bytes > MOST_BYTES
+        enough = len(self._done) >= MOST_AHEAD or self._bytes > MOST_BYTES or self._given_up
         return not enough and self._in_time() and not self._ctx.cancel_requested
 
     def _in_time(self) -> bool:
@@ -111,12 +125,15 @@ class Ahead:
             self._alone.add(name)
             return False
         except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if self._given_up:
                 raise
             self._alone.add(name)  # nobody has cancelled anything: the function said so
             return False
         finally:
             self._ended = max(_now_us(), began + 1)
+            await _forget_cancelling()
+        if self._given_up:
+            return False
         self._outputs[name] = text
         self._satisfied.add(name)
         self._bytes += len(text)
@@ -127,9 +144,9 @@ class Ahead:
 
     async def _given(self, step: Step) -> dict[str, Any]:
         """The arguments, with every reference filled in."""
-        roots = {one.root for one in expression.references(step.with_)}
-        if not roots:
+        if not expression.texts(step.with_):
             return step.with_
+        roots = {one.root for one in expression.references(step.with_)}
         await self._look_up(roots - self._values.keys())
         filled: dict[str, Any] = expression.filled(step.with_, looking(self._values))
         return filled
@@ -185,6 +202,23 @@ class Ahead:
         rows = await self._store.steps(self._key, names=names)
         self._satisfied |= {row["name"] for row in rows if meaning[row["state"]] is Phase.SATISFIED}
         self._not_yet.update(names)
+
+
+async def _forget_cancelling() -> None:
+    """A function that has cancelled the task it ran in, and may have ended before it could notice, has done so for
+    itself and not for the next one."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        while task.cancelling():
+            task.uncancel()
+
+
+def _pass_over(task: asyncio.Task[None]) -> None:
+    """Whatever came of it is of no use any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _now_us() -> int:

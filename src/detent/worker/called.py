@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -16,14 +15,15 @@ from detent.worker.context import Context
 
 async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
-    async runs in a thread. What it is given is its own: whatever it does to it, others are not given that."""
+    async runs in a thread of the worker's. What it is given is its own: whatever it does to that, others are given what
+    there was."""
     function = function_of(named)
     arguments = [ctx] if takes_context(function) else []
     own = {name: deepcopy(value) if isinstance(value, dict | list) else value for name, value in given.items()}
     bound = partial(function, *arguments, **own)
     if inspect.iscoroutinefunction(function):
         return await bound()
-    return await asyncio.to_thread(bound)
+    return await ctx.steps.in_thread(bound)
 
 
 @lru_cache(maxsize=1_000)

@@ -116,9 +116,8 @@ class Slot:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._cancelled = ""
-        if self._stopped:
-            self._stopped = False
+        self._cancelled, self._stopped = "", False
+        while self.task.cancelling() and not self._closing:  # by us, or by the handler itself
             self.task.uncancel()
 
 

@@ -154,12 +154,14 @@ class StepKinds:
                 return output_of(await self._ways[task.step.kind](ctx, task))
         except (PermanentError, ValidationError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and ctx.cancel_requested:
+                raise  # its worker stopped it; else the function said so, and that is a failure like any other
             if task.step.kind == "call":
-                error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[attr-defined]  # read then, too
+                error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[union-attr]  # read then, too
             if delay := delay_us_of(task, ctx.attempt):
                 asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
-                error.delay_us = max(delay, asked)  # type: ignore[attr-defined]  # read when the job is settled
+                error.delay_us = max(delay, asked)  # type: ignore[union-attr]  # read when the job is settled
             raise
 
     async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any, again: bool) -> Task:
@@ -243,9 +245,9 @@ async def task_of(
     whole = await shape(store, tenant_id, template)
     found, kind = whole.steps[step.partition("[")[0]], whole.flow.kind
     written = found.agent or ""
-    references = list(found.references)
-    if references:
-        values = await _values(store, tenant_id, flow, kind, {one.root for one in references})
+    if found.refers:
+        roots = {one.root for one in found.references}
+        values = await _values(store, tenant_id, flow, kind, roots) if roots else {}
         found = _filled(found, looking(values, item))
     return Task(flow, kind, found, step, again, retries_of(kind, found) + 1, written)
 

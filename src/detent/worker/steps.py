@@ -80,9 +80,13 @@ class Steps:
             if inspect.iscoroutinefunction(function):
                 value = await function(*args, **kwargs)
             else:
-                value = await self._journal.in_thread(lambda: function(*args, **kwargs))
+                value = await self.in_thread(lambda: function(*args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
             return await self.keep(name, value, step_code(function))
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """What an ordinary function returns or raises, without holding up the event loop."""
+        return await self._journal.in_thread(function)
 
     def sleep(self, span: Span, name: str | None = None) -> Any:
         """Returns when the time is over, however often the job runs until then."""

@@ -178,6 +178,11 @@ class Chart:
     def held(self) -> bool:
         return self.flow["held_at"] is not None
 
+    @property
+    def all_jobs(self) -> list[Job]:
+        """Each once, though several steps may be carried out by it."""
+        return list({job.id: job for found in self.jobs.values() for job in found}.values())
+
     def phase(self, row: Row) -> Phase:
         return phases(self.kind.step)[row["state"]]
 
@@ -225,7 +230,7 @@ class Chart:
     @property
     def last_moved_at(self) -> int:
         """When anything of it moved last."""
-        jobs = [job.run_at for found in self.jobs.values() for job in found if job.run_at <= self.now]
+        jobs = [job.run_at for job in self.all_jobs if job.run_at <= self.now]
         return max([int(self.flow["updated_at"]), *(int(row["updated_at"]) for row in self.steps.values()), *jobs])
 
 

@@ -19,7 +19,7 @@ def look(chart: Chart) -> Iterator[Finding]:
     if not chart.over:
         return
     steps = [row for row in chart.steps.values() if not chart.final(row)]
-    jobs = [job for found in chart.jobs.values() for job in found]
+    jobs = chart.all_jobs
     if not steps and not jobs:
         return
     parts = [f"{row['name']} is {row['state']}" for row in steps[:3]]
@@ -46,9 +46,8 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
     if scene.flow["state"] != success(scene.kind) or scene.kind.name == "run":
         await advance.give_up_steps(scene, REASON)
         return
-    for found in chart.jobs.values():
-        for job in found:
-            scene.cancel_job(job, REASON)
+    for job in chart.all_jobs:
+        scene.cancel_job(job, REASON)
     for row in scene.steps.values():
         if not chart.final(row):
             await _skip(scene, chart, row)

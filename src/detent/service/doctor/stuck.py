@@ -17,7 +17,7 @@ def look(chart: Chart) -> Iterator[Finding]:
     if not chart.active or chart.held:
         return
     waits = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE and chart.step_kind(row) in OTHERS]
-    jobs = [job for found in chart.jobs.values() for job in found]
+    jobs = chart.all_jobs
     busy = [job for job in jobs if job.state != QUEUED.name or job.run_at > chart.now]
     if waits or busy or chart.now - chart.last_moved_at <= chart.limits.of(chart.flow["state"]):
         return
