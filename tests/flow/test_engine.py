@@ -17,7 +17,7 @@ from detent.flow.definition import Flow
 from detent.flow.phase import Phase, phases
 from detent.lifecycle import JOB
 from detent.outcomes import PermanentError
-from detent.service import advance, flows, jobs, launch, lost_steps, settle
+from detent.service import advance, flows, jobs, launch, lost_steps, overrides, settle
 from detent.service.flow_scene import Actor, Row, Scene
 from detent.store import Store, open_store
 from detent.worker import settlement
@@ -427,6 +427,38 @@ async def test_two_databases_may_give_one_key_to_two_definitions() -> None:
     finally:
         for store in stores:
             await store.close()
+
+
+async def test_a_flow_with_a_step_that_was_given_up_does_not_succeed_until_somebody_brings_that_back(
+    app: Detent,
+) -> None:
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a"), step("b", "a"), abandon_after="1h"))
+
+    async def put(id: str, state: str) -> None:
+        await overrides.overridden(store, 1, id, state, reason="it was a mistake", actor="ann")
+
+    await flows.cancel(store, ref, Actor("ann"))
+    await put(ref.public_id, "S_FAILED")
+    for name in "ab":
+        await flows.retry(store, ref, Actor("ann"))
+        await app.work(until_idle=True)
+        (row,) = await store.rows(ref.kind.flow, [ref.id])
+        assert row["state"] == "S_FAILED"
+        assert row["error"] == f"{name}: it is S_ABANDONED, and nothing leads on from there"
+        await put(f"{ref.public_id}/{name}", "S_PENDING")
+    await flows.retry(store, ref, Actor("ann"))
+    await app.work(until_idle=True)
+    assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SUCCESS", "b": "S_SUCCESS"})
+
+
+async def test_a_run_whose_last_step_was_cancelled_by_hand_fails_where_it_would_have_succeeded(app: Detent) -> None:
+    store = await app.open()
+    ref = await flows.start(store, flow(step("a", approval={}), step("b"), kind="run"))
+    await overrides.overridden(store, 1, f"{ref.public_id}/b", "CANCELED", reason="by mistake", actor="ann")
+    (gate,) = await store.steps(ref.id, names=["a"])
+    await flows.decide_gate(store, gate, "approved", by="ann")
+    assert (await states(store, ref))[0] == "FAILED"
 
 
 async def test_a_definition_that_was_not_kept_after_all_is_not_taken_for_the_next_one_under_its_key(

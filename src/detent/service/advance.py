@@ -306,7 +306,8 @@ async def fail(scene: Scene, step: Row) -> None:
     """A step has failed for good, and with it its flow: nothing more of it begins. A workstream may be tried again."""
     if scene.own_phase is not Phase.ACTIVE:
         return
-    error = f"{step['name']}: {step['error'] or step['reason'] or 'it failed'}"
+    gone = f"it is {step['state']}, and nothing leads on from there" if scene.phase(step) is Phase.GONE else None
+    error = f"{step['name']}: {gone or step['error'] or step['reason'] or 'it failed'}"
     scene.jobs.clear()  # what was about to begin does not
     begin_flow(scene)
     await withdraw(scene, "its flow failed")
@@ -392,11 +393,23 @@ async def conclude(scene: Scene) -> None:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
             begin_flow(scene)  # one of which every step is skipped has not begun until now
-            scene.move_flow(Verb.SUCCEED)
+            if (step := await _unsatisfied(scene)) is None:
+                scene.move_flow(Verb.SUCCEED)
+            else:
+                await fail(scene, step)
     if scene.ends:
         scene.ends = False
         await scene.write()
         await _over(scene)
+
+
+async def _unsatisfied(scene: Scene) -> Row | None:
+    """A step that has ended, but not well: it was put into that state by hand, or its flow was after it had ended."""
+    if all(scene.phase({"state": state}) is Phase.SATISFIED for state in await scene.tx.step_counts(scene.id)):
+        return None
+    await scene.look_at_all()
+    own = (row for row in scene.steps.values() if row["parent_id"] is None)
+    return next(row for row in own if scene.phase(row) is not Phase.SATISFIED)
 
 
 async def _over(scene: Scene) -> None:
