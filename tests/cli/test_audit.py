@@ -16,6 +16,7 @@ import pytest
 
 from detent.store import open_store
 from detent.store.records import EVENT_FIELDS
+from tests.cli.refusals import refused
 from tests.support.command import environment, run
 from tests.support.lives import live
 
@@ -59,9 +60,14 @@ def test_problems_are_listed_and_exit_with_1(filled):
     assert done.stdout.count("state is queued, by its events succeeded") == wrong > 1
     assert "the guard detent_job_moves is missing" in done.stdout
     assert f"NOT clean: {wrong + 1} problems." in done.stdout
+    assert "detent migrate --guards" in done.stdout
     found = json.loads(run("audit", "verify", "--json", "--db", url).stdout)
     assert (found["clean"], found["problem_count"]) == (False, wrong + 1)
     assert set(found["problems"][0]) == {"entity", "what", "where"}
+    restored = run("migrate", "--guards", "--db", url)
+    assert restored.stdout.splitlines()[1:] == ["Put back: detent_job_moves"]
+    assert json.loads(run("audit", "verify", "--json", "--db", url).stdout)["problem_count"] == wrong
+    refused(run("migrate", "--guards", "--dry-run", "--db", url), 2, "--guards changes the database")
 
 
 def test_a_seal_is_told_and_kept_elsewhere_tells_whether_the_log_was_cut(filled):

@@ -11,11 +11,13 @@ from urllib.parse import urlsplit
 import apsw
 import pytest
 
+from detent.errors import StoreError
 from detent.lifecycle import JOB, LIFECYCLES, WORKER
-from detent.service import audit
+from detent.service import audit, migrate
 from detent.service.entities import public_id
 from detent.store import Store, open_store
 from detent.store.records import EVENT_FIELDS
+from tests.conformance.stage import queued
 from tests.support.lives import Lives, live
 
 SQLITE_INTEGER_MAX = (1 << 63) - 1
@@ -209,7 +211,8 @@ async def test_two_kinds_of_entity_under_one_key_are_told_apart(store, tamper, m
     assert await problems(store) == {}
 
 
-async def test_a_guard_that_was_dropped_is_reported(store, database_url, request):
+async def test_a_guard_that_was_dropped_is_reported_and_put_back_when_asked(store, database_url, request):
+    await queued(store)
     if database_url.startswith("sqlite"):
         db = apsw.Connection(database_url.removeprefix("sqlite:///"))
         db.execute("DROP TRIGGER detent_job_moves")
@@ -220,6 +223,12 @@ async def test_a_guard_that_was_dropped_is_reported(store, database_url, request
             "ALTER TABLE jobs DISABLE TRIGGER detent_job_moves", name
         )
     assert "the guard detent_job_moves is missing" in (await problems(store))["–"]
+    assert not (await migrate.migrate(database_url)).guards
+    assert (await migrate.migrate(database_url, guards=True)).guards == ["detent_job_moves"]
+    assert await problems(store) == {}
+    with pytest.raises(StoreError, match="no declared move of a job"):
+        async with store.transaction() as tx:
+            await tx.execute("UPDATE jobs SET state = 'succeeded' WHERE state = 'queued'")
 
 
 async def test_only_the_first_problems_are_kept_and_all_are_counted(store, tamper, monkeypatch):

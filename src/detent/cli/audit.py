@@ -108,7 +108,12 @@ def drawn(verdict: service.Verdict, seconds: float) -> RenderableType:
     count = "1 problem" if verdict.problem_count == 1 else f"{verdict.problem_count:,} problems"
     more = verdict.problem_count - len(verdict.problems)
     last = f"NOT clean: {count}" + (f", of which the first {len(verdict.problems):,} are shown." if more else ".")
-    return Group(_problems(verdict.problems), "", read, sealed, last)
+    hint = ["Guards are put back with: detent migrate --guards"] if _lacks_guards(verdict) else []
+    return Group(_problems(verdict.problems), "", read, sealed, last, *hint)
+
+
+def _lacks_guards(verdict: service.Verdict) -> bool:
+    return any(problem.what.startswith("the guard ") for problem in verdict.problems)
 
 
 def _problems(problems: list[service.Problem]) -> RenderableType:

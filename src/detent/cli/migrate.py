@@ -9,6 +9,7 @@ import typer
 
 from detent.cli import screen
 from detent.cli.database import Db
+from detent.errors import BadInput
 from detent.service import migrate as service
 from detent.service.migrate import Migrated
 
@@ -17,11 +18,16 @@ def migrate(
     db: Db = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; list what would be applied.")] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Change nothing; print the SQL that would be run.")] = False,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Put guards back that were dropped, changed or switched off.")
+    ] = False,
     as_json: screen.Json = False,
 ) -> None:
     """Make the database if it is not there, and apply every migration it lacks."""
     looks_only = dry_run or sql
-    found = asyncio.run(service.dry_run(db) if looks_only else service.migrate(db))
+    if looks_only and guards:
+        raise BadInput(what="--guards changes the database; leave out --dry-run and --sql")
+    found = asyncio.run(service.dry_run(db) if looks_only else service.migrate(db, guards=guards))
     human = (lambda: _script(found)) if sql else (lambda: _report(found, looks_only))
     screen.emit(_as_json(found, looks_only), human, as_json)
 
@@ -31,10 +37,14 @@ def _as_json(found: Migrated, with_sql: bool) -> dict[str, object]:
     entries = [{"number": migration.number, "name": migration.name} for migration in found.migrations]
     if with_sql:
         entries = [{**entry, "sql": list(m.statements)} for entry, m in zip(entries, found.migrations, strict=True)]
-    return {"database": found.url, key: entries}
+    return {"database": found.url, key: entries, **({"guards": [*found.guards]} if found.guards else {})}
 
 
 def _report(found: Migrated, looks_only: bool) -> str:
+    if found.guards:
+        return "\n".join(
+            [_report(found._replace(guards=()), looks_only), *(f"Put back: {one}" for one in found.guards)]
+        )
     if not found.migrations:
         return f"{found.url} is up to date."
     title = f"{found.url} lacks:" if looks_only else f"{found.url} is up to date. Applied:"

@@ -35,5 +35,17 @@ def _declared() -> list[tuple[object, ...]]:
     return schema
 
 
+def restore_guards(db: apsw.Connection) -> list[str]:
+    """Puts every guard that is missing or changed back as it is declared, in one transaction; returns which."""
+    with db:
+        found = {name: sql for name, _, sql in db.execute(_SCHEMA)}
+        guards = [(str(name), str(sql)) for name, kind, sql in _declared() if kind == "trigger"]
+        changed = [(name, sql) for name, sql in guards if found.get(name) != sql]
+        for name, sql in changed:
+            db.execute(f'DROP TRIGGER IF EXISTS "{name}"')  # by the names of our own declarations
+            db.execute(sql)
+    return [name for name, _ in changed]
+
+
 def _one_line(text: object) -> str:
     return " ".join(str(text).removeprefix("*** in database main ***").split())

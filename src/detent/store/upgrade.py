@@ -24,6 +24,32 @@ async def upgrade(url: DatabaseUrl) -> list[Migration]:
     return await _postgres(url, apply=True)
 
 
+async def restore_guards(url: DatabaseUrl) -> list[str]:
+    """Puts guards back that somebody has dropped, changed or switched off, and returns their names. The database must
+    be up to date."""
+    if url.dialect == "sqlite":
+        return await asyncio.to_thread(_restore_sqlite, url)
+    from detent.store import postgres_faults, postgres_server
+
+    connection = await postgres_server.connect(url)
+    try:
+        with postgres_server.explained(url):
+            return await postgres_faults.restore_guards(connection)
+    finally:
+        await connection.close()
+
+
+def _restore_sqlite(url: DatabaseUrl) -> list[str]:
+    from detent.store import sqlite_faults, sqlite_file
+
+    db = sqlite_file.connect(url.path, create=False)
+    try:
+        with sqlite_file.explained(url.path):
+            return sqlite_faults.restore_guards(db)
+    finally:
+        db.close()
+
+
 def _sqlite(url: DatabaseUrl, apply: bool) -> list[Migration]:
     from detent.store import sqlite_file, sqlite_migrate
 
