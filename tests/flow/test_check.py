@@ -58,6 +58,7 @@ WRONG = [
     ("- a\n- b\n", 1, "a flow is a mapping"),
     ("name: f\nsteps: [\n", 3, "this is no YAML"),
     ("name: f\nname: g\nsteps: []\n", 2, "'name' stands here a second time"),
+    ('{"name": "f", "steps": [{"id": "a", "command": ["\\ud83c"]}]}', 1, "it holds half of a character"),
     ("name: f\n", 1, "steps is missing"),
     ("name: f\nsteps: []\n", 2, "steps: it should have at least 1 of them; it has 0"),
     (steps("{id: a, command: []}"), 3, "steps[1].command: it should have at least 1 of them; it has 0"),
@@ -169,6 +170,13 @@ def test_what_is_no_number_or_no_word_of_its_tag_is_refused_with_its_line(word):
     ((line, what),) = problems(steps(f"{{id: a, call: 'm:f', with: {{n: {word}}}}}"))
     assert line == 3
     assert what.endswith("put text like that in quotes")
+
+
+def test_a_character_that_json_writes_as_two_halves_is_one():
+    written = json.dumps({"name": "f", "steps": [{"id": "a", "command": ["echo", "🎉"], "env": {"A": "🎉"}}]})
+    assert "\\ud83c" in written
+    (step,) = load(written, "f.yaml").steps
+    assert (step.command, step.env) == (["echo", "🎉"], {"A": "🎉"})
 
 
 WRITTEN = (

@@ -452,6 +452,16 @@ async def test_a_flow_with_a_step_that_was_given_up_does_not_succeed_until_someb
     assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SUCCESS", "b": "S_SUCCESS"})
 
 
+async def test_a_worker_that_works_until_nothing_is_left_tries_flows_again_that_are_due(
+    app: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to end before it had looked at the time, or when that had just brought a job."""
+    monkeypatch.setattr(advance, "pause_us", lambda round: 0)
+    failing = {"id": "a", "call": f"{__name__}:fail_at_first", "with": {"name": "late", "times": 2}}
+    ref, store = await carried_out(app, flow(failing, step("b", "a"), max_retries=2))
+    assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SUCCESS", "b": "S_SUCCESS"})
+
+
 async def test_a_run_whose_last_step_was_cancelled_by_hand_fails_where_it_would_have_succeeded(app: Detent) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a", approval={}), step("b"), kind="run"))

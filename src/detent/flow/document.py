@@ -7,6 +7,7 @@ of day are text. And so is everything that a program is given, as it is written,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,6 +24,7 @@ DEEPEST = 50
 FOR_PROGRAMS = ("command", "args", "env")
 
 _MERGE = "<<"
+_HALVES = re.compile("[\ud800-\udfff]")
 _TEXTS = ("str", "timestamp")
 _PLAIN = frozenset(f"{TAG}{name}" for name in (*_TEXTS, "int", "float", "bool", "null", "map", "seq"))
 
@@ -99,7 +101,17 @@ class _Reading:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, (*path, place)) for place, item in enumerate(node.value)]
-        return str(node.value) if _is_text(node, path) else self._scalar(node)
+        return self._text(node) if _is_text(node, path) else self._scalar(node)
+
+    def _text(self, node: yaml.Node) -> str:
+        """JSON writes a character outside the first 65,536 as two halves, and YAML reads them so."""
+        text = str(node.value)
+        if not _HALVES.search(text):
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._refuse(node, "it holds half of a character; a pair such as \\ud83c\\udf89 is a whole one")
 
     def _scalar(self, node: yaml.Node) -> Any:
         try:
@@ -123,7 +135,7 @@ class _Reading:
         if node.value == _MERGE and node.style is None:
             self._refuse(node, f"{_MERGE} is not supported; write the keys out")
         # As it is written: YAML would make 1 and true of those words.
-        return str(node.value)
+        return self._text(node)
 
     def _count(self, node: yaml.Node, path: Path) -> None:
         self._parts += 1

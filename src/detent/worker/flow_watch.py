@@ -48,15 +48,16 @@ class FlowWatch:
                 self._outage.endure("flows", error)
             await self._nap()
 
-    async def look(self) -> None:
-        """Moves what is to be moved now."""
+    async def look(self) -> int:
+        """Moves what is to be moved now; returns how many flows time has moved."""
         self._ring.clear()
         new, self._new = self._new, []
         for one in new:
             await self._began(one)
         at = await self._store.next_flow_wake()
         if at is not None and at <= await self._store.now():
-            await flows.wake(self._store)
+            return await flows.wake(self._store)
+        return 0
 
     async def _began(self, flow: tuple[str, int]) -> None:
         try:

@@ -68,11 +68,13 @@ class Housekeeping:
         """A breaker may have moved."""
         self._breakers.ring()
 
-    async def look(self) -> None:
-        """Lets jobs go, now, that no limit, no breaker and no budget holds back any longer."""
+    async def look(self) -> int:
+        """Moves on, now, what time has freed: leases and flows, crews, and jobs that no limit, no breaker and no budget
+        holds back any longer. Returns how many things that were no jobs in a queue."""
         await self._breakers.look()
         await self._budgets.look()
         await self._pump.look()
+        return await self._reaper.run_once() + await self._flows.look() + await self._follow_up.run_once()
 
     async def deliver(self) -> None:
         """Makes every attempt to deliver something that is due now."""
@@ -101,8 +103,9 @@ class NoHousekeeping(Housekeeping):
     def stirred(self) -> None:
         """The server looks."""
 
-    async def look(self) -> None:
+    async def look(self) -> int:
         """The server looks."""
+        return 0
 
     async def deliver(self) -> None:
         """The server delivers."""

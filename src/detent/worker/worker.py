@@ -61,6 +61,7 @@ from detent.worker.watchman import Watchman
 POLL_SECONDS = 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
+MOST_LOOKS = 5
 DEFAULT_LEASE_US = 60_000_000
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._departure = Departure(settings.grace_us / 1_000_000)
         self._maybe_due = True
+        self._looks = 0
         self._slots: list[Slot] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
@@ -287,6 +289,7 @@ class Worker:
                 self._inbox.put_nowait(job)
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
+            self._looks = 0 if jobs else self._looks
             if until_idle and idle and not jobs and await self._nothing_let_go():
                 return
             if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
@@ -319,8 +322,11 @@ class Worker:
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:
-        """Whether no limit, no breaker and no budget has let a job go since the last claim was sent, nor does now."""
-        await self._house.look()
+        """Whether no limit, no breaker, no budget and no time has let a job go since the last claim was sent, nor does
+        now. What can be moved again and again, and lets none go, is not waited for."""
+        self._looks += 1
+        if await self._house.look() and self._looks < MOST_LOOKS:
+            self._changed.set()
         return not self._changed.is_set()
 
     async def _claim_once(self, limit: int) -> list[Job]:
