@@ -233,6 +233,22 @@ async def test_crews_that_should_have_moved_are_found(timed: Store, clock: SetCl
 
 
 @keeps(
+    Reader.outlived_crews,
+    "Crews that have ended although shares of theirs have not, as (tenant, crew), at most so many",
+)
+async def test_crews_that_have_ended_without_their_shares_are_found(store: Store) -> None:
+    await shares(store, await crew(store), 2)
+    over = [await crew(store, "CANCELED"), await crew(store, "FAILED")]
+    (done,) = await shares(store, over[0])
+    await end(store, done)
+    assert await store.outlived_crews(10) == []
+    for one in over:
+        await shares(store, one, 2)
+    assert await store.outlived_crews(10) == [(OURS, one) for one in over]
+    assert await store.outlived_crews(1) == [(OURS, over[0])]
+
+
+@keeps(
     Reader.forgotten_askers,
     "Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so many",
 )

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from detent import Context
+from detent.job_type import JobType
 from detent.lifecycle import BREAKER, JOB, RUN, WORKSTREAM
-from detent.service import flows, overrides
+from detent.service import crews, flows, overrides
 from detent.service.audit import verify
 from detent.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, rounds
 from detent.service.doctor.chart import Limits
+from detent.service.entities import public_id
 from detent.service.flow_scene import Actor
 from detent.store import EventFilter, NewJob, Store
 from detent.store.budgets import NewCharge
@@ -232,6 +235,13 @@ async def orphaned_children(ward: Ward) -> None:
     await ward.move("jobs", parent, "cancel", "cancelled")
 
 
+async def orphaned_shares(ward: Ward) -> None:
+    kind = JobType.of(dig)
+    outer = await crews.submit(ward.store, crews.new_crew(kind, {}, 1, task="dig", workers=2))
+    await crews.submit(ward.store, crews.new_crew(kind, {}, 1, task="deeper"), crews.Inside(parent_id=outer))
+    await overrides.overridden(ward.store, 1, public_id("crew", outer), "CANCELED", reason="no more", actor="ann")
+
+
 async def stuck_job(ward: Ward) -> None:
     await running(ward.store, await worker(ward.store))
 
@@ -241,6 +251,10 @@ async def open_call(ward: Ward) -> None:
     await ward.store.open_charge(NewCharge(1, job, None, "turn 1", "p", "m", 100, 20_773))
     await ward.hand.run("UPDATE ledger SET created_at = created_at - 600000000")
     await moved(ward.store, JOB, job, "cancel")
+
+
+def dig(ctx: Context, share: int = 0, shares: int = 0, task: str = "") -> None:
+    """What a share does; nobody ever calls it."""
 
 
 Damage = Callable[[Ward], Awaitable[None]]
@@ -272,6 +286,7 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "dead_hold": (dead_hold, "1 jobs are held by breaker:tool:gone"),
     "orphaned_lease": (orphaned_lease, "the job is running, but the lease of its worker is over"),
     "orphaned_children": (orphaned_children, "the job is cancelled, but 2 of the jobs it spawned have not ended"),
+    "orphaned_shares": (orphaned_shares, "it is CANCELED, but 2 of its shares have not ended"),
     "open_call": (open_call, "its call 'turn 1' to p/m is open, but the job has ended or is gone"),
     "stuck_job": (stuck_job, "the job (kind) is running for long"),
 }

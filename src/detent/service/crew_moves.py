@@ -175,6 +175,11 @@ async def call_off(tx: Transaction, row: Row, reason: str | None, actor: str | N
     return over
 
 
+async def call_off_shares(tx: Transaction, row: Row, reason: str, actor: str | None) -> list[Row]:
+    """Cancels what goes on of a crew that has ended, by hand; returns the crews inside it that have ended with that."""
+    return await _call_off_inside(tx, [row], reason, actor)
+
+
 async def _call_off_inside(tx: Transaction, crews: Sequence[Row], reason: str | None, actor: str | None) -> list[Row]:
     """Cancels what is inside crews, the innermost too, and all their jobs: nobody is left who could make more."""
     inside: list[Row] = []

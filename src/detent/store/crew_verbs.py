@@ -59,6 +59,9 @@ class CrewReads(FlowReads):
     async def crews_amiss(self, limit: int) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await self._ask("crews_amiss", limit=limit)]
 
+    async def outlived_crews(self, limit: int) -> list[tuple[int, int]]:
+        return [(row[0], row[1]) for row in await self._ask("outlived_crews", limit=limit)]
+
     async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
         found = await self._ask("forgotten_askers", tenant_id=tenant_id, limit=limit)
         return [(row[0], row[1]) for row in found]

@@ -469,6 +469,10 @@ class Reader(Protocol):
         done."""
         ...
 
+    async def outlived_crews(self, limit: int) -> list[tuple[int, int]]:
+        """Crews that have ended although shares of theirs have not, as (tenant, crew), at most so many."""
+        ...
+
     async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
         """Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so
         many."""

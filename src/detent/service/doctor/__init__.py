@@ -28,6 +28,7 @@ from detent.service.doctor import (
     orphan_flow,
     orphaned_children,
     orphaned_lease,
+    orphaned_shares,
     out_of_order,
     ready,
     stalled_list,
@@ -76,6 +77,7 @@ STORE_CHECKS: tuple[StoreCheck, ...] = (
     dead_hold.CHECK,
     orphaned_lease.CHECK,
     orphaned_children.CHECK,
+    orphaned_shares.CHECK,
     stuck_job.CHECK,
     open_call.CHECK,
 )

@@ -92,6 +92,11 @@ SELECT c.tenant_id, c.id FROM crews AS c WHERE c.completed_at IS NULL AND (
             AND NOT EXISTS (SELECT 1 FROM crews AS i WHERE i.parent_id = c.id AND i.completed_at IS NULL)))))
 ORDER BY c.id LIMIT :limit;
 
+-- name: outlived_crews
+-- Crews that have ended although shares of theirs have not, with whose they are.
+SELECT DISTINCT j.tenant_id, j.crew_id FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
+WHERE j.crew_id IS NOT NULL AND j.completed_at IS NULL AND c.completed_at IS NOT NULL ORDER BY j.crew_id LIMIT :limit;
+
 -- name: forgotten_askers
 -- Jobs that wait for a crew although none that they made has still to end.
 SELECT j.id, j.waits_for FROM jobs AS j
