@@ -30,6 +30,8 @@ TARGET, COUNT = f"{MODULE}:deliver", f"{MODULE}:one_more"
 INLINE = 10
 LONGEST = 0.03
 ELEMENTS = 4
+OFTEN = {"retries": 100, "backoff": "10ms"}
+"""Nobody knows how often the worker of a step will be killed."""
 
 _outlets: list[Outlet] = []
 
@@ -84,13 +86,14 @@ def _before(chance: Random, place: int) -> list[str]:
 def _counting(number: int, place: int) -> dict[str, Any]:
     before = {"depends_on": [f"n{place - 1}"]} if place else {}
     given = f"${{n{place - 1}.value}}" if place else number - INLINE
-    return {"id": f"n{place}", "call": COUNT, "with": {"number": given}, "inline": True, **before}
+    step = {"id": f"n{place}", "call": COUNT, "with": {"number": given}, "inline": True, **before}
+    return {**step, **OFTEN}
 
 
 def _step(chance: Random, number: int, name: str, before: list[str]) -> dict[str, Any]:
     counted = "${n9.value}" if name.startswith("s") else number
     given = {"number": counted, "name": name, "seconds": chance.uniform(0, LONGEST)}
-    step = {"id": name, "call": TARGET, "with": given, "retries": 100, "backoff": "10ms"}
+    step = {"id": name, "call": TARGET, "with": given, **OFTEN}
     return {**step, **({"depends_on": before} if before else {})}
 
 
