@@ -92,6 +92,38 @@ def test_what_is_no_text_is_refused(given: object) -> None:
         endpoint(given)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://example.com/",
+            "http://10.0.0.1/",
+            "https://127.0.0.1/",
+            "https://192.168.1.1:9000/",
+            "https://[::1]/",
+        ),
+        *("https://localhost/", "https://hooks.lan/", "https://[fd12::1]/"),
+    ],
+)
+def test_where_the_deployment_may_allow_it_that_is_said(url: str) -> None:
+    with pytest.raises(BadInput, match="DETENT_WEBHOOK_ALLOW"):
+        endpoint(url)
+    assert endpoint(url, Allowed.of(url.split("/")[2])).host
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://169.254.169.254/", "http://169.254.169.254/", "https://0.0.0.0/", "https://224.0.0.1/"),
+        *("https://x.onion/", "https://user@example.com/", "ftp://example.com/", "https://exa_mple.com/"),
+    ],
+)
+def test_where_nobody_would_allow_it_no_setting_is_named(url: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        endpoint(url)
+    assert "DETENT_WEBHOOK_ALLOW" not in str(refused.value)
+
+
 PUBLIC = ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450:4001::200e"]
 NOT_PUBLIC = [
     "0.0.0.0",  # noqa: S104 - refused, not bound

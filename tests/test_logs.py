@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import logging
 import signal
@@ -179,3 +181,11 @@ def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite
     lines += [json.loads(line) for line in rest.splitlines()]
     assert any(line.get("event") for line in lines), "what a supervisor does has a name"
     assert [line["place"] for line in lines if line["message"] == "not JSON"] == [1]
+
+
+def test_trouble_is_told_through_whoever_draws_on_the_terminal_and_not_past_them() -> None:
+    """Written past a picture that is redrawn in place, it left a torn one behind."""
+    trouble, told = logs.Beside(), io.StringIO()
+    with contextlib.redirect_stderr(told):
+        trouble.handle(logging.makeLogRecord({"msg": "the database is out of reach"}))
+    assert told.getvalue() == "the database is out of reach\n"

@@ -19,6 +19,7 @@ DEFAULT_PORTS = {"https": 443, "http": 80}
 LOW_PORTS = frozenset({80, 443})
 FIRST_FREE_PORT = 1024
 LIKE_THIS = "write one like https://example.com/hooks/detent"
+MAY_BE_NAMED = "; where that is wanted, DETENT_WEBHOOK_ALLOW names its host"
 
 _URL = re.compile(
     r"(?P<scheme>[Hh][Tt][Tt][Pp][Ss]?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -27,6 +28,8 @@ _URL = re.compile(
 _LABEL = re.compile(r"[0-9a-z]([0-9a-z-]{0,61}[0-9a-z])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOCAL = ("localhost", "local", "internal", "intranet", "lan", "home.arpa", "onion", "invalid")
+
+_NOWHERE = (".onion", ".invalid")
 
 # Whatever is not the public internet, and what stands for another address (6to4, Teredo, NAT64, mapped ones).
 _NOT_PUBLIC = tuple(
@@ -38,6 +41,10 @@ _NOT_PUBLIC = tuple(
         "168.63.129.16/32",  # a public number, and yet the host's own services on one of the large clouds
     )
 )  # fmt: skip
+_OF_ONES_OWN = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
+)
 _PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC_V6 = tuple(ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
 
@@ -88,7 +95,8 @@ def addresses(endpoint: Endpoint, resolved: Sequence[str], allowed: Allowed = NO
     if not allowed.names(endpoint):
         for address in resolved:
             if why := refusal(address):
-                raise _refused(f"its host {endpoint.host} has the address {address}, which is {why}")
+                hint = MAY_BE_NAMED if _is_ones_own(address) else ""
+                raise _refused(f"its host {endpoint.host} has the address {address}, which is {why}{hint}")
     return list(dict.fromkeys(resolved))
 
 
@@ -159,15 +167,26 @@ def _host(text: str) -> str:
 
 
 def _insist_public(found: Endpoint) -> None:
+    hint = "" if _is_nobodys(found.host) else MAY_BE_NAMED
     if found.scheme != "https":
-        raise _refused(f"is not https; {LIKE_THIS}")
+        raise _refused(f"is not https; {LIKE_THIS}{hint}")
     if found.port not in LOW_PORTS and found.port < FIRST_FREE_PORT:
         raise _refused(f"has the port {found.port}; ports below {FIRST_FREE_PORT} other than 443 and 80 are refused")
     if _is_address(found.host):
         if why := refusal(found.host):
-            raise _refused(f"has the address {found.host}, which is {why}")
+            raise _refused(f"has the address {found.host}, which is {why}{hint}")
     elif "." not in found.host or any(found.host.endswith(f".{suffix}") for suffix in _LOCAL):
-        raise _refused(f"has the host {found.host}, which is no public name")
+        raise _refused(f"has the host {found.host}, which is no public name{hint}")
+
+
+def _is_nobodys(host: str) -> bool:
+    """Whether no deployment would have a receiver there."""
+    return refusal(host) is not None and not _is_ones_own(host) if _is_address(host) else host.endswith(_NOWHERE)
+
+
+def _is_ones_own(address: str) -> bool:
+    """Whether it is of this machine, or of a network of one's own."""
+    return any(ipaddress.ip_address(address) in network for network in _OF_ONES_OWN)
 
 
 def _is_address(host: str) -> bool:

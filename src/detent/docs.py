@@ -90,7 +90,8 @@ def commands() -> Iterator[tuple[str, Any]]:
 def _below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
-        yield from _below(f"{path} {name}", child)
+        if not child.hidden:
+            yield from _below(f"{path} {name}", child)
 
 
 def _section(path: str, command: Any) -> str:

@@ -308,7 +308,7 @@ class Unauthenticated(DetentError):
 
 
 class MissingScope(DetentError):
-    """This needs a key with the scope {scope!r}; this one has: {scopes}"""
+    """This needs a key with the scope '{scope}'; this one has: {scopes}"""
 
     status = 403
 

@@ -120,6 +120,17 @@ def like_parent() -> None:
         root.setLevel(_level(root.level))
 
 
+class Beside(logging.Handler):
+    """Writes to what stderr is at the moment. Whoever draws a picture on the terminal stands there meanwhile, and puts
+    lines above it: written past it, they would leave torn pictures behind."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
 def only_trouble_to_stderr() -> None:
     """For a command that shows itself what becomes of steps: that the database is out of reach, or a handler does not
     end, it does not show."""
@@ -127,7 +138,7 @@ def only_trouble_to_stderr() -> None:
     def is_trouble(record: logging.LogRecord) -> bool:
         return record.module != "report"
 
-    handler = logging.StreamHandler()
+    handler = Beside()
     handler.setFormatter(Text("detent: %(message)s"))
     handler.addFilter(is_trouble)
     ours = logging.getLogger("detent")

@@ -143,7 +143,7 @@ def kinds_of(key: str) -> tuple[str, ...]:
     names = {field.alias or name: name for name, field in Step.model_fields.items()}
     if key in KINDS:
         return (key,)
-    return ONLY_OF.get(names[key]) or MEANT_FOR.get(key) or KINDS
+    return MEANT_FOR.get(key) or ONLY_OF.get(names[key]) or KINDS
 
 
 def _steps() -> str:

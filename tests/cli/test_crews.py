@@ -91,7 +91,7 @@ def test_why_a_crew_waits(url: str) -> None:
     assert lines[0].startswith(f"{waiting} (dig) is PENDING: it needs 1 worker of depth 0, where 2 of 2 are at work")
     assert f"{outer} has 2" in lines[0]
     assert lines[1].startswith(
-        "  also: it has a timeout, and is cancelled if it has not ended by then; that clears in 60 min"
+        "  also: it has a timeout, and is cancelled if it has not ended by then; that is in 60 min"
     )
     told = json.loads(run("why", waiting, "--db", url, "--json").stdout)
     assert (told["id"], [one["cause"] for one in told["reasons"]]) == (waiting, ["quota", "deadline"])
@@ -135,3 +135,16 @@ def test_what_cannot_be_submitted_is_refused_in_one_line(
     assert (refused.returncode, refused.stdout) == (2, "")
     assert says in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_crew_that_can_never_fit_says_why_it_failed(url: str, tmp_path: Path) -> None:
+    """It only said that it is FAILED, and ended with 0."""
+    (tmp_path / "digging.py").write_text(PROGRAM)
+    assert run("migrate", "--db", url).returncode == 0
+    assert run("crews", "quotas", "--set", "0=3", "--db", url).returncode == 0
+    call = ("crews", "submit", "digging:app", "dig", "--task", "dig", "--workers", "4", "--db", url)
+    done = run(*call, cwd=tmp_path)
+    assert done.returncode == 1
+    why = done.stdout.partition(" is FAILED: ")[2].strip().rstrip(".")
+    assert "quota" in why
+    assert why in run("crews", "list", "--db", url).stdout

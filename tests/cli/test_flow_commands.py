@@ -141,3 +141,20 @@ def test_the_doctor_takes_limits_by_state(scene: Scene) -> None:
     assert "needs: detent why ws_" in stuck.stdout
     assert scene.detent("doctor", "--stuck-after", "0s", "--stuck-after", "s-pending=1h").returncode == 0
     refused(scene.detent("doctor", "--stuck-after", "LOST=1h"), 2, "no lifecycle has a state 'LOST'")
+
+
+def test_a_refusal_says_what_was_typed_and_what_could_be(scene: Scene) -> None:
+    """It said: cannot retry_eligible."""
+    ref = scene.start(flow(step("a")))
+    said = refused(scene.detent("workstreams", "retry", ref.public_id), 1, "is S_PENDING: cannot retry")
+    assert said.endswith("; allowed: abandon, fork, hold, resume")
+    refused(scene.detent("workstreams", "cancel", ref.public_id), 2, f"detent workstreams abandon {ref.public_id}")
+
+
+def test_a_workstream_that_failed_is_not_resumed_and_says_what_it_wants(scene: Scene) -> None:
+    ref = scene.start(flow(step("a")))
+    scene.settle("a")
+    done = scene.detent("workstreams", "resume", ref.public_id)
+    assert done.stdout == (
+        f"{ref.public_id} is S_FAILED. What failed is run once more by: detent workstreams retry {ref.public_id}\n"
+    )

@@ -110,8 +110,8 @@ def test_recovery_4_a_workstream_that_succeeded_with_a_step_that_failed(scene: S
     scene.sql("UPDATE workstreams SET state = 'S_SUCCESS', seq = seq + 1, move = 'override', reason = 'by hand'")
     says = found(scene, "leftovers")
     assert says["says"] == "it is S_SUCCESS, but s2 is S_FAILED"
-    assert f"detent override {ref.public_id} --to S_FAILED" in str(says["fix"])
-    assert "mended: skip what is left" in mended(scene)
+    assert f"detent override {ref.public_id} --to S_FAILED" in str(says["matters"])
+    assert "\n  mended: skip what is left\n" in mended(scene)
     assert [one["state"] for one in scene.told("steps", "list", ref.public_id)["steps"]] == ["S_SUCCESS", "S_SKIPPED"]
 
 
@@ -121,8 +121,21 @@ def test_recovery_4_where_it_did_not_succeed_it_is_overridden_and_tried_again(sc
     scene.sql("UPDATE workstreams SET state = 'S_SUCCESS', seq = seq + 1, move = 'override', reason = 'by hand'")
     done = scene.detent("override", ref.public_id, "--to", "s-failed", "--reason", "s2 did fail")
     assert done.stdout.splitlines()[0] == f"{ref.public_id} was overridden: S_SUCCESS → S_FAILED."
-    assert "  run: detent doctor --fix" in done.stdout
+    assert "  run: detent doctor --fix\n" in done.stdout
     assert scene.detent("doctor", "--fix").returncode == 1  # the timer is set; what becomes of s2 is for somebody
     assert scene.detent("workstreams", "retry", ref.public_id).returncode == 0
     scene.drive()
     assert scene.state(ref) == "S_SUCCESS"
+
+
+def test_after_an_override_it_is_said_what_helps_and_not_only_the_doctor(scene: Scene) -> None:
+    """It named the doctor, who only answered what somebody has to run."""
+    ref = scene.start(flow(step("s1"), step("s2", "s1")))
+    scene.settle("s1")
+    scene.detent("override", f"{ref.public_id}/s2", "--to", "s-abandoned", "--reason", "gone")
+    done = scene.detent("override", f"{ref.public_id}/s2", "--to", "s-pending", "--reason", "back")
+    (found,) = scene.told("doctor")["left"]
+    assert done.stdout.splitlines()[-1] == f"  run: {found['todo']}"
+    assert scene.detent("doctor").stdout.splitlines()[-1] == (
+        "Found: 1. No declared move mends that; what each needs is said above."
+    )

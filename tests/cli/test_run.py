@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -248,6 +249,8 @@ def test_ctrl_c_lets_what_runs_end_and_begins_nothing_more_and_resume_does_the_r
     done = stage.run(file, "--resume", flow_id(said))
     assert done.returncode == 0, done.stderr
     assert stage.effects == ["a", "b"]
+    assert re.search("(?m)^· a had succeeded in ", done.stdout)  # and not now
+    assert "a succeeded in" not in done.stdout
 
 
 def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
@@ -347,6 +350,21 @@ def test_without_colour_a_terminal_gets_lines(here):
     assert terminal.ended() == 0
     assert "a succeeded in" in terminal.written
     assert "running" not in terminal.written
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(here):
+    """It was silent until the end."""
+    terminal = Terminal(here, str(here.write("f.yaml", here.effect("a"))), TERM="dumb")
+    assert terminal.ended() == 0
+    assert "a succeeded in" in terminal.written
+    assert "running" not in terminal.written
+
+
+def test_the_last_picture_of_a_flow_that_fails_is_up_to_date(here):
+    steps = ({"id": "a", "command": ["sleep", "0.3"]}, {"id": "b", "command": ["false"], "depends_on": ["a"]})
+    terminal = Terminal(here, str(here.write("f.yaml", *steps)))
+    assert terminal.ended() == 1
+    assert re.findall("[0-9] of 2 · [0-9] running", terminal.written)[-1] == "1 of 2 · 0 running"
 
 
 def test_in_a_narrow_terminal_no_word_is_cut_and_commands_stay_in_one_line(here):

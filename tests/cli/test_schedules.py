@@ -54,3 +54,19 @@ def test_what_is_wrong_is_said_in_one_line(sqlite_url):
         assert done.returncode == code, done.stderr
         assert says in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_the_schedule_of_a_flow_is_called_by_what_it_starts(sqlite_url, tmp_path):
+    """It said detent.start, and the id of a template."""
+    assert run("migrate", "--db", sqlite_url).returncode == 0
+    (tmp_path / "night.yaml").write_text("name: clean-up\nsteps:\n  - {id: a, command: [x]}\n")
+    flow = ("--flow", f"{tmp_path}/night.yaml", "--every", "2s")
+    assert said(sqlite_url, "schedules", "add", "nightly", *flow).startswith("nightly is due")
+    for columns in (80, 200):
+        listed = said(sqlite_url, "schedules", "list", columns=columns)
+        assert "flow clean-up" in listed
+        assert "every 2 s" in listed
+        assert "detent.start" not in listed
+    shown = [line.split(maxsplit=1) for line in said(sqlite_url, "schedules", "show", "nightly").splitlines()]
+    assert ["flow", "clean-up in default"] in shown
+    assert answer(sqlite_url, "schedules", "show", "nightly")["kind"] == "detent.start"

@@ -45,7 +45,9 @@ def test_list_and_show_tell_the_settings(project: Path) -> None:
     assert [one["name"] for one in json.loads(detent("tools", "list", "--json", cwd=project).stdout)["tools"]] == [
         *("shell", "linter")
     ]
-    assert "breaker.cooldown_seconds" in detent("tools", "show", "linter", cwd=project).stdout
+    told = detent("tools", "show", "linter", cwd=project).stdout
+    assert "breaker.cooldown_seconds" in told
+    assert "\n output 1 MiB" in "\n ".join(" ".join(line.split()) for line in told.splitlines())
 
 
 def test_check_finds_the_programs_and_asks_for_versions_if_told_to(project: Path) -> None:

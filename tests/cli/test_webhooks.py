@@ -46,7 +46,10 @@ def test_messages_are_listed_shown_and_sent_again(sqlite_url: str) -> None:
         assert "the answer was 404" in drawn
         assert "token" not in drawn
     shown = said(sqlite_url, "webhooks", "show", over)
-    assert all(words in shown for words in (over, "https://example.com/hook?***", "DETENT_WEBHOOK_SECRET", "given up"))
+    assert all(
+        words in shown
+        for words in (over, "https://example.com/hook?***", "DETENT_WEBHOOK_SECRET", "given up after 1 attempt")
+    )
     assert answer(sqlite_url, "webhooks", "show", over)["body"] == {"flow": {"state": "FAILED"}}
 
     again = said(sqlite_url, "webhooks", "retry", over)

@@ -119,6 +119,11 @@ WRONG = [
         "timeout has no meaning in a step of kind approval; approval: {expires: …} says how long it waits",
     ),
     ("name: f\nsteps:\n  - {id: a, flow: b, retries: 2}", 3, "retries has no meaning in a step of kind flow; the flow"),
+    (
+        "name: f\nsteps:\n  - {id: a, flow: b, budget_usd: 2}",
+        3,
+        "budget_usd has no meaning in a step of kind flow; write it at the top of the outermost flow",
+    ),
     ("name: f\nsteps:\n  - {id: a, crew: {task: t}, backoff: 1s}", 3, "backoff has no meaning in a step of kind crew"),
     ("name: f\ninputs:\n  n: {type: integer, default: x}\nsteps:\n  - " + A, 3, "should be of type integer"),
     ("name: f\ninputs:\n  n: {choices: [a], default: x}\nsteps:\n  - " + A, 3, "should be one of a"),

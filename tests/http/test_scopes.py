@@ -54,6 +54,13 @@ def refused(answer: httpx.Response) -> str:
     return str(answer.json()["detail"])
 
 
+def test_a_scope_that_is_missing_is_called_by_its_word(running: Running) -> None:
+    """It said <Scope.WRITE: 'write'>."""
+    with only(running, "read") as reader:
+        said = refused(reader.post("/api/jobs", json={"kind": "send"}))
+    assert said == "This needs a key with the scope 'write'; this one has: read"
+
+
 def test_what_is_asked_of_somebody_is_answered_by_a_key_for_them_alone(client: httpx.Client, running: Running) -> None:
     made = run(client, RUN_OF_OPS)
     (question,) = client.get(f"/api/runs/{made['id']}").json()["questions"]

@@ -517,7 +517,9 @@ async def test_it_can_be_told_that_crews_inside_are_not_done_or_that_somebody_sh
 async def test_it_can_be_told_what_a_running_crew_waits_for(store: Store) -> None:
     outer, asker, inner = await nested(store)
     says = f"0 of 1 shares are done; {asker.public_id} waits for crew {id_of(inner)}, and has no worker meanwhile"
-    assert await why(store, id_of(outer)) == [("shares", says)]
+    ((cause, said),) = await why(store, id_of(outer))
+    assert said.startswith(f"{says}: 0 of 1 shares are done; job_")
+    assert cause == "no_worker"  # of the crew inside
     assert (await why(store, asker.public_id))[0] == ("crew", f"it waits for the crew {id_of(inner)}")
     await crews.set_quotas(store, 1, {0: 1})
     await submitted(store, 1)

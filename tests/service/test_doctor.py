@@ -261,7 +261,7 @@ Damage = Callable[[Ward], Awaitable[None]]
 
 SCENES: dict[str, tuple[Damage, str]] = {
     "leftovers": (leftovers, "it is S_ABANDONED, but a is S_PENDING, b is S_PENDING, 1 of its jobs has not ended"),
-    "orphan_flow": (orphan_flow, "it is S_PENDING, but the step sub that it is is S_SUCCESS"),
+    "orphan_flow": (orphan_flow, "it is S_PENDING, but the step sub that stands for it is S_SUCCESS"),
     "misplaced": (misplaced, "the step sign is S_RETRYING, which a step of kind approval never is"),
     "stray_question": (stray_question, "is open, but its step sign is S_PENDING"),
     "idle_job": (idle_job, "the job is queued, but its step a of ws_"),
@@ -271,8 +271,8 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "failed_step": (failed_step, "the step a is S_FAILED, but its flow ws_"),
     "lost_job": (lost_job, "the step a is S_RUNNING, but its job job_"),
     "finished": (finished, "all its 2 steps are done, but it is S_PENDING"),
-    "lost_flow": (lost_flow, "the step sub is S_RUNNING, but the flow that it is ws_"),
-    "lost_crew": (lost_crew, "the step team is S_RUNNING, but the crew that it is crew_"),
+    "lost_flow": (lost_flow, "the step sub is S_RUNNING, but the flow inside it, ws_"),
+    "lost_crew": (lost_crew, "the step team is S_RUNNING, but its crew crew_"),
     "no_question": (no_question, "the step sign waits for an answer, but no question is open"),
     "ready": (ready, "the step a is S_PENDING, waits for nothing, and has no job"),
     "stalled_list": (stalled_list, "the step a is S_RUNNING, but too few of its 3 elements are"),
@@ -283,7 +283,7 @@ SCENES: dict[str, tuple[Damage, str]] = {
     "out_of_order": (out_of_order, "the step b is SUCCEEDED, but a, which comes before it, is PENDING"),
     "stuck": (stuck, "it is S_PENDING, and nothing of it has moved for a long time"),
     "stuck_breaker": (stuck_breaker, "the breaker tool:x is OPEN, could be tried, and nobody does"),
-    "dead_hold": (dead_hold, "1 jobs are held by breaker:tool:gone"),
+    "dead_hold": (dead_hold, "1 job is held by breaker:tool:gone"),
     "orphaned_lease": (orphaned_lease, "the job is running, but the lease of its worker is over"),
     "orphaned_children": (orphaned_children, "the job is cancelled, but 2 of the jobs it spawned have not ended"),
     "orphaned_shares": (orphaned_shares, "it is CANCELED, but 2 of its shares have not ended"),
@@ -294,6 +294,16 @@ UNLOGGED = {"dead_hold", "incomplete"}
 """What is made past the log comes last: an audit would complain of it."""
 
 BY_TIME = {"stuck", "stuck_breaker", "stuck_job"}
+
+
+async def test_a_job_that_was_asked_to_stop_is_not_to_be_asked_once_more(ward: Ward) -> None:
+    await stuck_job(ward)
+    (before,) = await rounds.examine(ward.store, Limits({}, 0))
+    await ward.store.request_stop(before.id, 1)
+    (after,) = await rounds.examine(ward.store, Limits({}, 0))
+    assert (before.todo or "").endswith(", if it should not take this long")
+    assert "was asked to stop" in after.says
+    assert after.todo == f"detent jobs cancel {after.public_id} --hard"
 
 
 def test_every_finding_there_is_has_its_scene() -> None:

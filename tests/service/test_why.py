@@ -283,6 +283,17 @@ async def test_when_it_clears_is_exact(store: Store) -> None:
     assert found[0].clears_at == row["run_at"]
 
 
+async def test_a_breaker_that_has_cooled_down_is_not_said_to_cool_down(database_url: str) -> None:
+    """It was said to clear two hours ago."""
+    timed = await open_timed(database_url)
+    id = await breaker(timed.store)
+    await timed.advance(7_200_000_000)
+    _, found = await why(timed.store, 1, public_id("job", id))
+    assert found[0].says.endswith("it has cooled down, and the next job that needs it tries")
+    assert found[0].clears_at is None
+    await timed.close()
+
+
 async def test_what_somebody_woke_is_no_longer_said_to_wait(store: Store) -> None:
     id = await waiting(store, "event go", await store.now() - 1)
     _, found = await why(store, 1, public_id("job", id))

@@ -106,6 +106,23 @@ async def backing_off(store: Store) -> str:
     return await step_id(store, ref, "a")
 
 
+async def beyond_the_limit(store: Store) -> str:
+    ref = await started(store, step("a", for_each={"items": [1, 2, 3], "limit": 2}))
+    return f"{ref.public_id}/a[2]"
+
+
+async def elsewhere(store: Store) -> str:
+    return (await started(store, step("a", queue="far off"))).public_id
+
+
+async def calling(store: Store) -> str:
+    return (await started(store, {"id": "a", "call": "shop:ship"})).public_id
+
+
+async def crewed(store: Store) -> str:
+    return (await started(store, step("c", crew={"task": "dig", "workers": 3, "call": "shop:dig"}))).public_id
+
+
 async def under_way(store: Store, lease_us: int = 60_000_000) -> str:
     """The job of a step has attempts to spare, of which nobody is told."""
     ref = await flows.start(store, flow(step("a")), queue="run-here")
@@ -135,9 +152,18 @@ SCENES: list[tuple[StrEnum, Scene, str, str]] = [
     ),
     (FlowCause.DEPENDENCY, dependency, "it waits for b (S_PENDING)", "detent why step_"),
     (FlowCause.ASKED, subflow, "it waits for somebody (anyone) to approve: Go on?", "detent approvals approve apr_"),
+    (
+        FlowCause.ROOM,
+        beyond_the_limit,
+        "it waits for room: 2 elements of a are at work, and its limit is 2",
+        "detent why step_",
+    ),
     (FlowCause.DAMAGE, damage, "waits for nothing, and has no job", "detent doctor --fix"),
     (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "detent queues resume default"),
-    (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work MODULE:APP"),
+    (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work"),
+    (Cause.NO_WORKER, elsewhere, "no worker serves its queue 'far off'", "detent work --queues 'far off'"),
+    (Cause.NO_WORKER, calling, "no worker serves its queue", "detent work, where what it calls can be imported"),
+    (Cause.NO_WORKER, crewed, "0 of 3 shares are done; job_", "detent work"),
     (Cause.NO_WORKER, left, "no worker serves its queue 'run-left'", "detent run --resume ws_"),
     (Cause.LEASE_OVER, killed, "is over, and no worker has taken the job back yet", "detent run --resume ws_"),
     (Cause.RUNNING, under_way, "is at it, in attempt 1; its lease", ""),
@@ -177,6 +203,12 @@ async def test_a_job_that_carries_out_a_step_says_which(store: Store) -> None:
     told = await whys.explained(store, 1, await of_a_step(store))
     assert told.reasons[-1].cause is FlowCause.STEP
     assert "it carries out the step a of ws_" in told.reasons[-1].says
+
+
+async def test_a_question_that_expires_says_so_and_not_that_it_clears(store: Store) -> None:
+    told = await whys.explained(store, 1, await asked(store))
+    assert told.reasons[0].clears_at is not None
+    assert told.reasons[0].then == "without an answer it expires, which is a no,"
 
 
 async def test_a_foreign_or_unknown_flow_is_not_found(store: Store) -> None:

@@ -14,6 +14,7 @@ from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_
 from detent.cli.jobs import lines
 from detent.errors import BadInput
 from detent.lifecycle import CREW, JOB
+from detent.lifecycle.crew import FAILED
 from detent.service import crews as service
 from detent.service import jobs
 from detent.service.crew_moves import quotas as quotas_of
@@ -113,7 +114,10 @@ def submit(
             return await service.find(await loaded.open(), loaded.tenant_id, made.id)
 
     row = asyncio.run(write())
-    screen.emit(service.as_json(row), lambda: f"{public_id(CREW.name, row['id'])} is {row['state']}.", as_json)
+    why = f": {row['error'] or row['reason']}" if row["state"] == FAILED.name else ""
+    screen.emit(service.as_json(row), lambda: f"{public_id(CREW.name, row['id'])} is {row['state']}{why}.", as_json)
+    if why:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -152,12 +156,12 @@ def _quotas_table(found: Quotas) -> RenderableType:
 
 
 def _table(found: list[dict[str, Any]], now: int) -> RenderableType:
-    table = screen.table("crew", "task", "job", "workers", "depth", "state", "")
+    table = screen.table("crew", "task", "job", "workers", "depth", "state", "", "error")
     table.columns[0].no_wrap = True
     for row in found:
         figures = (str(row["worker_count"]), str(row["depth"]))
-        moved = screen.ago(row["updated_at"], now)
-        table.add_row(_id(row), row["task_description"], row["kind"] or "–", *figures, row["state"], moved)
+        state = (row["state"], _lately(row, now), row["error"] or "")
+        table.add_row(_id(row), row["task_description"], row["kind"] or "–", *figures, *state)
     return table
 
 
@@ -172,7 +176,7 @@ def _facts(tree: service.Tree, used: Quotas, now: int) -> Iterator[tuple[str, An
     row = tree.crew
     yield "crew", _id(row)
     yield "task", row["task_description"]
-    yield "state", f"{row['state']}, {screen.ago(row['updated_at'], now)}"
+    yield "state", f"{row['state']}, {_lately(row, now)}"
     yield "reason", row["reason"]
     yield "error", None if row["error"] == row["reason"] else row["error"]
     yield "job", row["kind"]
@@ -204,8 +208,15 @@ def _drawn(tree: service.Tree, now: int, under: Drawing | None = None) -> Drawin
 
 def _standing(job: dict[str, Any], now: int) -> str:
     if JOB.state(job["state"]).final or job["held_by"] != HELD_BY_QUOTA:
-        return f"{job['state']}, {screen.ago(job['updated_at'], now)}"
+        return f"{job['state']}, {jobs.lately(job, now)}"
     return f"waits for {job['waits_for']}" if job["waits_for"] else "waits for a worker of its depth"
+
+
+def _lately(row: dict[str, Any], now: int) -> str:
+    """Since when it is as it is: an end was some time ago, the rest lasts."""
+    if row["completed_at"] is not None:
+        return screen.ago(row["updated_at"], now)
+    return f"for {screen.span(now - row['updated_at'])}"
 
 
 def _id(row: dict[str, Any]) -> str:

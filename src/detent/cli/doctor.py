@@ -60,6 +60,8 @@ def _told(outcome: Outcome, fix: bool, now: int) -> Iterator[str]:
         yield f"Repairs: {len(outcome.repairs)}. Left: {len(outcome.left)}."
     elif any(one.fix for one in outcome.left):
         yield f"Found: {len(outcome.left)}. Mend what declared moves can mend with: detent doctor --fix"
+    else:
+        yield f"Found: {len(outcome.left)}. No declared move mends that; what each needs is said above."
 
 
 def _line(one: Finding, now: int) -> str:

@@ -12,8 +12,9 @@ import typer
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from detent.cli.jobs import WIDE_ENOUGH, lines
+from detent.errors import InvalidTransition
+from detent.service import flow_deeds, flows
 from detent.service import flow_stories as stories
-from detent.service import flows
 from detent.service.definitions import Kind
 from detent.service.entities import actor_name, public_id
 from detent.service.flow_scene import Actor
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Command = Callable[..., None]
+CANCELS = {"run": "cancel", "workstream": "abandon"}
+"""The command that ends a flow of a kind."""
+
 Deed = Callable[["Store", "FlowRef", Actor], Awaitable[Any]]
 
 FlowId = Annotated[str, typer.Argument(metavar="ID", help="By its public id.")]
@@ -85,8 +89,8 @@ def shower(kind: Kind) -> Command:
     return _documented(show, f"Show everything about one {kind.name}: its steps, what it asks, what happened last.")
 
 
-def doer(kind: Kind, deed: Deed, says: str, doc: str) -> Command:
-    """A command that does something to one flow of a kind, and says what it is then."""
+def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
+    """The command of that word, which does something to one flow of a kind, and says what it is then."""
 
     def do(
         id: FlowId,
@@ -97,14 +101,38 @@ def doer(kind: Kind, deed: Deed, says: str, doc: str) -> Command:
     ) -> None:
         async def change(store: Store, tenant_id: int) -> Row:
             ref = await stories.find(store, kind, tenant_id, id)
-            await deed(store, ref, Actor(operator(), reason))
+            try:
+                await deed(store, ref, Actor(operator(), reason))
+            except InvalidTransition as refusal:
+                raise _in_words(refusal, kind, word, await flows.row_of(store, ref)) from None
             return await flows.row_of(store, ref)
 
         row = asyncio.run(with_tenant(db, tenant, change))
         said = says.format(id=public_id(kind.flow.name, row["id"]), state=row["state"])
-        screen.emit(stories.flow_json(kind, row), lambda: said, as_json)
+        screen.emit(stories.flow_json(kind, row), lambda: f"{said}{_hint(kind, word, row)}", as_json)
 
     return _documented(do, doc)
+
+
+def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> InvalidTransition:
+    """A refusal as who types commands reads it: what was typed and what could be, not what lifecycles call it."""
+    deeds = flow_deeds.of_flow(kind, row)
+    return InvalidTransition(
+        lifecycle=refusal.lifecycle,
+        id=public_id(kind.flow.name, row["id"]),
+        from_state=refusal.from_state,
+        trigger=word,
+        allowed=tuple(sorted(CANCELS[kind.name] if deed == "cancel" else deed for deed in deeds)),
+        because=refusal.because,
+    )
+
+
+def _hint(kind: Kind, word: str, row: Row) -> str:
+    """Who looks at a flow once more that has failed may want what failed to be run once more."""
+    if word != "resume" or "retry" not in flow_deeds.of_flow(kind, row):
+        return ""
+    id = public_id(kind.flow.name, row["id"])
+    return f" What failed is run once more by: detent {kind.name}s retry {id}"
 
 
 def add_common(app: typer.Typer, kind: Kind) -> None:
@@ -112,9 +140,17 @@ def add_common(app: typer.Typer, kind: Kind) -> None:
     app.command("list")(lister(kind))
     app.command("show")(shower(kind))
     app.command("hold")(
-        doer(kind, flows.hold, "{id} is held.", f"Hold a {kind.name}: nothing more of it begins; what runs goes on.")
+        doer(
+            kind,
+            "hold",
+            flows.hold,
+            "{id} is held.",
+            f"Hold a {kind.name}: nothing more of it begins; what runs goes on.",
+        )
     )
-    app.command("release")(doer(kind, flows.let_go, "{id} goes on; it is {state}.", f"Let a held {kind.name} go on."))
+    app.command("release")(
+        doer(kind, "release", flows.let_go, "{id} goes on; it is {state}.", f"Let a held {kind.name} go on.")
+    )
 
 
 def _documented(command: Command, doc: str) -> Command:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from detent.service.overrides import Overridden
     from detent.store import Store
 
+DOCTOR = "detent doctor --fix"
+
 
 def override(
     id: Annotated[
@@ -45,4 +47,5 @@ def _told(done: Overridden, dry_run: bool) -> list[str]:
         return [f"{done.public_id} would be overridden: {way}; nothing was changed."]
     told = [f"{done.public_id} was overridden: {way}."]
     told += [f"  now: {one.says}" for one in done.findings]
-    return told + (["  run: detent doctor --fix"] if done.findings else [])
+    runs = [DOCTOR if one.fix else one.todo for one in done.findings]
+    return told + [f"  run: {command}" for command in dict.fromkeys(runs) if command]

@@ -185,6 +185,7 @@ class _Run:
     def __init__(self, wanted: _Wanted, manner: Manner) -> None:
         self._wanted = wanted
         self._manner = manner
+        self._resumed = False
 
     async def outcome(self) -> int:
         from detent.app import Detent
@@ -210,7 +211,8 @@ class _Run:
         else:
             ref = await self._started(app, store, actor, queue)
         (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
-        if row["queue"] != queue and not ref.kind.flow.state(row["state"]).final:
+        self._resumed = row["queue"] != queue
+        if self._resumed and not ref.kind.flow.state(row["state"]).final:
             await pick_up(store, ref, actor._replace(reason="resumed"))
         return ref
 
@@ -277,9 +279,9 @@ class _Run:
         from detent.cli.run_screen import showing
         from detent.cli.run_session import Session
 
-        go_on = self._wanted.go_on(view.ref.public_id)
+        go_on, shown = self._wanted.go_on(view.ref.public_id), showing(self._wanted.as_json, self._resumed)
         try:
-            return await Session(app, store, view, showing(self._wanted.as_json), self._manner, go_on).carry_out()
+            return await Session(app, store, view, shown, self._manner, go_on).carry_out()
         except BrokenPipeError:
             screen.complain(go_on)
             raise

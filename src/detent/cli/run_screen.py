@@ -26,6 +26,16 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 MOST_LINES = 30
 LAST_ENDED = 5
 BAR = 24
+BEFORE = {
+    "succeeded": "had succeeded",
+    "skipped": "had been skipped",
+    "failed": "had failed",
+    "cancelled": "had been cancelled",
+    "running": "was under way",
+    "asking": "asks",
+    "retrying": "will be tried again",
+}
+"""How a step stood when its flow was gone on with."""
 
 
 class Showing(Protocol):
@@ -45,10 +55,11 @@ class Showing(Protocol):
 
 
 class Lines:
-    """A line for every step that moves."""
+    """A line for every step that moves. Of a flow that is gone on with, what was so before has no time."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, resumed: bool = False) -> None:
         self._stream = stream
+        self._resumed = resumed
         self._told: dict[int, str] = {}
         self._named = False
 
@@ -56,23 +67,27 @@ class Lines:
         if not self._named:
             self._named = True
             self.note(f"{view.flow['name']} is {view.ref.public_id}")  # it may be killed before it can say so
+        before, self._resumed = self._resumed, False
         for row in moved:
             word = word_of(view, row)
             if word != "waiting" and self._told.get(row["id"]) != word:
                 self._told[row["id"]] = word
-                self.note(self._line(view, row, word))
+                if before:
+                    self._write(f"· {row['name']} {BEFORE.get(word, word)}{_took(row)}{_why(row, word)}")
+                else:
+                    self.note(self._line(view, row, word))
 
     def _line(self, view: FlowView, row: Row, word: str) -> str:
-        begun, ended = row["started_at"], row["completed_at"]
-        took = f" in {screen.took(ended - begun)}" if begun and ended else ""
-        why = f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
         said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(
             word, word
         )
-        return f"{GLYPHS[word][0]} {row['name']} {said}{took}{why}"
+        return f"{GLYPHS[word][0]} {row['name']} {said}{_took(row)}{_why(row, word)}"
 
     def note(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", file=self._stream, flush=True)
+        self._write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
 
     def pause(self) -> None:
         return
@@ -81,19 +96,30 @@ class Lines:
         return
 
 
+def _took(row: Row) -> str:
+    begun, ended = row["started_at"], row["completed_at"]
+    return f" in {screen.took(ended - begun)}" if begun and ended else ""
+
+
+def _why(row: Row, word: str) -> str:
+    return f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
+
+
 class Picture:
     """All steps, redrawn in place; of many, those that run and the last that ended."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
         self._drawn_at = 0.0
+        self._undrawn: FlowView | None = None
         self._ended: list[int] = []
 
     def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
         self._ended += [row["id"] for row in moved if view.phase(row) not in (Phase.WAITING, Phase.ACTIVE)]
         if time.monotonic() - self._drawn_at < REDRAW_SECONDS:
+            self._undrawn = view
             return
-        self._drawn_at = time.monotonic()
+        self._drawn_at, self._undrawn = time.monotonic(), None
         if self._live is None:
             self._live = _begun()
         self._live.update(self.drawn(view, left_us), refresh=True)
@@ -102,10 +128,13 @@ class Picture:
         screen.stdout().print(text, soft_wrap=True)
 
     def pause(self) -> None:
-        """Another one is drawn later, below: one that is begun again would erase what was written meanwhile."""
+        """It is brought up to date and erased. Another one is drawn later, below: one that is begun again would erase
+        what was written meanwhile."""
         if self._live is not None:
+            if self._undrawn is not None:
+                self._live.update(self.drawn(self._undrawn, None))
             self._live.stop()
-            self._live = None
+        self._live = self._undrawn = None
 
     def close(self) -> None:
         self.pause()
@@ -137,7 +166,14 @@ class Picture:
 def _begun() -> Live:
     from rich.live import Live
 
-    live = Live(console=screen.stdout(), auto_refresh=False, transient=True, vertical_overflow="crop")
+    # What is written to stderr goes above the picture, unless it goes to a file.
+    live = Live(
+        console=screen.stdout(),
+        auto_refresh=False,
+        transient=True,
+        vertical_overflow="crop",
+        redirect_stderr=sys.stderr.isatty(),
+    )
     live.start()
     return live
 
@@ -200,9 +236,10 @@ def _footer(view: FlowView, left_us: float | None) -> Text:
     return bar.append(f"  {' · '.join(facts)}")
 
 
-def showing(as_json: bool) -> Showing:
-    """What fits: a picture on a terminal, else lines; beside JSON they go to stderr."""
+def showing(as_json: bool, resumed: bool = False) -> Showing:
+    """What fits: a picture on a terminal that can redraw it, else lines; beside JSON they go to stderr."""
     if as_json:
-        return Lines(sys.stderr)
+        return Lines(sys.stderr, resumed)
     console = screen.stdout()
-    return Picture() if console.is_terminal and not console.no_color else Lines(sys.stdout)
+    drawn = console.is_terminal and not console.is_dumb_terminal and not console.no_color
+    return Picture() if drawn else Lines(sys.stdout, resumed)

@@ -79,20 +79,34 @@ class Session:
     async def carry_out(self) -> Left:
         """Works until it can be left."""
         await self._view.look()
+        try:
+            with self._listening():
+                await self._begin()
+                return Left.STOPPED if self._stopping.is_set() else await self._carried_out()
+        finally:
+            self._showing.close()
+
+    async def _carried_out(self) -> Left:
         work = asyncio.create_task(self._work())
         watch = asyncio.create_task(self._watch())
         try:
-            with self._listening():
-                await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
-                self._app.stop()
-                if work.done() and work.exception():
-                    watch.cancel()
-                await asyncio.wait([work, watch] if self._stopping.is_set() else [work])
+            await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
+            self._app.stop()
+            if work.done() and work.exception():
+                watch.cancel()
+            await asyncio.wait([work, watch] if self._stopping.is_set() else [work])
             work.result()
             return Left.STOPPED if watch.cancelled() or not watch.done() else watch.result()
         finally:
             watch.cancel()
-            self._showing.close()
+
+    async def _begin(self) -> None:
+        """Shows what there is before anything is done here, and what somebody else still has."""
+        self._showing.show(self._view, list(self._view.steps.values()), None)
+        for job in await self._view.jobs():
+            if job["lease_until"] is not None:
+                until, name = screen.ago(job["lease_until"], self._view.now), self._view.name_of(job)
+                self._showing.note(f"{name} is with another process; if that is gone, it is taken back {until}")
 
     async def _work(self) -> None:
         manner, queues = self._manner, self._queues()

@@ -23,7 +23,9 @@ app = typer.Typer()
 KIND = KINDS["run"]
 
 add_common(app, KIND)
-app.command("cancel")(doer(KIND, flows.cancel, "{id} is {state}.", "Cancel a run with all that belongs to it."))
+app.command("cancel")(
+    doer(KIND, "cancel", flows.cancel, "{id} is {state}.", "Cancel a run with all that belongs to it.")
+)
 
 Gate = Annotated[
     str | None, typer.Option("--gate", metavar="STEP", help="Which of its approvals; needed if it has several.")

@@ -32,18 +32,21 @@ app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 FILES = (".yaml", ".yml")
+Named = tuple["Schedule", str | None]
+"""A schedule, and the name of the flow that it starts."""
 
 
 @app.command("list")
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """List the schedules: their rules, when each is due next, which are paused."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[list[Schedule], int]:
-        return await store.schedules(tenant_id), await store.now()
+    async def read(store: Store, tenant_id: int) -> tuple[list[Named], int]:
+        found = await store.schedules(tenant_id)
+        return [(one, await service.flow_named(store, one)) for one in found], await store.now()
 
     found, now = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(
-        {"schedules": [service.as_json(schedule) for schedule in found]},
+        {"schedules": [service.as_json(schedule) for schedule, _ in found]},
         lambda: _table(found, now) if found else "No schedules: declare one with @app.schedule, or add one.",
         as_json,
     )
@@ -53,16 +56,17 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Show one schedule, its next five ticks in its own time zone, and what its last tick has enqueued."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[Schedule, list[dict[str, Any]], int]:
+    async def read(store: Store, tenant_id: int) -> tuple[Named, list[dict[str, Any]], int]:
         schedule = await service.find(store, tenant_id, name)
-        return schedule, await service.jobs(store, schedule), await store.now()
+        named = schedule, await service.flow_named(store, schedule)
+        return named, await service.jobs(store, schedule), await store.now()
 
-    schedule, rows, now = asyncio.run(with_tenant(db, tenant, read))
+    (schedule, flow), rows, now = asyncio.run(with_tenant(db, tenant, read))
     upcoming = service.upcoming(schedule, now)
     jobs = [{"id": public_id(JOB.name, row["id"]), "state": row["state"]} for row in rows]
     screen.emit(
         {**service.as_json(schedule), "upcoming": upcoming, "last_jobs": jobs},
-        lambda: "\n".join(lines(_facts(schedule, upcoming, jobs, now))),
+        lambda: "\n".join(lines(_facts((schedule, flow), upcoming, jobs, now))),
         as_json,
     )
 
@@ -166,27 +170,31 @@ async def _change(change: Any, name: str, tenant: str, db: str | None) -> Schedu
 # --- drawing
 
 
-def _table(found: list[Schedule], now: int) -> RenderableType:
+def _table(found: list[Named], now: int) -> RenderableType:
     if screen.stdout().width < WIDE_ENOUGH:
         return _narrow_table(found, now)
-    table = screen.table("schedule", "rule", "kind", "queue", "next", "last", "")
-    for one in found:
+    table = screen.table("schedule", "rule", "what", "queue", "next", "last", "")
+    for one, flow in found:
         last = screen.ago(one.last_at, now)
-        table.add_row(one.name, _rule(one), one.kind, one.queue, _next(one, now), last, _paused(one, now))
+        table.add_row(one.name, _rule(one), _what(one, flow), one.queue, _next(one, now), last, _paused(one, now))
     return table
 
 
-def _narrow_table(found: list[Schedule], now: int) -> RenderableType:
+def _narrow_table(found: list[Named], now: int) -> RenderableType:
     table = screen.table("schedule", "next")
-    for one in found:
+    for one, flow in found:
         notes = _paused(one, now) or _next(one, now)
-        table.add_row(f"{one.name}\n{_rule(one)}", f"{notes}\n{one.kind} in {one.queue}")
+        table.add_row(f"{one.name}\n{_rule(one)}", f"{notes}\n{_what(one, flow)} in {one.queue}")
     return table
+
+
+def _what(schedule: Schedule, flow: str | None) -> str:
+    return schedule.kind if flow is None else f"flow {flow}"
 
 
 def _rule(schedule: Schedule) -> str:
     if schedule.every_us is not None:
-        return f"every {screen.took(schedule.every_us)}"
+        return service.every(schedule.every_us)
     return f"{schedule.cron} ({schedule.tz})"
 
 
@@ -198,10 +206,11 @@ def _paused(schedule: Schedule, now: int) -> str:
     return "" if schedule.paused_at is None else f"paused {screen.ago(schedule.paused_at, now)}"
 
 
-def _facts(schedule: Schedule, upcoming: list[str], jobs: list[dict[str, Any]], now: int) -> Iterator[tuple[str, Any]]:
+def _facts(named: Named, upcoming: list[str], jobs: list[dict[str, Any]], now: int) -> Iterator[tuple[str, Any]]:
+    schedule, flow = named
     yield "schedule", schedule.name
     yield "rule", _rule(schedule)
-    yield "kind", f"{schedule.kind} in {schedule.queue}"
+    yield "kind" if flow is None else "flow", f"{flow or schedule.kind} in {schedule.queue}"
     yield "payload", json.dumps(json.loads(schedule.payload), ensure_ascii=False)
     yield "catch up", schedule.catch_up
     yield "declared by", schedule.declared_by

@@ -11,41 +11,52 @@ from rich.table import Table
 from detent.agent.routing import Graded, Routed
 from detent.agent.skill import Skill, skills
 from detent.cli import screen
+from detent.config import read
 from detent.service import skills as service
 
 app = typer.Typer()
 
 Folder = Annotated[
-    Path, typer.Option("--skills", envvar="DETENT_SKILLS", metavar="FOLDER", help="Where your own skills are.")
+    Path | None,
+    typer.Option(
+        "--skills",
+        envvar="DETENT_SKILLS",
+        metavar="FOLDER",
+        help="Where your own skills are; else as detent.toml says, else ./skills.",
+    ),
 ]
-HERE = Path("skills")
 
 
 @app.command("list")
-def list_(folder: Folder = HERE, as_json: screen.Json = False) -> None:
+def list_(folder: Folder = None, as_json: screen.Json = False) -> None:
     """List the skills: your own, then the built-in ones that none of them replaces."""
-    found = skills(folder)
+    found = _skills(folder)
     screen.emit([service.as_json(skill) for skill in found], lambda: _table(found), as_json)
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = HERE, as_json: screen.Json = False
+    name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = None, as_json: screen.Json = False
 ) -> None:
     """Show a skill: what points to it, what it may use, and what the model is told."""
-    found = service.find(skills(folder), name)
+    found = service.find(_skills(folder), name)
     screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
 
 
 @app.command("route")
 def route_(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A task, as you would give it to an agent.")],
-    folder: Folder = HERE,
+    folder: Folder = None,
     as_json: screen.Json = False,
 ) -> None:
     """Say which skill and which tier of models a task would go to, and why."""
-    chosen = service.routed(text, skills(folder))
+    chosen = service.routed(text, _skills(folder))
     screen.emit(service.routed_json(chosen), lambda: _explained(*chosen), as_json)
+
+
+def _skills(folder: Path | None) -> list[Skill]:
+    """Those that workers here would have."""
+    return skills(read(None).skills if folder is None else folder)
 
 
 def _table(found: list[Skill]) -> Table:

@@ -11,6 +11,7 @@ import typer
 from detent.cli import screen
 from detent.config import Config, Tool, read
 from detent.service import tools as service
+from detent.sizes import size_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from detent.service.tools import Checked
 
 app = typer.Typer()
+SIZES = ("memory", "output")
 
 File = Annotated[
     str | None,
@@ -92,6 +94,8 @@ def _settings(tool: dict[str, Any]) -> RenderableType:
 def _shown(name: str, value: Any) -> str:
     if name == "command":
         return shlex.join(value)
+    if name in SIZES and value is not None:
+        return size_text(value)
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "–"
     return "–" if value is None else _yes(value) if isinstance(value, bool) else str(value)

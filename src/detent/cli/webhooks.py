@@ -14,6 +14,7 @@ from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from detent.cli.jobs import WIDE_ENOUGH, lines
 from detent.service import webhooks as service
+from detent.store.outbox import GIVEN_UP
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -106,6 +107,12 @@ def _when(delivery: Delivery, now: int) -> str:
     return screen.ago(delivery.next_at if delivery.ended_at is None else delivery.ended_at, now)
 
 
+def _attempts(delivery: Delivery) -> str:
+    if delivery.state == GIVEN_UP:
+        return f"given up after {delivery.attempts} attempt{'s' if delivery.attempts != 1 else ''}"
+    return f"{delivery.attempts} of at most {delivery.most_attempts}"
+
+
 def _facts(delivery: Delivery, now: int) -> Iterator[tuple[str, Any]]:
     facts = service.as_json(delivery)
     yield "message", facts["id"]
@@ -113,7 +120,7 @@ def _facts(delivery: Delivery, now: int) -> Iterator[tuple[str, Any]]:
     yield "to", facts["url"]
     yield "signed with", facts["secret"]
     yield "state", f"{_words(delivery)}, {_when(delivery, now)}"
-    yield "attempts", f"{delivery.attempts} of at most {delivery.most_attempts}"
+    yield "attempts", _attempts(delivery)
     yield "made", screen.moment(delivery.created_at)
     yield "last error", delivery.last_error
     yield "body", json.dumps(json.loads(delivery.body), ensure_ascii=False)

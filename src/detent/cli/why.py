@@ -51,4 +51,5 @@ def _told(told: whys.Told, now: int) -> str:
 def _line(reason: Reason, now: int) -> str:
     if reason.clears_at is None:
         return reason.says
-    return f"{reason.says}; that clears {screen.ago(reason.clears_at, now)}, at {screen.moment(reason.clears_at)}"
+    at = reason.clears_at
+    return f"{reason.says}; {reason.then} {screen.ago(at, now)}, at {screen.moment(at)}"

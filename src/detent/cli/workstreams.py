@@ -10,6 +10,7 @@ import typer
 from detent.cli import screen
 from detent.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from detent.cli.flow_commands import FlowId, Inputs, Reason, add_common, doer
+from detent.errors import BadInput
 from detent.service import flow_stories as stories
 from detent.service import flows, forks, templates
 from detent.service.definitions import KINDS
@@ -25,12 +26,24 @@ NOW = "{id} is {state}."
 
 add_common(app, KIND)
 app.command("retry")(
-    doer(KIND, flows.retry, NOW, "Run once more what did not succeed of a workstream that failed, retries left or not.")
+    doer(
+        KIND,
+        "retry",
+        flows.retry,
+        NOW,
+        "Run once more what did not succeed of a workstream that failed, retries left or not.",
+    )
 )
 app.command("resume")(
-    doer(KIND, flows.resume, NOW, "Look at a whole workstream once more: what could run and does not begins.")
+    doer(KIND, "resume", flows.resume, NOW, "Look at a whole workstream once more: what could run and does not begins.")
 )
-app.command("abandon")(doer(KIND, flows.cancel, NOW, "Abandon a workstream with all that belongs to it."))
+app.command("abandon")(doer(KIND, "abandon", flows.cancel, NOW, "Abandon a workstream with all that belongs to it."))
+
+
+@app.command("cancel", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def cancel(id: FlowId) -> None:
+    """Only says what it is called here: whoever has cancelled a run will try it."""
+    raise BadInput(what=f"a workstream is not cancelled but abandoned: detent workstreams abandon {id}")
 
 
 @app.command()

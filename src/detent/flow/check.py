@@ -146,9 +146,16 @@ _ELSEWHERE = {
     ("approval", "timeout"): "approval: {expires: …} says how long it waits",
     ("flow", "timeout"): "the flow itself has a timeout",
     ("flow", "retries"): "the flow itself has max_retries",
+    ("flow", "budget_usd"): "write it at the top of the outermost flow, whose budget holds for all flows inside it",
 }
 _OF_JOBS = ("tool", "command", "call", "agent")
-MEANT_FOR = {"timeout": _OF_JOBS, "backoff": _OF_JOBS, "retries": (*_OF_JOBS, "crew"), "queue": (*_OF_JOBS, "crew")}
+MEANT_FOR = {
+    "timeout": _OF_JOBS,
+    "backoff": _OF_JOBS,
+    "retries": (*_OF_JOBS, "crew"),
+    "queue": (*_OF_JOBS, "crew"),
+    "budget_usd": ("agent",),
+}
 """The kinds of steps that a key has a meaning in, if not in all."""
 
 

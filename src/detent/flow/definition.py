@@ -244,11 +244,7 @@ class Step(Model):
     queue: str | None = Field(
         None, min_length=1, max_length=200, description="Whose workers carry it out; else the queue of its flow."
     )
-    budget_usd: Dollars | None = Field(
-        None,
-        description="What an agent may spend; else job_usd of detent.toml. "
-        "It does not bound a flow: for that the budget of the outermost one holds.",
-    )
+    budget_usd: Dollars | None = Field(None, description="What an agent may spend; else job_usd of detent.toml.")
 
     @cached_property
     def kind(self) -> str:

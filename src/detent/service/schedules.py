@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from detent import words
 from detent.bounds import check_name
 from detent.errors import BadInput, NotFound, ScheduleThere
 from detent.flow.inputs import bound
@@ -230,6 +231,27 @@ def local(schedule: Schedule, tick: int) -> str:
     """A tick in the zone of its schedule."""
     epoch = datetime.fromtimestamp(0, zone("UTC"))
     return (epoch + timedelta(microseconds=tick)).astimezone(zone(schedule.tz)).isoformat(" ", "seconds")
+
+
+async def flow_named(store: Store, schedule: Schedule) -> str | None:
+    """What the flow is called that a schedule starts, if it starts one; by its template if that is gone."""
+    said = json.loads(schedule.payload) if schedule.kind == START else None
+    flow = said.get("flow") if isinstance(said, dict) else None
+    if flow is None:
+        return None
+    try:
+        return (await templates.find(store, schedule.tenant_id, str(flow))).name
+    except NotFound:
+        return str(flow)
+
+
+def every(us: int) -> str:
+    """How often something is done.
+
+    >>> every(2_000_000), every(1_500_000), every(900_000_000)
+    ('every 2 s', 'every 1.5 s', 'every 15m')
+    """
+    return f"every {us / 1_000_000:g} s" if us < 60_000_000 else f"every {words.took(us)}"
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:

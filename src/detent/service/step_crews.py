@@ -87,7 +87,8 @@ async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn, actor: Actor
 
 
 def _failure(crew: Row) -> str:
-    return f"{public_id(CREW.name, crew['id'])} is {crew['state']}: {crew['error'] or crew['reason'] or '–'}"
+    why = crew["error"] or crew["reason"]
+    return f"{public_id(CREW.name, crew['id'])} is {crew['state']}{f': {why}' if why else ''}"
 
 
 async def _results(tx: Transaction, crew: Row) -> Any:

@@ -94,7 +94,8 @@ async def _told(scene: Scene, around: Scene, row: Row) -> None:
     if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
         around.move(row, Verb.SUCCEED, **await around.kept(await _output(scene)))
     else:
-        error = f"{scene.public_id} is {scene.flow['state']}: {scene.flow['error'] or scene.flow['reason'] or '–'}"
+        why = scene.flow["error"] or scene.flow["reason"]
+        error = f"{scene.public_id} is {scene.flow['state']}{f': {why}' if why else ''}"
         around.move(row, Verb.FAIL, error, error=error)
 
 

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from detent import ids
 from detent.agent import spending
+from detent.bounds import OWN_KINDS, OWN_QUEUES
 from detent.lifecycle import CREW, JOB, WORKER
 from detent.lifecycle.breaker import CLOSED, OPEN
 from detent.lifecycle.job import QUEUED
 from detent.lifecycle.worker import PAUSED
 from detent.moments import LONGEST_US, rfc3339
 from detent.service import breakers, budget_caps, jobs, limits, workers
+from detent.service.definitions import KINDS
 from detent.service.entities import public_id
 from detent.service.limits import Limit
 from detent.store import JobFilter, Store
@@ -29,9 +31,8 @@ from detent.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 
 Row = dict[str, Any]
 
-"""After so long without a word from its worker a job is taken to be orphaned; its lease is what counts."""
-
 MOST_AHEAD = 1_000
+USUAL_QUEUE = "default"
 
 
 class Cause(StrEnum):
@@ -66,13 +67,18 @@ class Cause(StrEnum):
     DUE = "due"
 
 
+CLEARS, COMES, EXPIRES = "that clears", "that is", "without an answer it expires, which is a no,"
+
+
 class Reason(NamedTuple):
-    """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it."""
+    """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it. `then` is what happens
+    at that time, in words that go before it."""
 
     cause: StrEnum
     says: str
     clears_at: int | None = None
     todo: str | None = None
+    then: str = CLEARS
 
 
 class Situation(NamedTuple):
@@ -95,7 +101,20 @@ class Situation(NamedTuple):
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
     """A job, and what is in its way; a foreign or unknown id is `NotFound`."""
     job = await jobs.find(store, tenant_id, id)
-    return job, reasons(await _situation(store, job))
+    return job, [await _of_command(store, job, one) for one in reasons(await _situation(store, job))]
+
+
+async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
+    """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
+    nobody = reason.cause in (Cause.NO_WORKER, Cause.LEASE_OVER)
+    if not nobody or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
+        return reason
+    flows = [
+        public_id(kind.flow.name, row["id"])
+        for kind in KINDS.values()
+        for row in await store.rows(kind.flow, [job["tree_id"]], ("id",))
+    ]
+    return reason._replace(todo=f"detent run --resume {flows[0]}") if flows else reason
 
 
 async def _situation(store: Store, job: Row) -> Situation:
@@ -150,7 +169,7 @@ def _with_a_worker(situation: Situation) -> Reason | None:
     holder, ends = _holder(situation), job["lease_until"]
     if ends <= now:
         says = f"the lease of {holder} is over, and no worker has taken the job back yet; any that runs will"
-        return Reason(Cause.LEASE_OVER, says, todo="detent work MODULE:APP")
+        return Reason(Cause.LEASE_OVER, says, todo=to_work(job["kind"], job["queue"]))
     if _lost(situation):
         says = f"{holder} has gone; the job is taken back when its lease ends"
         return Reason(Cause.ORPHANED, says, ends)
@@ -207,17 +226,16 @@ def _for_crew(id: str) -> Reason:
 
 
 def _for_event(situation: Situation, name: str) -> Reason:
-    return Reason(
-        Cause.EVENT, f"it waits for the event {name!r}", _patience(situation), f"detent jobs signal {_quoted(name)}"
-    )
+    says, todo = f"it waits for the event {name!r}", f"detent jobs signal {_quoted(name)}"
+    return Reason(Cause.EVENT, says, _patience(situation), todo, "it gives that up")
 
 
 def _for_approval(situation: Situation, name: str) -> Reason:
     asked = situation.approval
     if asked is None:
-        return Reason(Cause.APPROVAL, f"it waits for the approval {name}", _patience(situation))
+        return Reason(Cause.APPROVAL, f"it waits for the approval {name}", _patience(situation), None, EXPIRES)
     says = f"it waits for somebody ({asked.scope or 'anyone'}) to approve: {asked.question}"
-    return Reason(Cause.APPROVAL, says, asked.expires_at, f"detent approvals approve {name}")
+    return Reason(Cause.APPROVAL, says, asked.expires_at, f"detent approvals approve {name}", EXPIRES)
 
 
 def _patience(situation: Situation) -> int | None:
@@ -252,6 +270,8 @@ def _broken(situation: Situation, breaker: Row) -> Reason:
     if breaker["state"] == CLOSED.name:
         return Reason(Cause.BREAKER, f"the breaker {name} is closed again, and workers let go what it held")
     todo = f"detent breakers reset {_quoted(name)} --reason TEXT"
+    if breaker["state"] == OPEN.name and breaker["probe_at"] <= situation.now:
+        return Reason(Cause.BREAKER, f"{says}; it has cooled down, and the next job that needs it tries", None, todo)
     if breaker["state"] == OPEN.name:
         return Reason(Cause.BREAKER, f"{says}; it cools down before a job may try", breaker["probe_at"], todo)
     trying = "the next job" if breaker["probe_job"] is None else public_id(JOB.name, breaker["probe_job"])
@@ -319,7 +339,7 @@ def _nobody(situation: Situation) -> Reason | None:
         last = max((row["seen_at"] for row in silent), default=None)
         gone = f"; the last that did was heard of at {rfc3339(last)}" if last is not None else ""
         says = f"no worker serves its queue {job['queue']!r}{gone}"
-        return Reason(Cause.NO_WORKER, says, None, f"detent work MODULE:APP --queues {_quoted(job['queue'])}")
+        return Reason(Cause.NO_WORKER, says, None, to_work(job["kind"], job["queue"]))
     knowing = [row for row in found if job["kind"] in workers.serves(row)["kinds"]]
     if not knowing:
         says = f"none of the {len(found)} workers of its queue has a handler for {job['kind']!r}"
@@ -359,6 +379,15 @@ CHECKS: tuple[Callable[[Situation], Reason | None], ...] = (
     _nobody,
     _queue_full,
 )
+
+
+def to_work(kind: str | None, queue: str | None = None) -> str:
+    """The command of a worker that would take such a job. What carries out steps, every worker has."""
+    queues = "" if queue is None else f" --queues {_quoted(queue)}"
+    if kind is None or not kind.startswith(OWN_KINDS):
+        return f"detent work MODULE:APP{queues}"
+    where = ", where what it calls can be imported" if kind == f"{OWN_KINDS}call" else ""
+    return f"detent work{queues if queue != USUAL_QUEUE else ''}{where}"
 
 
 def as_json(reason: Reason) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from detent.lifecycle import CREW, JOB
 from detent.lifecycle.crew import PENDING, RUNNING
 from detent.lifecycle.job import QUEUED
 from detent.service import crews
+from detent.service import why as why_jobs
 from detent.service.crew_moves import quotas
 from detent.service.entities import public_id
-from detent.service.why import Reason
+from detent.service.why import COMES, Reason, to_work
 from detent.store import Store
 from detent.store.crews import A_CREW, HELD_BY_QUOTA
 
@@ -33,12 +34,14 @@ class Cause(StrEnum):
 
 
 class Situation(NamedTuple):
-    """What bears on whether a crew moves: its shares and the crews inside it; of its depth, how many workers there may
-    be and are, which crews have how many of them, and which wait before it."""
+    """What bears on whether a crew moves: its shares and the crews inside it, and what keeps the first share that does
+    not move; of its depth, how many workers there may be and are, which crews have how many of them, and which wait
+    before it."""
 
     crew: Row
     shares: tuple[Row, ...]
     inside: tuple[Row, ...]
+    bottom: Reason | None = None
     most: int = 0
     used: int = 0
     holders: tuple[tuple[int, int], ...] = ()
@@ -54,6 +57,8 @@ async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]
 async def _situation(store: Store, crew: Row) -> Situation:
     inside = tuple(await store.subcrews([crew["id"]], unfinished_only=True))
     seen = Situation(crew, tuple(await crews.share_rows(store, crew["id"])), inside)
+    if crew["state"] == RUNNING.name and (left := _left(seen.shares)):
+        return seen._replace(bottom=await _of_share(store, left[0]))
     if crew["state"] != PENDING.name:
         return seen
     tenant_id, depth = crew["tenant_id"], crew["depth"]
@@ -65,6 +70,22 @@ async def _situation(store: Store, crew: Row) -> Situation:
         holders=tuple(await _holders(store, [row["id"] for row in same])),
         ahead=tuple(row for row in reversed(same) if row["state"] == PENDING.name and row["id"] < crew["id"]),
     )
+
+
+def _left(shares: tuple[Row, ...]) -> list[Row]:
+    """Those that have not ended; first those that nobody is at."""
+    left = [job for job in shares if not JOB.state(job["state"]).final]
+    return sorted(left, key=lambda job: bool(job["state"] != QUEUED.name))
+
+
+async def _of_share(store: Store, job: Row) -> Reason:
+    """What keeps a share where it is, down to the crew inside it that it waits for."""
+    id, waits_for = public_id(JOB.name, job["id"]), job["waits_for"] or ""
+    if _waits(job) and waits_for.startswith(A_CREW):
+        _, reasons = await why(store, job["tenant_id"], waits_for.removeprefix(A_CREW))
+        return reasons[0]._replace(says=f"{_share(job)}: {reasons[0].says}")
+    _, reasons = await why_jobs.why(store, job["tenant_id"], id)
+    return reasons[0]._replace(says=f"{id}: {reasons[0].says}")
 
 
 async def _holders(store: Store, keys: list[int]) -> list[tuple[int, int]]:
@@ -83,11 +104,8 @@ def reasons(situation: Situation) -> list[Reason]:
         return [Reason(Cause.ENDED, f"it has ended as {crew['state']}{f' ({why})' if why else ''}")]
     found = _for_workers(situation) if crew["state"] != RUNNING.name else _for_shares(situation)
     if crew["deadline_at"] is not None:
-        found.append(
-            Reason(
-                Cause.DEADLINE, "it has a timeout, and is cancelled if it has not ended by then", crew["deadline_at"]
-            )
-        )
+        says = "it has a timeout, and is cancelled if it has not ended by then"
+        found.append(Reason(Cause.DEADLINE, says, crew["deadline_at"], then=COMES))
     return found
 
 
@@ -95,7 +113,7 @@ def _for_workers(situation: Situation) -> list[Reason]:
     crew, most = situation.crew, situation.most
     if crew["state"] == CREW.initial.name:
         says = "it was submitted, and nobody has looked at it since; a worker that runs does"
-        return [Reason(Cause.IN_LINE, says, None, "detent work MODULE:APP")]
+        return [Reason(Cause.IN_LINE, says, None, to_work(crew["kind"]))]
     needs, depth = _workers(crew["worker_count"]), crew["depth"]
     if crew["worker_count"] > most:
         says = f"it needs {needs}, and the quota of depth {depth} is only {most}"
@@ -111,20 +129,18 @@ def _for_workers(situation: Situation) -> list[Reason]:
 
 
 def _for_shares(situation: Situation) -> list[Reason]:
-    left = [job for job in situation.shares if not JOB.state(job["state"]).final]
+    crew = situation.crew
+    left = _left(situation.shares)
     done = len(situation.shares) - len(left)
     if not left and situation.inside:
         named = ", ".join(public_id(CREW.name, row["id"]) for row in situation.inside[:MOST_NAMED])
         return [Reason(Cause.INSIDE, f"its shares are done, and it waits for crews inside it: {named}")]
     if not left:
-        return [
-            Reason(Cause.SHARES, "its shares have ended; a worker that runs sees to it", None, "detent work MODULE:APP")
-        ]
-    head = f"{done} of {situation.crew['worker_count']} shares are done"
-    found = [
-        Reason(Cause.SHARES, f"{head}; {_share(left[0])}", None, f"detent why {public_id(JOB.name, left[0]['id'])}")
-    ]
-    return found + [Reason(Cause.SHARES, _share(job)) for job in left[1:]]
+        says, todo = "its shares have ended; a worker that runs sees to it", to_work(crew["kind"])
+        return [Reason(Cause.SHARES, says, None, todo)]
+    first = situation.bottom or Reason(Cause.SHARES, _share(left[0]))
+    head = f"{done} of {crew['worker_count']} shares are done"
+    return [first._replace(says=f"{head}; {first.says}"), *(Reason(Cause.SHARES, _share(job)) for job in left[1:])]
 
 
 def _share(job: Row) -> str:

@@ -9,20 +9,19 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from detent.bounds import OWN_QUEUES
 from detent.flow.phase import Phase
 from detent.lifecycle import CREW, JOB, Verb
 from detent.moments import rfc3339
 from detent.service import flows, why_crews
 from detent.service import why as why_jobs
-from detent.service.definitions import KINDS, Kind
+from detent.service.definitions import Kind
 from detent.service.doctor.chart import Chart
 from detent.service.doctor.finding import Finding
 from detent.service.doctor.rounds import looked
 from detent.service.entities import public_id
 from detent.service.flow_stories import find_step
 from detent.service.flows import FlowRef
-from detent.service.why import Cause, Reason
+from detent.service.why import COMES, EXPIRES, Reason
 from detent.store import Store
 
 Row = dict[str, Any]
@@ -42,6 +41,7 @@ class FlowCause(StrEnum):
     FAILED = "flow_failed"
     ASKED = "approval"
     DEPENDENCY = "dependency"
+    ROOM = "room"
     SUBFLOW = "subflow"
     STEP = "step"
     DAMAGE = "damage"
@@ -65,7 +65,6 @@ async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Rea
 async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
     """A job, and what is in its way; one that carries out a step says so."""
     job, reasons = await why_jobs.why(store, tenant_id, id)
-    reasons = [await _of_command(store, job, one) for one in reasons]
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     for step in steps:
         kind = flows.kind_of(step)
@@ -108,7 +107,7 @@ def _standing(chart: Chart) -> Reason | None:
     if not chart.failing:
         return None
     if chart.kind.flow.leading_out_of(state, Verb.RESUME):
-        return Reason(FlowCause.RETRY, f"it failed ({flow['error']}), and is tried again", flow["wake_at"])
+        return Reason(FlowCause.RETRY, f"it failed ({flow['error']}), and is tried again", flow["wake_at"], then=COMES)
     return _failed(chart)
 
 
@@ -119,7 +118,7 @@ def _failed(chart: Chart) -> Reason:
     )
     says = f"it failed ({chart.flow['error'] or chart.flow['reason']}), and waits for an operator until it is abandoned"
     todo = f"detent workstreams retry {chart.name}{f', or {steps}' if failed else ''}"
-    return Reason(FlowCause.FAILED, says, chart.flow["wake_at"], todo)
+    return Reason(FlowCause.FAILED, says, chart.flow["wake_at"], todo, COMES)
 
 
 def _again(chart: Chart) -> str | None:
@@ -160,26 +159,31 @@ async def _of_sound_step(store: Store, chart: Chart, row: Row, depth: int) -> li
     if chart.phase(row) is Phase.ACTIVE:
         return await _of_insides(store, chart, row, depth)
     standing = _standing(chart)
-    before = await _dependencies(store, chart, row, depth)
-    return [*before, *([standing] if standing else [])] or [Reason(FlowCause.STEP, "it is about to begin")]
+    found = [*await _dependencies(store, chart, row, depth), *([standing] if standing else []), *_room(chart, row)]
+    return found or [Reason(FlowCause.STEP, "it is about to begin")]
+
+
+def _room(chart: Chart, row: Row) -> list[Reason]:
+    """An element waits while as many others are at work as may be at the same time."""
+    parent = chart.parent(row)
+    each = None if parent is None else chart.shape.steps[parent["name"]].for_each
+    if parent is None or each is None or chart.phase(parent) is not Phase.ACTIVE:
+        return []
+    busy = len(_busy(chart, chart.elements(parent)))
+    if busy < each.limit:
+        return []
+    says = f"it waits for room: {busy} elements of {parent['name']} are at work, and its limit is {each.limit}"
+    return [Reason(FlowCause.ROOM, says, todo=f"detent why {chart.step_name(parent)}")]
+
+
+def _busy(chart: Chart, elements: list[Row]) -> list[Row]:
+    return [one for one in elements if chart.phase(one) is Phase.ACTIVE or one["id"] in chart.jobs]
 
 
 async def _of_job(store: Store, chart: Chart, row: Row) -> list[Reason]:
     job = chart.jobs[row["id"]][0]
-    found, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
-    told = [await _of_command(store, found, one) for one in reasons]
-    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in told]
-
-
-async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
-    """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
-    nobody = reason.cause in (Cause.NO_WORKER, Cause.LEASE_OVER)
-    if not nobody or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
-        return reason
-    refs = [
-        FlowRef(kind, row["id"]) for kind in KINDS.values() for row in await store.rows(kind.flow, [job["tree_id"]])
-    ]
-    return reason._replace(todo=f"detent run --resume {refs[0].public_id}") if refs else reason
+    _, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
+    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in reasons]
 
 
 def _asked(chart: Chart, row: Row) -> Reason:
@@ -187,7 +191,7 @@ def _asked(chart: Chart, row: Row) -> Reason:
     if asked is None:
         return Reason(FlowCause.ASKED, "it waits for somebody's answer")
     says = f"it waits for somebody ({asked.scope or 'anyone'}) to approve: {asked.question}"
-    return Reason(FlowCause.ASKED, says, asked.expires_at, f"detent approvals approve {asked.public_id}")
+    return Reason(FlowCause.ASKED, says, asked.expires_at, f"detent approvals approve {asked.public_id}", EXPIRES)
 
 
 async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
@@ -200,7 +204,7 @@ async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[
     if (crew := chart.unfinished_crew(row)) is not None:
         return await _of_crew(store, crew)
     elements = [one for one in chart.elements(row) if not chart.final(one)]
-    busy = [one for one in elements if chart.phase(one) is Phase.ACTIVE or one["id"] in chart.jobs]
+    busy = _busy(chart, elements)
     found: list[Reason] = []
     for one in (busy or elements)[:MOST_STEPS]:
         reasons = await _of_step(store, chart, one, depth) if busy else []

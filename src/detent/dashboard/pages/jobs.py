@@ -19,7 +19,6 @@ from detent.service import job_ties, whys
 from detent.service import jobs as service
 from detent.service.entities import public_id
 from detent.service.search import LONGEST_TEXT
-from detent.service.why import as_json as reason
 from detent.store import JobFilter, Store
 
 router = pages("/jobs")
@@ -83,7 +82,7 @@ async def _standing(store: Store, story: service.Story) -> dict[str, Any]:
         "ended": ended,
         "running": row["state"] == RUNNING.name,
         "retried": row["state"] in service.RETRIED,
-        "why": [reason(one) for one in told.reasons] if told else [],
+        "why": told.reasons if told else [],
         "line": timeline(story.events, await store.now()),
         "ties": ties,
         "children": [service.as_json(child) for child in ties.children],

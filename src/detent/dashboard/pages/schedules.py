@@ -31,17 +31,17 @@ async def listing(request: Request, caller: Reads, store: Db, after: After = Non
         caller,
         "schedules.html",
         live=EVERY_2_SECONDS,
-        schedules=[_shown(one, now) for one in page.schedules],
+        schedules=[_shown(one, await service.flow_named(store, one), now) for one in page.schedules],
         next=sealed(LIST, page.next),
         declared=service.DECLARED,
     )
 
 
-def _shown(schedule: Schedule, now: int) -> dict[str, Any]:
+def _shown(schedule: Schedule, flow: str | None, now: int) -> dict[str, Any]:
     """A schedule and its next ticks. One in a zone that this machine does not know has none here, and says why."""
-    shown: dict[str, Any] = {**service.as_json(schedule), "flow": None, "upcoming": [], "unread": None}
-    if schedule.kind == service.START and isinstance(shown["payload"], dict):
-        shown["flow"] = shown["payload"].get("flow")
+    every = None if schedule.every_us is None else service.every(schedule.every_us)
+    told: dict[str, Any] = {"every": every, "flow": flow, "upcoming": [], "unread": None}
+    shown = {**service.as_json(schedule), **told}
     try:
         shown["upcoming"] = service.upcoming(schedule, now)[:SHOWN_TICKS]
     except BadInput as error:

@@ -26,7 +26,8 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
             "dead_hold",
             BREAKER.name,
             0,
-            f"{hold.jobs} jobs are held by {hold.held_by}, but there is no such breaker that is not {CLOSED.name}",
+            f"{'1 job is' if hold.jobs == 1 else f'{hold.jobs} jobs are'} held by {hold.held_by}, "
+            f"but there is no such breaker that is not {CLOSED.name}",
             hold.since,
             "nothing will let them go",
             "let them go",

@@ -33,8 +33,8 @@ def look(chart: Chart) -> Iterator[Finding]:
         chart.flow["id"],
         f"it is {chart.flow['state']}, but {', '.join(parts)}",
         chart.flow["completed_at"],
-        "what is left of it works for nothing, or waits for ever",
-        f"{'skip' if skips else 'give up'} what is left{amends if skips else ''}",
+        f"what is left of it works for nothing, or waits for ever{amends if skips else ''}",
+        f"{'skip' if skips else 'give up'} what is left",
     )
 
 

@@ -27,7 +27,7 @@ def look(chart: Chart) -> Iterator[Finding]:
                 "lost_crew",
                 chart.kind.step.name,
                 row["id"],
-                f"the step {row['name']} is {row['state']}, but the crew that it is {told}",
+                f"the step {row['name']} is {row['state']}, but its crew {told}",
                 row["updated_at"],
                 f"nothing will end it, and its flow {chart.name} waits for it",
                 "let it become what its crew became" if crews else "submit that crew",

@@ -23,15 +23,15 @@ def look(chart: Chart) -> Iterator[Finding]:
         waits = chart.step_kind(row) == "flow" and chart.phase(row) is Phase.ACTIVE and not is_misplaced(chart, row)
         if waits and not chart.unfinished_inner(row):
             inner = chart.inner.get(row["id"])
-            told = "was never started"
+            told = " was never started"
             if inner:
                 kind, flow = inner[0]
-                told = f"{public_id(kind.flow.name, flow['id'])} is {flow['state']}"
+                told = f", {public_id(kind.flow.name, flow['id'])}, is {flow['state']}"
             yield Finding(
                 "lost_flow",
                 chart.kind.step.name,
                 row["id"],
-                f"the step {row['name']} is {row['state']}, but the flow that it is {told}",
+                f"the step {row['name']} is {row['state']}, but the flow inside it{told}",
                 row["updated_at"],
                 f"nothing will end it, and its flow {chart.name} waits for it",
                 "let it become what its flow became" if inner else "start that flow",

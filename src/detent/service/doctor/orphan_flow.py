@@ -17,11 +17,11 @@ def look(chart: Chart) -> Iterator[Finding]:
         return
     step = chart.around
     if step is None:
-        told = "the step that it is is gone"
+        told = "the step that stands for it is gone"
     elif phases(LIFECYCLES[step["lifecycle"]])[step["state"]] is not Phase.ACTIVE:
-        told = f"the step {step['name']} that it is is {step['state']}"
+        told = f"the step {step['name']} that stands for it is {step['state']}"
     elif not chart.first_of_step:
-        told = f"the step {step['name']} that it is waits for a later flow"
+        told = f"the step {step['name']} that stands for it waits for a later flow"
     else:
         return
     yield Finding(

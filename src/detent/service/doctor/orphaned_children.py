@@ -14,13 +14,14 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     found = []
     for tenant_id, parent in await reader.cancelled_parents(MOST_SHOWN):
         count = len(await reader.unfinished_children(tenant_id, [parent]))
+        have = "has" if count == 1 else "have"
         (row,) = await reader.rows(JOB, [parent], ("id", "state", "completed_at"))
         found.append(
             Finding(
                 "orphaned_children",
                 JOB.name,
                 parent,
-                f"the job is {row['state']}, but {count} of the jobs it spawned have not ended",
+                f"the job is {row['state']}, but {count} of the jobs it spawned {have} not ended",
                 row["completed_at"],
                 "what comes of them is for nobody",
                 "cancel them; those that run are asked to stop",

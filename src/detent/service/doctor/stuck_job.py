@@ -8,6 +8,7 @@ from detent.service.doctor.chart import Limits
 from detent.service.doctor.finding import MOST_SHOWN, Finding, StoreCheck
 from detent.service.doctor.orphaned_lease import PATIENCE_US
 from detent.service.entities import public_id
+from detent.service.flow_scene import Row
 from detent.store.protocol import Reader
 
 
@@ -16,22 +17,27 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     for state in (ASSIGNED.name, RUNNING.name):
         for row in await reader.long_at_work([state], now - limits.of(state), MOST_SHOWN):
             lease = row["lease_until"]
-            if lease is None or lease + PATIENCE_US <= now:
-                continue  # that is another finding
-            found.append(
-                Finding(
-                    "stuck_job",
-                    JOB.name,
-                    row["id"],
-                    f"the job ({row['kind']}) is {state} for long, and its worker still keeps its lease",
-                    row["updated_at"],
-                    "either it takes this long, or its handler hangs",
-                    None,
-                    f"detent jobs cancel {public_id(JOB.name, row['id'])}, if it should not take this long",
-                    tenant_id=row["tenant_id"],
-                )
-            )
+            if lease is not None and lease + PATIENCE_US > now:  # else that is another finding
+                found.append(await _found(reader, row, state))
     return found
+
+
+async def _found(reader: Reader, row: Row, state: str) -> Finding:
+    (asked,) = await reader.rows(JOB, [row["id"]], ("cancel_requested_at",))
+    stops = asked["cancel_requested_at"] is not None
+    cancel = f"detent jobs cancel {public_id(JOB.name, row['id'])}"
+    return Finding(
+        "stuck_job",
+        JOB.name,
+        row["id"],
+        f"the job ({row['kind']}) is {state} for long, "
+        + ("and was asked to stop, which it does not" if stops else "and its worker still keeps its lease"),
+        row["updated_at"],
+        "its handler hangs, or takes its time to end" if stops else "either it takes this long, or its handler hangs",
+        None,
+        f"{cancel} --hard" if stops else f"{cancel}, if it should not take this long",
+        tenant_id=row["tenant_id"],
+    )
 
 
 CHECK = StoreCheck("stuck_job", look)
