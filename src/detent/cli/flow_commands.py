@@ -195,7 +195,9 @@ def _story(story: Story, now: int) -> RenderableType:
         *_questions(story, now),
         "",
         _events(story),
-        f"All of it: detent events list --correlation {story.flow['correlation_id'] or story.public_id}",
+        screen.unfolded(
+            f"All of it: detent events list --correlation {story.flow['correlation_id'] or story.public_id}"
+        ),
     )
 
 
@@ -237,20 +239,24 @@ def _said(row: Row, story: Story | None) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _questions(story: Story, now: int) -> Iterator[str]:
+def _questions(story: Story, now: int) -> Iterator[RenderableType]:
     for one in story.asked:
         until = "" if one.expires_at is None else f", expires {screen.ago(one.expires_at, now)}"
         yield f"\n{one.step} asks {one.scope or 'anyone'}{until}: {one.question}"
-        yield f"  detent approvals approve {one.public_id}"
+        yield screen.unfolded(f"  detent approvals approve {one.public_id}")
 
 
 def _events(story: Story) -> RenderableType:
-    """The last moves, each with the step that made it; those of the flow itself have none."""
+    """The last moves, each with the step that made it; those of the flow itself have none. Who made them is left out
+    where there is no room for it."""
     names = {row["id"]: str(row["name"]) for row in story.steps}
-    table = screen.table("when", "step", "move", "state", "by", "reason")
-    table.columns[0].no_wrap = True
+    days = {screen.moment(event.ts)[:10] for event in story.events}
+    one_day, wide = len(days) == 1, screen.stdout().width >= WIDE_ENOUGH
+    table = screen.table(days.pop() if one_day else "when", "step", "move", "state", *["by"] * wide, "reason")
+    for column in table.columns[:4]:
+        column.no_wrap = True
     for event in story.events:
-        by = actor_name(event.actor) or "–"
-        cells = names.get(event.entity_id, "–"), event.trigger, event.to_state, by, event.reason or ""
-        table.add_row(screen.moment(event.ts), *cells)
+        when, by = screen.moment(event.ts), actor_name(event.actor) or "–"
+        cells = names.get(event.entity_id, "–"), event.trigger, event.to_state, *[by] * wide, event.reason or ""
+        table.add_row(when[11:] if one_day else when, *cells)
     return table

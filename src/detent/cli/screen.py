@@ -27,6 +27,7 @@ from detent.words import took as took
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 """The option every command takes."""
@@ -59,6 +60,13 @@ def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None
     else:
         drawn = human()
         stdout().print(drawn, soft_wrap=isinstance(drawn, str))
+
+
+def unfolded(line: str) -> Text:
+    """A line among others that a narrow screen does not fold: a command that is folded cannot be copied."""
+    from rich.text import Text
+
+    return Text(line, no_wrap=True, overflow="ignore")
 
 
 def table(*headings: str) -> Table:
