@@ -59,7 +59,7 @@ def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None
         print(json.dumps(value, indent=2))
     else:
         drawn = human()
-        stdout().print(drawn, soft_wrap=isinstance(drawn, str))
+        stdout().print(drawn, soft_wrap=isinstance(drawn, str), crop=False)
 
 
 def unfolded(line: str) -> Text:
