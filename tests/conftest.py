@@ -5,6 +5,7 @@ The server starts with the first test that asks for it. A test that stops or cra
 
 import asyncio
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,10 @@ import pytest
 from detent.store import Store, open_store
 from tests.support import postgres_server as postgres
 from tests.support.postgres_stock import Stock
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what is to run in the background so, and the programs that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
