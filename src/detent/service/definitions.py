@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from threading import Lock
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,7 @@ class Shapes(dict[K, Shape]):
         return shape
 
 
+_reading = Lock()
 _by_text: Shapes[str] = Shapes()
 _by_key: WeakKeyDictionary[Tally, Shapes[int]] = WeakKeyDictionary()
 """By what stands for an open database, since two databases may give one key to two definitions."""
@@ -61,7 +63,8 @@ def shape_of(template: Template) -> Shape:
     """The shape of a definition, by what it says: it may be one that is about to be kept, under a key that another one
     gets if it is not."""
     text = template.definition
-    return _by_text.get(text) or _by_text.keep(text, Shape.of(Flow.model_validate(json.loads(text))))
+    with _reading:  # one of two threads that want the same waits for the other
+        return _by_text.get(text) or _by_text.keep(text, Shape.of(Flow.model_validate(json.loads(text))))
 
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:

@@ -33,7 +33,9 @@ def retries_of(kind: str, step: Step) -> int:
     asked of an agent as often as any agent job, and the shares of a crew as often as any job, for a worker may die."""
     if "retries" in step.model_fields_set:
         return step.retries
-    return RUN_RETRIES if kind == "run" else USUAL_RETRIES if step.kind in ("agent", "crew") else step.retries
+    if kind == "run":
+        return RUN_RETRIES
+    return step.retries if step.agent is None and step.crew is None else USUAL_RETRIES
 
 
 def attempts_of(kind: str, step: Step) -> int:

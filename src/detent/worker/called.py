@@ -21,9 +21,13 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     arguments = [ctx] if takes_context(function) else []
     own = {name: deepcopy(value) if isinstance(value, dict | list) else value for name, value in given.items()}
     bound = partial(function, *arguments, **own)
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
         return await bound()
     return await ctx.steps.in_thread(bound)
+
+
+is_async = lru_cache(maxsize=1_000)(inspect.iscoroutinefunction)
+"""Whether a call of it is to be awaited; remembered, for it takes as long as many a function."""
 
 
 @lru_cache(maxsize=1_000)
