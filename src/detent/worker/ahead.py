@@ -131,7 +131,8 @@ class Ahead:
             return False
         finally:
             self._ended = max(_now_us(), began + 1)
-            await _forget_cancelling()
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                await _forget_cancelling(task)
         if self._given_up:
             return False
         self._outputs[name] = text
@@ -204,15 +205,13 @@ class Ahead:
         self._not_yet.update(names)
 
 
-async def _forget_cancelling() -> None:
+async def _forget_cancelling(task: asyncio.Task[Any]) -> None:
     """A function that has cancelled the task it ran in, and may have ended before it could notice, has done so for
     itself and not for the next one."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        while task.cancelling():
-            task.uncancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.cancelling():
+        task.uncancel()
 
 
 def _pass_over(task: asyncio.Task[None]) -> None:
