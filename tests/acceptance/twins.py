@@ -30,6 +30,9 @@ from detent.worker.reaper import Reaper
 from detent.worker.registration import Registration
 from detent.worker.worker import Worker
 
+LONG_ENOUGH = 0.03
+"""For another scheduler to read the same in between, on a machine that is quick."""
+
 FOUND_AND_LOCKED = """SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
         :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d"""
 ONLY_FOUND = """SELECT j.id AS place, 1::bigint AS rank, false AS limited FROM jobs AS j
@@ -131,12 +134,12 @@ def _fires_what_it_read_before() -> None:
 
     async def due_schedules(self: PostgresVerbs, limit: int) -> list[Schedule]:
         found = await shipped(self, limit)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(LONG_ENOUGH)
         return found
 
     async def fire_schedules(self: SqliteVerbs, plan: Planner, limit: int, most_jobs: int) -> int:
         found = await self._read(lambda session: session.due_schedules(limit))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(LONG_ENOUGH)
 
         def fire(session: Session) -> int:
             for schedule, what in planned(found, plan, session.now, most_jobs):
