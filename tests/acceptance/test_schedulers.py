@@ -198,7 +198,8 @@ async def test_an_hour_of_ten_schedules_on_three_servers_that_are_killed_fires_e
 
 
 async def test_servers_that_neither_lock_nor_compare_are_caught(database_url, tmp_path):
-    fired, _, _ = await run(database_url, tmp_path, kills=1, longest=200, nap=0.02, seed=2, twin="fires-blindly")
+    # Those that are gone are replaced when the next one is killed, and one alone doubles nothing.
+    fired, _, _ = await run(database_url, tmp_path, kills=8, longest=80, nap=0.02, seed=2, twin="fires-blindly")
     assert wrong(fired).keys() == {"doubled"}
 
 
