@@ -56,7 +56,7 @@ async def prunable(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> list[i
 
 
 async def there(store: Store, lifecycle: Lifecycle, *ids: int) -> list[int]:
-    return [row["id"] for row in await store.rows(lifecycle, ids)]
+    return sorted(row["id"] for row in await store.rows(lifecycle, ids))
 
 
 @keeps(Reader.prunable, "What is inside a flow or a crew goes with the outermost")

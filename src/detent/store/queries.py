@@ -224,7 +224,8 @@ class Catalogue:
         return self._statements[name]
 
     def births(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
-        """PostgreSQL: the same for many at once, which come as one JSON array."""
+        """The same for many at once, which come as one JSON array: of objects on PostgreSQL, on SQLite of arrays, each
+        of which begins with the id."""
         name = f"create many {lifecycle.name} {' '.join(columns)}"
         if name not in self._statements:
             self.birth(lifecycle, columns)  # refuses columns it does not know
@@ -295,26 +296,34 @@ class Catalogue:
     # --- births
 
     def _birth_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
+        into, values = self._birth_parts(lifecycle, columns)
+        return f"{into} VALUES ({values})" if self._sqlite else birth_sql(f"{into} SELECT {values}", lifecycle)
+
+    def _birth_parts(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> tuple[str, str]:
         creation, extra = lifecycle.creation, "".join(f", {column}" for column in columns)
         stamp = ", started_at" if creation.target.started else ""
         given = "".join(f", :{column}" for column in columns)
         if lifecycle.shares_table:
             extra, given = f"{extra}, lifecycle", f"{given}, {literal(lifecycle.name)}"
-        insert = (
+        into = (
             f"INSERT INTO {lifecycle.table} (id, created_at, updated_at{stamp}, tenant_id, state, move, actor, reason, "
-            f"cause, detail, correlation_id, trace_id{extra}) SELECT :id, {self._now}, {self._now}"
-            f"{stamp and f', {self._now}'}, :tenant_id, {literal(creation.target.name)}, {literal(creation.trigger)}, "
-            f":actor, :reason, :cause, :detail, :correlation_id, :trace_id{given}"
+            f"cause, detail, correlation_id, trace_id{extra})"
         )
-        return insert if self._sqlite else birth_sql(insert, lifecycle)
+        values = (
+            f":id, {self._now}, {self._now}{stamp and f', {self._now}'}, :tenant_id, {literal(creation.target.name)}, "
+            f"{literal(creation.trigger)}, :actor, :reason, :cause, :detail, :correlation_id, :trace_id{given}"
+        )
+        return into, values
 
     def _births_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
         """From one birth to many: what each row says comes from the array, what all have in common stays."""
-        one, table = self._birth_sql(lifecycle, columns), lifecycle.table
+        into, values = self._birth_parts(lifecycle, columns)
         for column in ("id", *columns):
-            one = re.sub(rf":{column}\b(::\w+)?", f"g.{column}", one)
-        given = f" FROM json_populate_recordset(NULL::{table}, :rows::json) AS g"
-        return one.replace(" ON CONFLICT (id) DO NOTHING", f"{given} ON CONFLICT (id) DO NOTHING", 1)
+            values = re.sub(rf":{column}\b", f"g.{column}", values)
+        if self._sqlite:
+            return f"{into} SELECT {values} FROM ({_from_json(('id', *columns), ':rows')}) AS g"
+        given = f"json_populate_recordset(NULL::{lifecycle.table}, :rows::json) AS g"
+        return birth_sql(f"{into} SELECT {values} FROM {given}", lifecycle)
 
     # --- words
 
@@ -354,10 +363,16 @@ def _move_name(lifecycle: Lifecycle, move: Move) -> str:
 
 def _sqlite_batch(table: str, update: str, names: list[str]) -> str:
     """One statement for many records: they come as one JSON array, so that SQLite works through all of them at one go,
-    while the interpreter does something else. jsonb_each, since json_each writes an array out again for each of its
-    parts that is asked for."""
+    while the interpreter does something else. Materialized, since otherwise it looks for a part of an array wherever
+    the statement names it."""
+    return f"WITH given AS MATERIALIZED ({_from_json(names, '?1')})\n{_from_batch(update)}\nRETURNING {table}.id"
+
+
+def _from_json(names: Sequence[str], parameter: str) -> str:
+    """SQLite: rows from an array of arrays. jsonb_each, since json_each writes an array out again for each of its parts
+    that is asked for."""
     columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
-    return f"WITH given AS (SELECT {columns} FROM jsonb_each(?1))\n{_from_batch(update)}\nRETURNING {table}.id"
+    return f"SELECT {columns} FROM jsonb_each({parameter})"
 
 
 def _claim_events(triggers: tuple[str, ...]) -> str:

@@ -21,7 +21,6 @@ from detent.store.checkpoints import PROGRESS, Report, Save, columns
 from detent.store.own_sql import insist_harmless
 from detent.store.records import (
     FORGOTTEN,
-    ITSELF,
     Birth,
     Counter,
     EventFilter,
@@ -269,20 +268,21 @@ class Session(SessionReads):
         return len(self._run("drop_blobs", found=json.dumps(found)))
 
     def create(self, lifecycle: Lifecycle, birth: Birth, columns: dict[str, Any]) -> int:
-        return self.create_many(lifecycle, [columns], birth)[0]
+        (id,) = self._take_keys(1)
+        statement = self._catalogue.birth(lifecycle, tuple(columns))
+        values = {**birth.of(lifecycle, id)._asdict(), **columns, "id": id, "now": self.now}
+        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
+        return id
 
     def create_many(self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth) -> list[int]:
         if not rows:
             return []
         keys = self._take_keys(len(rows))
-        sql, names = self._catalogue.birth(lifecycle, tuple(rows[0]))
-        shared, itself = {**birth._asdict(), "now": self.now}, birth.correlation_id == ITSELF
-        births = (
-            {**shared, **(birth.of(lifecycle, id)._asdict() if itself else {}), **row, "id": id}
-            for id, row in zip(keys, rows, strict=True)
-        )
-        bound = itemgetter(*names)
-        self._db.executemany(sql, map(bound, births))
+        columns = tuple(rows[0])
+        statement = self._catalogue.births(lifecycle, columns)
+        given = json.dumps([(id, *[row[name] for name in columns]) for id, row in zip(keys, rows, strict=True)])
+        values = {**birth._asdict(), "rows": given, "now": self.now}
+        self._db.execute(statement.sql, [values[name] for name in statement.parameters])
         return list(keys)
 
     def amend(self, lifecycle: Lifecycle, keys: Sequence[int], tenant_id: int, columns: dict[str, Any]) -> int:
