@@ -3,13 +3,17 @@
     python -m bench.peers.NAME.flows setup | work | wide N | chain N | kept
 
 A step is a Python function that returns its number, async or not, whichever the system is better at. Wide: all of them
-side by side. Chain: one after the other. BENCH_TARGET names the database or server. Only the standard
+side by side. Chain: one after the other. Each program first runs a flow of a few steps, in the process that is then
+measured, so that starting up is in nobody's figure. BENCH_TARGET names the database or server. Only the standard
 library is used: peers have environments of their own.
 """
 
 from abc import ABC, abstractmethod
 
 from bench.peers.protocol import Answer, Speaker
+
+WARM = 10
+"""How many steps go before, of the same shape."""
 
 
 class FlowProgram(Speaker, ABC):
@@ -25,8 +29,8 @@ class FlowProgram(Speaker, ABC):
 
     @abstractmethod
     def wide(self, steps: int) -> Answer:
-        """Runs a flow of so many steps that wait for nothing; returns the seconds from just before its start until the
-        caller knows that it has ended."""
+        """Warmed up, runs a flow of so many steps that wait for nothing; returns the seconds from just before its start
+        until the caller knows that it has ended."""
 
     @abstractmethod
     def chain(self, steps: int) -> Answer:

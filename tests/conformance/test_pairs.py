@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import LIFECYCLES, Change, Verb, decide_pair, insist
+from detent.lifecycle import LIFECYCLES, Change, Verb, decide, insist
 from detent.service import audit
 from detent.store import EventFilter, Store
 from detent.store.protocol import Writer
@@ -24,10 +24,8 @@ async def steps(store: Store, kind: str, count: int) -> list[dict[str, Any]]:
 
 def carried(kind: str, row: dict[str, Any], ago_us: int = 0, took_us: int = 1) -> Change:
     values = {"output": "{}", "job_id": 17, "ago_us": ago_us, "took_us": took_us, "cost_micros": 5}
-    both = (Verb.START, Verb.SUCCEED)
-    return insist(
-        decide_pair(LIFECYCLES[kind], row, *both, values=values, actor="me", reason="it was", dependencies_met=True)
-    )
+    said: dict[str, Any] = {"values": values, "actor": "me", "reason": "it was", "dependencies_met": True}
+    return insist(decide(LIFECYCLES[kind], row, Verb.START, then=Verb.SUCCEED, **said))
 
 
 @pytest.mark.parametrize("kind", ["run-step", "workstream-step"])

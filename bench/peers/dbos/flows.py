@@ -7,7 +7,7 @@ import time
 import sqlalchemy
 from dbos import DBOS
 
-from bench.flows.protocol import FlowProgram, awaited, noop
+from bench.flows.protocol import WARM, FlowProgram, awaited, noop
 from bench.peers.dbos.program import URL, launched, launched_anew
 from bench.peers.protocol import speak
 
@@ -35,6 +35,7 @@ class DbosFlows(FlowProgram):
 
     async def wide(self, steps: int) -> float:
         launched()
+        await side_by_side(WARM)
         began = time.perf_counter()
         assert await side_by_side(steps) == steps
         seconds = time.perf_counter() - began
@@ -43,6 +44,7 @@ class DbosFlows(FlowProgram):
 
     def chain(self, steps: int) -> float:
         launched()
+        one_by_one(WARM)
         began = time.perf_counter()
         assert one_by_one(steps) == steps
         seconds = time.perf_counter() - began

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import ClassVar
 
-from bench.flows.protocol import FlowProgram
+from bench.flows.protocol import WARM, FlowProgram
 from bench.peers.protocol import TARGET, speak
 from detent import Detent
 from detent.flow.definition import Flow
@@ -30,12 +30,17 @@ class DetentFlows(FlowProgram):
             await app.work()
 
     async def wide(self, steps: int) -> float:
-        return await ended([self.step(place) for place in range(steps)])
+        return await warmed_up(self.side_by_side(WARM), self.side_by_side(steps))
 
     async def chain(self, steps: int) -> float:
-        return await ended(
-            [{**self.step(place), **({"depends_on": [f"s{place - 1}"]} if place else {})} for place in range(steps)]
-        )
+        return await warmed_up(self.one_by_one(WARM), self.one_by_one(steps))
+
+    def side_by_side(self, steps: int) -> list[dict[str, object]]:
+        return [self.step(place) for place in range(steps)]
+
+    def one_by_one(self, steps: int) -> list[dict[str, object]]:
+        first, *others = self.side_by_side(steps)
+        return [first, *({**step, "depends_on": [f"s{place}"]} for place, step in enumerate(others))]
 
     def step(self, place: int) -> dict[str, object]:
         return {"id": f"s{place}", "call": "bench.flows.protocol:awaited", "with": {"number": place}, **self.how}
@@ -46,16 +51,21 @@ class DetentFlows(FlowProgram):
             return int(row["kept"])
 
 
-async def ended(steps: list[dict[str, object]]) -> float:
+async def warmed_up(few: list[dict[str, object]], steps: list[dict[str, object]]) -> float:
     async with app:
-        store, began = await app.open(), time.perf_counter()
-        ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
-        while True:
-            (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
-            if row["completed_at"] is not None:
-                assert row["state"] == "S_SUCCESS", row["state"]
-                return time.perf_counter() - began
-            await asyncio.sleep(LOOK_SECONDS)
+        await ended(few)
+        return await ended(steps)
+
+
+async def ended(steps: list[dict[str, object]]) -> float:
+    store, began = await app.open(), time.perf_counter()
+    ref = await flows.start(store, Flow.model_validate({"name": "bench", "steps": steps}))
+    while True:
+        (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
+        if row["completed_at"] is not None:
+            assert row["state"] == "S_SUCCESS", row["state"]
+            return time.perf_counter() - began
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 
-from bench.flows.protocol import FlowProgram, awaited
+from bench.flows.protocol import WARM, FlowProgram, awaited
 from bench.peers.protocol import TARGET, speak
 from detent import Context, Detent
 from detent.declared_job import DeclaredJob
@@ -46,7 +46,7 @@ class DetentSteps(FlowProgram):
 
 async def ended(flow: DeclaredJob, steps: int) -> float:
     async with app:
-        await app.open()
+        assert await (await flow.enqueue(steps=WARM)).result() == WARM
         began = time.perf_counter()
         assert await (await flow.enqueue(steps=steps)).result() == steps
         return time.perf_counter() - began

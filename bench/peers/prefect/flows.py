@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from bench.flows.protocol import FlowProgram, noop
+from bench.flows.protocol import WARM, FlowProgram, noop
 from bench.peers.prefect.settings import settings
 from bench.peers.prefect.workflows import PrefectWorkflows
 from bench.peers.protocol import TARGET, speak
@@ -40,11 +40,13 @@ class PrefectFlows(FlowProgram):
         threading.Event().wait()
 
     async def wide(self, steps: int) -> float:
+        await side_by_side(WARM)
         began = time.perf_counter()
         assert await side_by_side(steps) == steps
         return time.perf_counter() - began
 
     async def chain(self, steps: int) -> float:
+        await one_by_one(WARM)
         began = time.perf_counter()
         assert await one_by_one(steps) == steps
         return time.perf_counter() - began

@@ -163,7 +163,7 @@ def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that no job carries out, and would be passed over. Not a part of the model: definitions
     that are kept are still understood."""
     for place, step in enumerate(flow.steps):
-        for key in sorted(MEANT_FOR.keys() & step.model_fields_set):
+        for key in _said(step, MEANT_FOR):
             if step.kind not in MEANT_FOR[key]:
                 hint = _ELSEWHERE.get((step.kind, key))
                 line = document.line(("steps", place, key))
@@ -182,9 +182,15 @@ def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
     """What is said of a step that has no job of its own, and would be passed over."""
     for place, step in enumerate(flow.steps):
         if step.inline:
-            for key in sorted(NOT_INLINE.keys() & step.model_fields_set):
+            for key in _said(step, NOT_INLINE):
                 line = document.line(("steps", place, key))
                 yield Problem(line, f"{key} has no meaning in a step with inline: true; {NOT_INLINE[key]}")
+
+
+def _said(step: Step, keys: Mapping[str, object]) -> Iterable[str]:
+    """Which of these keys a step has: of most steps none."""
+    said = step.model_fields_set
+    return () if said.isdisjoint(keys) else sorted(said & keys.keys())
 
 
 def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:

@@ -264,8 +264,12 @@ class Step(Model):
     @property
     def refers(self) -> bool:
         """Whether it may use values of others."""
-        said = self.__pydantic_fields_set__ & _REFERRING
-        return self.when is not None or any(expression.texts(_plain(getattr(self, name))) for name in said)
+        if self.when is not None:
+            return True
+        for name in self.__pydantic_fields_set__ & _REFERRING:
+            if expression.texts(_plain(getattr(self, name))):
+                return True
+        return False
 
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
@@ -286,11 +290,12 @@ class Step(Model):
     @model_validator(mode="after")
     def _one_kind(self) -> Step:
         said = self.__pydantic_fields_set__
-        named = [kind for kind in KINDS if kind in said and getattr(self, kind) is not None]
+        named = [kind for kind in _KINDS & said if getattr(self, kind) is not None]
         if len(named) != 1:
-            found = " and ".join(named) or "none of them"
+            found = " and ".join(sorted(named, key=KINDS.index)) or "none of them"
             raise ValueError(f"a step has exactly one of {', '.join(KINDS)}; this one has {found}")
-        for key in sorted(_NOT_OF[named[0]] & said):
+        if not said.isdisjoint(_NOT_OF[named[0]]):
+            key = min(_NOT_OF[named[0]] & said)
             shown, kinds = key.rstrip("_"), " or ".join(ONLY_OF[key])
             raise ValueError(f"{shown} belongs to a step of kind {kinds}, not to {named[0]}")
         return self
@@ -300,7 +305,8 @@ def _plain(part: Any) -> Any:
     return part.model_dump() if isinstance(part, Model) else part
 
 
-_REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline"}
+_REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline", "call", "retries"}
+"""Where a text may stand that is filled in."""
 OF_EACH = frozenset({"items", "count"})
 """What a step with `for_each` leaves to others, of whatever kind it is."""
 
@@ -323,6 +329,7 @@ ONLY_OF = {
 }
 """The kinds of steps that a field belongs to, if not to all."""
 
+_KINDS = frozenset(KINDS)
 _NOT_OF = {kind: frozenset(key for key, kinds in ONLY_OF.items() if kind not in kinds) for kind in KINDS}
 
 

@@ -14,7 +14,6 @@ from detent.lifecycle.machine import (
     Token,
     Verb,
     decide,
-    decide_pair,
     insist,
     override,
 )
@@ -49,7 +48,6 @@ __all__ = [
     "Token",
     "Verb",
     "decide",
-    "decide_pair",
     "insist",
     "override",
 ]

@@ -299,6 +299,7 @@ def decide(
     cause: str | None = None,
     detail: str | None = None,
     values: Mapping[str, Any] = NOTHING,
+    then: Verb | None = None,
     **facts: Any,
 ) -> Change | InvalidTransition:
     """Whether the record may make the move, and what to write if so. The first move whose guard agrees wins.
@@ -306,10 +307,16 @@ def decide(
     A `token` makes the decision as the lease holder's, `lease_over` as the reaper's, neither as an operator's. Who did
     it and why (`actor`, `reason`, `cause`, `detail`) goes into the event, `values` into further columns of the row.
 
-    >>> from detent.lifecycle import WORKER
+    With `then` it is the first of a declared pair, and both are written at one go. Nobody can step in between, so only
+    the first is asked about: the second is one that needs neither a right nor a guard.
+
+    >>> from detent.lifecycle import RUN_STEP, WORKER
     >>> idle = {"id": 7, "tenant_id": 1, "state": "IDLE", "seq": 1, "epoch": 0}
     >>> decide(WORKER, idle, "start_task").move.target.name
     'RUNNING'
+    >>> step = {"id": 7, "tenant_id": 1, "state": "PENDING", "seq": 1, "epoch": 0}
+    >>> decide(RUN_STEP, step, Verb.START, then=Verb.SUCCEED, dependencies_met=True).move.target.name
+    'SUCCEEDED'
     """
     right = Right.HOLDER if token else Right.REAPER if lease_over else Right.OPERATOR
     because = ""
@@ -321,7 +328,7 @@ def decide(
         else:
             return Change(
                 lifecycle,
-                move,
+                move if then is None else lifecycle.pair(move.verb, then),
                 record["id"],
                 record["tenant_id"],
                 record["state"],
@@ -337,29 +344,6 @@ def decide(
                 *[record[column] for column in lifecycle.linked],
             )
     return _refusal(lifecycle, record, trigger, because)
-
-
-def decide_pair(
-    lifecycle: Lifecycle,
-    record: Record,
-    first: Verb,
-    second: Verb,
-    *,
-    values: Mapping[str, Any] = NOTHING,
-    **facts: Any,
-) -> Change | InvalidTransition:
-    """The same for a declared pair, written at one go. Nobody can step in between, so only the first is asked about:
-    the second must be one that needs neither a right nor a guard.
-
-    >>> from detent.lifecycle import RUN_STEP
-    >>> step = {"id": 7, "tenant_id": 1, "state": "PENDING", "seq": 1, "epoch": 0}
-    >>> decide_pair(RUN_STEP, step, Verb.START, Verb.SUCCEED, dependencies_met=True).move.target.name
-    'SUCCEEDED'
-    """
-    decision = decide(lifecycle, record, first, values=values, **facts)
-    if isinstance(decision, InvalidTransition):
-        return decision
-    return decision._replace(move=lifecycle.pair(first, second))
 
 
 def override(

@@ -65,6 +65,7 @@ async def _stretches(
     """The steps that were carried out along with others, and those that were to be and were not. A job whose own step
     has not moved with it leaves its companions, too."""
     carried, companions = list[Row](), list[str]()
+    await stretch.look_at(scene, (change for _, change in settled))
     for row, change in settled:
         if row["parent_id"] is None and scene.shape.steps[row["name"]].inline and not held(scene):
             if any(row is one for one in moved):

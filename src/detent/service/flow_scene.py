@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from detent import ids
@@ -16,7 +15,7 @@ from detent.flow.expression import Look, Reference
 from detent.flow.phase import Phase, flow_phases, phases
 from detent.flow.plan import looking
 from detent.flow.shape import Shape
-from detent.lifecycle import JOB, Change, Lifecycle, Verb, decide, decide_pair, insist
+from detent.lifecycle import JOB, Change, Lifecycle, Move, Verb, decide, insist
 from detent.service import agent_moves
 from detent.service.definitions import KINDS, Kind, shape
 from detent.service.seat import Seat
@@ -135,10 +134,22 @@ class Scene:
 
     def move_through(self, step: Row, **values: Any) -> None:
         """Decides that a step has begun and ended."""
-        said: dict[str, Any] = {"actor": self.actor.name, "reason": self.actor.reason, "dependencies_met": True}
-        change = insist(decide_pair(self.kind.step, step, Verb.START, Verb.SUCCEED, values=values, **said))
+        name, reason = self.actor
+        change = insist(
+            decide(
+                self.kind.step,
+                step,
+                Verb.START,
+                then=Verb.SUCCEED,
+                actor=name,
+                reason=reason,
+                values=values,
+                dependencies_met=True,
+            )
+        )
         self.changes.append(change)
-        step |= {"state": change.move.target.name, "seq": step["seq"] + change.move.events}
+        step["state"] = change.move.target.name
+        step["seq"] += change.move.events
 
     def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
         """Decides a move of the flow itself."""
@@ -192,19 +203,19 @@ def waves(changes: Sequence[Change]) -> list[list[Change]]:
     move of every record, then the second of those that have one, and so on; within each, jobs first, and what begins
     last: the log tells of the end of a step before the beginning of those that waited for it."""
     seen: dict[tuple[str, int], int] = {}
-    placed: list[tuple[int, Change]] = []
+    found: dict[int, dict[Move, list[Change]]] = {}
     for change in changes:
         key = (change.lifecycle.table, change.id)
-        seen[key] = seen.get(key, -1) + 1
-        placed.append((seen[key], change))
-    placed.sort(key=_place)
-    return [[change for _, change in wave] for _, wave in groupby(placed, key=lambda one: one[0])]
+        wave = seen[key] = seen.get(key, -1) + 1
+        found.setdefault(wave, {}).setdefault(change.move, []).append(change)
+    return [
+        [change for alike in sorted(found[wave].values(), key=_place) for change in alike] for wave in sorted(found)
+    ]
 
 
-def _place(one: tuple[int, Change]) -> tuple[int, bool, str, bool, str]:
-    wave, change = one
-    begins = change.move.verb in (Verb.START, Verb.GATE)
-    return wave, change.lifecycle is not JOB, change.lifecycle.table, begins, change.move.trigger
+def _place(alike: Sequence[Change]) -> tuple[bool, str, bool, str]:
+    lifecycle, move = alike[0].lifecycle, alike[0].move
+    return lifecycle is not JOB, lifecycle.table, move.verb in (Verb.START, Verb.GATE), move.trigger
 
 
 async def content(tx: Reader, tenant_id: int, output: Output) -> Any:

@@ -440,4 +440,5 @@ async def began(store: Store, flows: list[tuple[str, int]]) -> None:
         async def work(scene: Scene) -> None:
             advance.begin_flow(scene)
 
-        await change(store, ref, Actor("flow"), work)
+        if (await row_of(store, ref, ("state",)))["state"] == ref.kind.flow.initial.name:
+            await change(store, ref, Actor("flow"), work)

@@ -13,7 +13,7 @@ in its payload, and when it ends, whatever became of it, they have been carried 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,8 +99,16 @@ def ended_ago(change: Change) -> int:
     return 0 if stretch is None else stretch.ago_us
 
 
+async def look_at(scene: Scene, changes: Iterable[Change]) -> None:
+    """Reads what came with the ends of these jobs, and what that waited for, at one go."""
+    handed = (change.values.get(STRETCH) for change in changes)
+    carried = {one.name for stretch in handed if stretch is not None for one in stretch.carried}
+    await scene.look_at(carried.union(*map(scene.shape.before.__getitem__, carried)))
+
+
 async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]:
-    """What came with the end of a job: the steps that have ended with it, moved, and the companions that have not."""
+    """What came with the end of a job, and was looked at: the steps that have ended with it, moved, and the companions
+    that have not."""
     stretch: Stretch | None = change.values.get(STRETCH)
     if stretch is None:
         return [], await left(scene, change)
@@ -125,16 +133,21 @@ async def left(scene: Scene, change: Change) -> list[str]:
 async def _moved(scene: Scene, change: Change, stretch: Stretch) -> tuple[list[Row], list[str]]:
     """One that is no longer as it was when the worker looked stays as it is, and so does what comes after it: that was
     carried out with what the worker had made of it. After the first claim companions have jobs of their own."""
-    before, carried = scene.shape.before, stretch.carried
-    await scene.look_at({name for one in carried for name in (one.name, *before[one.name])})
+    before = scene.shape.before
     done, refused = [], dict.fromkeys(stretch.along if change.epoch else ())
-    for one in carried:
-        row = scene.steps[one.name]
-        ready = all(scene.phase(scene.steps[name]) is Phase.SATISFIED for name in before[one.name])
-        if ready and scene.phase(row) is Phase.WAITING and refused.keys().isdisjoint((one.name, *before[one.name])):
-            kept = {**await scene.kept(one.output), "cost_micros": cost_of(one.output)}
-            scene.move_through(row, **kept, ago_us=one.ago_us, took_us=one.took_us, job_id=change.id)
+    for name, output, ago_us, took_us in stretch.carried:
+        row = scene.steps[name]
+        if name not in refused and scene.phase(row) is Phase.WAITING and _led_up_to(scene, before[name], refused):
+            kept = await scene.kept(output)
+            scene.move_through(
+                row, **kept, cost_micros=cost_of(output), ago_us=ago_us, took_us=took_us, job_id=change.id
+            )
             done.append(row)
         else:
-            refused[one.name] = None
+            refused[name] = None
     return done, list(refused)
+
+
+def _led_up_to(scene: Scene, before: Sequence[str], refused: Container[str]) -> bool:
+    """Whether all of these steps are done, each as the worker knew it."""
+    return not before or all(one not in refused and scene.phase(scene.steps[one]) is Phase.SATISFIED for one in before)

@@ -120,7 +120,8 @@ class Ahead:
         try:
             if takes_context(function_of(step.call or "")):
                 raise LookupError("it wants a job of its own")
-            text = result_text(output_of(await called(self._ctx, step.call or "", await self._given(step))))
+            given = await self._filled(step) if expression.texts(step.with_) else step.with_
+            text = result_text(output_of(await called(self._ctx, step.call or "", given)))
         except (Exception, SystemExit, BaseExceptionGroup):
             self._alone.add(name)
             return False
@@ -143,10 +144,8 @@ class Ahead:
 
     # --- what it takes
 
-    async def _given(self, step: Step) -> dict[str, Any]:
+    async def _filled(self, step: Step) -> dict[str, Any]:
         """The arguments, with every reference filled in."""
-        if not expression.texts(step.with_):
-            return step.with_
         roots = {one.root for one in expression.references(step.with_)}
         await self._look_up(roots - self._values.keys())
         filled: dict[str, Any] = expression.filled(step.with_, looking(self._values))

@@ -12,6 +12,7 @@ from detent.store import Job, Store
 from detent.worker.outage import Outage
 
 LONGEST_NAP = 1.0
+SHORT_FLOW_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
 
 
@@ -69,7 +70,10 @@ class FlowWatch:
             return  # it is gone, or over: then it has begun
 
     async def _nap(self) -> None:
+        """Until a flow has begun that nobody has noted, or for a while. One that is short is soon over, and then that it
+        has begun is written with its end."""
         try:
             await asyncio.wait_for(self._ring.wait(), LONGEST_NAP)
         except TimeoutError:
             return
+        await asyncio.sleep(SHORT_FLOW_SECONDS)
