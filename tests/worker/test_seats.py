@@ -14,7 +14,7 @@ from detent import Detent
 from detent.errors import Unreachable
 from detent.flow.definition import Flow
 from detent.lifecycle import JOB, Change
-from detent.service import flows
+from detent.service import flows, handover
 from detent.service.audit import verify
 from detent.service.flow_scene import Actor
 from detent.service.seat import Seat
@@ -99,6 +99,62 @@ async def test_most_steps_of_a_chain_are_handed_over_in_one_statement_where_the_
         await ended(store, await flows.start(store, chain(*"abcdefgh")), "S_SUCCESS")
     assert [*"abcdefgh"] == ORDER
     assert len([job for job in done if job]) >= 5  # the first begins its flow, and the last ends it
+
+
+async def test_a_chain_is_looked_at_once_for_many_steps_where_the_database_is_far(
+    far: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, looks = await far.open(), []
+    scene = PostgresStore.scene
+
+    async def counted(self: Any, table: str, flow: int, names: Sequence[str]) -> Any:
+        looks.append(names)
+        return await scene(self, table, flow, names)
+
+    monkeypatch.setattr(PostgresStore, "scene", counted)
+    names = [f"s{place:02}" for place in range(40)]
+    async with working(far):
+        await ended(store, await flows.start(store, chain(*names)), "S_SUCCESS")
+    assert names == ORDER
+    assert len(looks) <= 8  # not forty
+    assert max(map(len, looks)) <= handover.FORESEEN
+    assert (await verify(store)).problems == []
+
+
+async def test_what_is_remembered_of_a_flow_and_not_true_any_more_does_no_harm(
+    far: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step far ahead is skipped after the one look at the flow."""
+    store, call = await far.open(), {"call": f"{__name__}:note"}
+    steps = [
+        {"id": name, **call, "with": {"name": name}, "depends_on": before}
+        for name, before in (("a", []), ("b", ["a"]), ("c", ["b"]), ("d", ["c"]), ("e", ["d"]), ("f", ["e"]))
+    ]
+    hand_over, handed, looked = PostgresStore.hand_over, list[str](), 0
+    scene = PostgresStore.scene
+
+    async def meddle(self: Any, changes: Sequence[Change], unmoved: Sequence[Unmoved], job: Any, *rest: Any) -> Any:
+        handed.append(json.loads(job.payload)["step"])
+        if handed[-1] == "c":
+            found = await store.steps(ref.id, names=["d"])
+            await flows.skip(store, found[0], Actor("ann"))
+        return await hand_over(self, changes, unmoved, job, *rest)
+
+    async def counted(self: Any, *given: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return await scene(self, *given)
+
+    monkeypatch.setattr(PostgresStore, "hand_over", meddle)
+    monkeypatch.setattr(PostgresStore, "scene", counted)
+    async with working(far):
+        ref = await flows.start(store, Flow.model_validate({"name": "skipped", "steps": steps}))
+        await ended(store, ref, "S_SUCCESS")
+    assert sorted(ORDER) == [*"abcef"]  # what is skipped keeps nobody waiting
+    assert "d" in handed  # it was foreseen, and the statement refused it
+    assert looked <= 4
+    assert {row["name"]: row["state"] for row in await store.steps(ref.id)}["d"] == "S_SKIPPED"
+    assert (await verify(store)).problems == []
 
 
 async def test_a_flow_that_is_held_or_cancelled_between_the_look_and_the_statement_is_not_gone_on_with(

@@ -264,12 +264,8 @@ class Step(Model):
     @property
     def refers(self) -> bool:
         """Whether it may use values of others."""
-        if self.when is not None:
-            return True
-        for name in self.__pydantic_fields_set__ & _REFERRING:
-            if expression.texts(_plain(getattr(self, name))):
-                return True
-        return False
+        said = self.__pydantic_fields_set__ & _REFERRING
+        return self.when is not None or any(expression.texts(_plain(getattr(self, name))) for name in said)
 
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:

@@ -1,22 +1,27 @@
-"""From one step straight to the next: the way most steps of most flows end, in one look and one statement.
+"""From one step straight to the next: the way most steps of most flows end, in one statement.
 
 Far from the database every call is a journey, and ending a step under the lock of its tree takes ten of them. So the
 engine is first given a picture of the flow, read without a lock, and decides on that. If all it wants is to end one
 step and begin one other, this is written in one statement that changes nothing unless all is still as in the picture
 and nobody else is at the tree. In every other case nothing has happened, and the usual way is gone.
+
+A picture shows some steps more than are needed. Whoever has handed over knows what it wrote, and goes on with the same
+picture: since nothing is written unless it is true, one that is not true any more does no harm.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from detent import ids
 from detent.errors import StoreError
+from detent.flow.shape import Shape
 from detent.lifecycle import Change, Lifecycle, Verb
 from detent.service import advance
-from detent.service.definitions import KINDS, shape
+from detent.service.definitions import KINDS, Kind, shape
 from detent.service.flow_scene import Row
 from detent.service.seat import Seat
 from detent.service.stretch import STRETCH, companions_of
@@ -25,6 +30,10 @@ from detent.store.handover import Unmoved
 from detent.store.tally import Tally
 
 MOST_AROUND = 8
+FORESEEN = 16
+"""So many steps are read at one look."""
+
+MOST_REMEMBERED = 1_000
 
 
 class Unforeseen(Exception):
@@ -34,24 +43,30 @@ class Unforeseen(Exception):
 class Picture:
     """Stands in for a transaction: answers from what was read, and gathers what is to be written."""
 
-    def __init__(self, tally: Tally, flow: Row, steps: Sequence[Row]) -> None:
+    def __init__(self, tally: Tally, kind: Kind, flow: Row, steps: Sequence[Row]) -> None:
         self.tally = tally
+        self.kind = kind
         self.flow = flow
         self.steps_seen = {row["name"]: row for row in steps}
-        self.seen = {row["id"]: row["seq"] for row in (flow, *steps)}
         self.changes: list[Change] = []
         self.jobs: list[NewJob] = []
+        self._asked: dict[int, Row] = {}
 
     async def rows(self, lifecycle: Lifecycle, ids: Sequence[int]) -> list[Row]:
         return [self.flow]
 
     async def steps_by_key(self, ids: Sequence[int]) -> list[Row]:
-        return [row for row in self.steps_seen.values() if row["id"] in ids]
+        return self._shown(row for row in self.steps_seen.values() if row["id"] in ids)
 
     async def steps(self, flow: int, *, names: Sequence[str] | None = None) -> list[Row]:
         if names is None or not self.steps_seen.keys() >= set(names):
             raise Unforeseen
-        return [self.steps_seen[name] for name in names]
+        return self._shown(self.steps_seen[name] for name in names)
+
+    def _shown(self, rows: Iterable[Row]) -> list[Row]:
+        shown = list(rows)
+        self._asked |= {row["id"]: row for row in shown}
+        return shown
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
         self.changes += changes
@@ -63,11 +78,28 @@ class Picture:
     def __getattr__(self, name: str) -> Any:
         raise Unforeseen(name)
 
-    def unmoved(self, flows: Lifecycle) -> list[Unmoved]:
+    async def next_job(self, change: Change, seat: Seat) -> NewJob | None:
+        """The job of the step that begins as this one ends; none if that is not all that happens then."""
+        self.changes, self.jobs, self._asked = [], [], {}
+        await advance.settled(self, [change])  # type: ignore[arg-type]  # all of a transaction that is needed
+        of_steps = all(one.lifecycle is not self.kind.flow for one in self.changes)
+        alone = of_steps and len(self.changes) == 1 and len(self.jobs) == 1 and seat.is_for(self.jobs[0])
+        return self.jobs[0] if alone else None
+
+    def unmoved(self) -> list[Unmoved]:
         """What must be as it is here, beside what is moved. A step that begins is moved with its job."""
         moved = {change.id for change in self.changes}
-        rest = [id for id in self.seen if id not in moved]
-        return [Unmoved(flows.table if id == self.flow["id"] else "steps", id, self.seen[id]) for id in rest]
+        steps = [Unmoved("steps", id, row["seq"]) for id, row in self._asked.items() if id not in moved]
+        return [Unmoved(self.kind.flow.table, self.flow["id"], self.flow["seq"]), *steps]
+
+    def shows_begun(self, job: Job) -> bool:
+        """Follows what the job has made of its step as it began; false if that had begun before."""
+        (row,) = (row for row in self.steps_seen.values() if row["id"] == job.step_id)
+        if row["state"] != self.kind.step.initial.name:
+            return False
+        (start,) = self.kind.step.leading_out_of(row["state"], Verb.START)
+        row |= {"state": start.target.name, "seq": row["seq"] + 1, "job_id": job.id, "attempts": job.attempts}
+        return True
 
 
 async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> Job | None:
@@ -76,18 +108,18 @@ async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> J
     if seat.after is None or change.move.verb is not Verb.SUCCEED or _with_others(change, seat.after):
         return None
     try:
-        kind, picture = await _picture(store, seat.after)
-        await advance.settled(picture, [change])  # type: ignore[arg-type]  # all of a transaction that is needed
+        picture, job = await _foreseen(store, change, seat, seat.after)
     except StoreError:
         raise
     except Exception:  # what is unforeseen, or wrong with the flow, shows again on the usual way, where it is told
         return None
-    of_steps = all(one.lifecycle is not kind for one in picture.changes)
-    if not (of_steps and len(picture.changes) == 1 and len(picture.jobs) == 1 and seat.is_for(picture.jobs[0])):
+    if job is None:
         return None
     where = seat.worker, seat.lease_us, seat.claim_id
-    moves = [bare, *picture.changes]
-    seat.taken_by = await store.hand_over(moves, picture.unmoved(kind), picture.jobs[0], *where)
+    begun = await store.hand_over([bare, *picture.changes], picture.unmoved(), job, *where)
+    if begun is not None and picture.shows_begun(begun):
+        _remember(seat.pictures, begun, picture)
+    seat.taken_by = begun
     return seat.taken_by
 
 
@@ -97,16 +129,42 @@ def _with_others(change: Change, ended: Job) -> bool:
     return bool((stretch is not None and stretch.carried) or companions_of(ended.payload))
 
 
-async def _picture(store: Any, ended: Job) -> tuple[Lifecycle, Picture]:
+async def _foreseen(store: Any, change: Change, seat: Seat, ended: Job) -> tuple[Picture, NewJob | None]:
+    """What comes next: by the picture that is remembered, or, if that does not show it, by a new one."""
+    remembered = seat.pictures.pop(ended.id, None)
+    if remembered is not None:
+        with suppress(Unforeseen):
+            job = await remembered.next_job(change, seat)
+            if job is not None:
+                return remembered, job
+    picture = await _picture(store, ended)
+    return picture, await picture.next_job(change, seat)
+
+
+def _remember(pictures: dict[int, Picture], job: Job, picture: Picture) -> None:
+    if len(pictures) >= MOST_REMEMBERED:
+        pictures.clear()
+    pictures[job.id] = picture
+
+
+async def _picture(store: Any, ended: Job) -> Picture:
     said = json.loads(ended.payload)
     name, key = said["step"], ids.key_of(said["flow"])
     if key is None or "[" in name:
         raise Unforeseen
-    kind = next(kind.flow for kind in KINDS.values() if kind.flow.prefix == key[0])
-    around = (await shape(store, ended.tenant_id, said["template"])).around([name])
-    if len(around) > MOST_AROUND:
-        raise Unforeseen
-    flow, steps = await store.scene(kind.table, key[1], sorted(around))
+    kind = next(kind for kind in KINDS.values() if kind.flow.prefix == key[0])
+    names = _ahead(await shape(store, ended.tenant_id, said["template"]), name)
+    flow, steps = await store.scene(kind.flow.table, key[1], sorted(names))
     if not flow:
         raise Unforeseen
-    return kind, Picture(store.tally, flow, steps)
+    return Picture(store.tally, kind, flow, steps)
+
+
+def _ahead(whole: Shape, name: str) -> set[str]:
+    """What matters when this step ends, and then when those after it do, as far as that is little."""
+    found = whole.around([name])
+    if len(found) > MOST_AROUND:
+        raise Unforeseen
+    while len(further := whole.around(found)) <= FORESEEN and len(further) > len(found):
+        found = further
+    return found

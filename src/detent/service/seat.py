@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from detent.store import Job, NewJob, Transaction
+
+if TYPE_CHECKING:
+    from detent.service.handover import Picture
 
 
 @dataclass(slots=True)
 class Seat:
     """Where a step ends and just one comes next, a worker that knows of nothing else that is due begins it at once: its
     job is started as it is made, and need not be claimed. Whatever is begun so is found by a claim that is asked for
-    again under the same number. `after` is the job that has ended, where it is only one."""
+    again under the same number. `after` is the job that has ended, where it is only one; `pictures` is what the worker
+    remembers of flows, by the jobs it has begun."""
 
     worker: int
     lease_us: int
@@ -21,6 +26,7 @@ class Seat:
     tenant_id: int | None = None
     after: Job | None = None
     taken_by: Job | None = None
+    pictures: dict[int, Picture] = field(default_factory=dict)
 
     def is_for(self, job: NewJob) -> bool:
         """Whether it is free, and the worker could be given the job by a claim. What a breaker may hold back goes the

@@ -70,8 +70,8 @@ class FlowWatch:
             return  # it is gone, or over: then it has begun
 
     async def _nap(self) -> None:
-        """Until a flow has begun that nobody has noted, or for a while. One that is short is soon over, and then that it
-        has begun is written with its end."""
+        """Until a flow has begun that nobody has noted, or for a while. One that is short is soon over: that it has
+        begun is then written with its end."""
         try:
             await asyncio.wait_for(self._ring.wait(), LONGEST_NAP)
         except TimeoutError:

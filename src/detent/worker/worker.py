@@ -26,6 +26,7 @@ from detent.job_type import JobType
 from detent.lifecycle import Change
 from detent.process.tool import Tools
 from detent.service import breakers
+from detent.service.handover import Picture
 from detent.service.orders import Order
 from detent.service.seat import Seat
 from detent.service.settle import settle as settled
@@ -94,6 +95,7 @@ class Worker:
         self._limited = any(kind.throttle is not None for kind in kinds.values())
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
+        self._pictures: dict[int, Picture] = {}
         self._in_hand = 0
         self._report = Report()
         self._pace = Pace(settings.concurrency)
@@ -472,7 +474,8 @@ class Worker:
         if self._maybe_due:
             return None
         worker, settings = self._registration.id, self._settings
-        return Seat(worker, self._lease_us, number, settings.queues, settings.tenant_id, ended)
+        queues, own = settings.queues, settings.tenant_id
+        return Seat(worker, self._lease_us, number, queues, own, ended, pictures=self._pictures)
 
     def _hold_next(self, jobs: Sequence[Job], sent: float) -> None:
         """What began with a write is held from when that was sent."""
