@@ -133,3 +133,38 @@ async def test_a_large_payload_comes_back_whole(store: Store) -> None:
     payload = json.dumps({"text": "x" * 1_000_000})
     (id,) = await queued(store, payload=payload)
     assert (await entity(store, JOB, id))["payload"] == payload
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 200])
+async def test_a_job_is_the_same_however_many_are_enqueued_with_it(store: Store, number: int) -> None:
+    said = NewJob(
+        "kind",
+        '{"text": "a \\"quote\\", \\u0000 and ü"}',
+        "ümlaut 'queue'",
+        priority=-3,
+        run_at=4_000_000_000_000_000,
+        delay_us=7,
+        max_attempts=9,
+        on_exhausted="fail",
+        hold_key="tool:x",
+        actor="ann",
+        cause="because",
+        correlation_id="c" * 40,
+        trace_id="0" * 32,
+        redriven_from=1 << 60,
+        parent_id=5,
+        step_id=(1 << 62) + 1,
+    )
+    made = await store.enqueue([said] * number)
+    assert made == sorted(set(made))
+    assert len(made) == number
+    rows = {row["id"]: row for row in await store.rows(JOB, made)}
+    shown = {name: value for name, value in said._asdict().items() if name not in ("run_at", "delay_us")}
+    for id in made:
+        assert {name: rows[id][name] for name in shown} == shown
+        assert rows[id]["run_at"] == 4_000_000_000_000_007
+    events = await log(store, correlation_id="c" * 40)
+    assert [event.entity_id for event in events] == made
+    assert {(event.trigger, event.actor, event.cause, event.seq) for event in events} == {
+        ("enqueue", "ann", "because", 1)
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from operator import itemgetter
 from types import MappingProxyType
@@ -183,6 +183,17 @@ class Catalogue:
         if (name, each) not in self._shaped:
             self._shaped[name, each] = enqueue_statement(self._filled(name), each)
         return self._shaped[name, each]
+
+    @cached_property
+    def enqueue_batch(self) -> tuple[Statement, tuple[str, ...]]:
+        """SQLite: the statement that enqueues many jobs, which come as one JSON array of arrays, and what each has."""
+        into, _, values = self._filled("enqueue").partition("VALUES (")
+        names = tuple(name for name in _names(values) if name != "now")
+        each = _PARAMETER.sub(
+            lambda match: match[0] if match[1] == "now" else f"g.{match[1]}", values.removesuffix(")")
+        )
+        sql = f"{into}SELECT {each} FROM ({_from_json(names, ':rows')}) AS g"
+        return self._numbered(sql, _names(sql)), names
 
     def shaped(self, change: Change, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that writes a batch of moves of these columns, or a single one."""
