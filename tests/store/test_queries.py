@@ -46,12 +46,12 @@ def names(dialect: Dialect) -> list[str]:
 
 
 def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> Iterator[str]:
-    """The statement of a move; on PostgreSQL the one for records that are alike, and the one for records that differ in
+    """The statements of a move: the one for records that are alike, and the one for records that differ in
     everything."""
     change = Change(lifecycle, move, 1, 1, move.sources[0].name, 1, 0, right)
-    sql, _, fields, extras = catalogue.move(change)
+    _, _, fields, extras = catalogue.move(change)
     if catalogue.dialect is SQLITE:
-        yield sql
+        yield from (catalogue.batch(change, alike=alike).sql for alike in (True, False))
     else:
         for values in ((1, 1), (1, 2)):
             yield catalogue.shaped(change, dict.fromkeys((*fields, *extras), values)).sql

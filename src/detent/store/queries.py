@@ -140,12 +140,22 @@ class Statement(NamedTuple):
 
 
 class MoveStatement(NamedTuple):
-    """What writes a batch of moves. Of each it takes some fields of the change, then some of its values. On SQLite the
-    SQL is ready to run; on PostgreSQL it is the UPDATE alone, whose parameters `shaped` puts into place."""
+    """The UPDATE of a move. Of a change it takes some fields, then some of its values: `batch` and `shaped` put them in
+    their places."""
 
     sql: str
     fields: Callable[[Change], tuple[object, ...]]
     names: tuple[str, ...]
+    extras: tuple[str, ...]
+
+
+class MoveBatch(NamedTuple):
+    """SQLite: a statement ready to run that writes a batch of moves. It is given an array with the fields and values of
+    `each` of them, the time, and of the first what is said `once` for all."""
+
+    sql: str
+    each: Callable[[Change], tuple[object, ...]]
+    once: Callable[[Change], tuple[object, ...]]
     extras: tuple[str, ...]
 
 
@@ -161,6 +171,7 @@ class Catalogue:
         self._parts = _read("parts.sql")
         self._statements: dict[str, Statement] = {}
         self._moves: dict[tuple[Move, Right | None], MoveStatement] = {}
+        self._batches: dict[tuple[Move, Right | None, bool], MoveBatch] = {}
         self._shaped: dict[tuple[Any, tuple[str, ...]], BatchStatement] = {}
 
     def __getitem__(self, name: str) -> Statement:
@@ -175,6 +186,18 @@ class Catalogue:
         if key not in self._moves:
             self._moves[key] = self._prepare_move(change.lifecycle, change.move, change.right)
         return self._moves[key]
+
+    def batch(self, change: Change, *, alike: bool) -> MoveBatch:
+        """SQLite: the statement that writes many such moves; `alike`, if they have in common all but what differs in
+        nearly every batch."""
+        key = (change.move, change.right, alike)
+        if key not in self._batches:
+            update, _, names, extras = self.move(change)
+            each = [name for name in names if name in DIFFERING or not alike]
+            once = [name for name in names if name not in each]
+            sql = _sqlite_batch(change.lifecycle.table, update, once, (*each, *extras))
+            self._batches[key] = MoveBatch(sql, _fields(each), _fields(once), extras)
+        return self._batches[key]
 
     def enqueue(self, columns: Columns) -> BatchStatement:
         """PostgreSQL: the statement that enqueues jobs of these columns."""
@@ -268,9 +291,7 @@ class Catalogue:
         update = fill(raw, lambda word: words.get(word) or self._word(word))
         names = sorted({"from_state", *_names(update)}, key=lambda name: (name not in Change._fields, name))
         own = tuple(name for name in names if name in Change._fields)
-        fields = itemgetter(*map(Change._fields.index, own))
-        sql = _sqlite_batch(table, update, names) if self._sqlite else update
-        return MoveStatement(sql, fields, own, tuple(names[len(own) :]))
+        return MoveStatement(update, _fields(own), own, tuple(names[len(own) :]))
 
     def _assignments(self, lifecycle: Lifecycle, move: Move, now: str, steps: int = 1) -> str:
         table, later = lifecycle.table, "max" if self._sqlite else "greatest"
@@ -372,18 +393,26 @@ def _move_name(lifecycle: Lifecycle, move: Move) -> str:
     return f"{lifecycle.name}.{move.trigger if move.first is None else f'{move.first.trigger}+{move.trigger}'}"
 
 
-def _sqlite_batch(table: str, update: str, names: list[str]) -> str:
+def _sqlite_batch(table: str, update: str, once: Sequence[str], each: Sequence[str]) -> str:
     """One statement for many records: they come as one JSON array, so that SQLite works through all of them at one go,
     while the interpreter does something else. Materialized, since otherwise it looks for a part of an array wherever
     the statement names it."""
-    return f"WITH given AS MATERIALIZED ({_from_json(names, '?1')})\n{_from_batch(update)}\nRETURNING {table}.id"
+    common = "".join(f", ?{place} AS {name}" for place, name in enumerate(once, 3))
+    given = _from_json(each, "?1", common)
+    return f"WITH given AS MATERIALIZED ({given})\n{_from_batch(update)}\nRETURNING {table}.id"
 
 
-def _from_json(names: Sequence[str], parameter: str) -> str:
+def _from_json(names: Sequence[str], parameter: str, more: str = "") -> str:
     """SQLite: rows from an array of arrays. jsonb_each, since json_each writes an array out again for each of its parts
     that is asked for."""
     columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
-    return f"SELECT {columns} FROM jsonb_each({parameter})"
+    return f"SELECT {columns}{more} FROM jsonb_each({parameter})"
+
+
+def _fields(names: Sequence[str]) -> Callable[[Change], tuple[object, ...]]:
+    """What gives these fields of a change."""
+    places = [Change._fields.index(name) for name in names]
+    return itemgetter(*places) if len(places) > 1 else lambda change: tuple(change[place] for place in places)
 
 
 def _claim_events(triggers: tuple[str, ...]) -> str:

@@ -192,9 +192,13 @@ class Session(SessionReads):
         return at
 
     def _apply_batch(self, batch: list[Change]) -> list[Change]:
-        sql, fields, _, extras = self._catalogue.move(batch[0])
-        rows = json.dumps([(*fields(change), *[change.values.get(name) for name in extras]) for change in batch])
-        moved = {row[0] for row in self._db.execute(sql, (rows, self.now))}
+        first, statement = batch[0], self._catalogue.batch(batch[0], alike=True)
+        common = statement.once(first)
+        if any(statement.once(change) != common for change in batch):
+            statement = self._catalogue.batch(first, alike=False)
+        sql, each, once, extras = statement
+        rows = json.dumps([(*each(change), *[change.values.get(name) for name in extras]) for change in batch])
+        moved = {row[0] for row in self._db.execute(sql, (rows, self.now, *once(first)))}
         if len(moved) == len(batch):
             return []
         return [change for change in batch if change.id not in moved and not self._applied_already(change)]

@@ -54,6 +54,7 @@ class Ahead:
         self._in_the_way: dict[str, str] = {}
         self._done: list[tuple[str, str, int, int]] = []
         self._under_way = ""
+        self._task: asyncio.Task[None] | None = None
         self._given_up = False
         self._alone: set[str] = set()
         self._bytes = 0
@@ -84,7 +85,7 @@ class Ahead:
         """Until the time is over, or nothing is left; true if it was not the time that ended it. In a task of its own:
         what a function does to its task it does not do to the job, and one that takes far too long, or does not end
         when it is asked to, is not waited for."""
-        task = asyncio.create_task(self._go_through(along))
+        self._task = task = asyncio.create_task(self._go_through(along))
         try:
             await asyncio.wait([task], timeout=PATIENCE_SECONDS)
         finally:
@@ -104,7 +105,7 @@ class Ahead:
         waiting.extend(await self._ready_after(self._name))
         while waiting and self._may_go_on():
             self._under_way = name = waiting.popleft()
-            if await self._carried(name):
+            if await self._carried(name) and self._shape.after[name]:
                 waiting.extend(await self._ready_after(name))
 
     def _may_go_on(self) -> bool:
@@ -132,8 +133,8 @@ class Ahead:
             return False
         finally:
             self._ended = max(_now_us(), began + 1)
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                await _forget_cancelling(task)
+            if self._task is not None and self._task.cancelling():
+                await _forget_cancelling(self._task)
         if self._given_up:
             return False
         self._outputs[name] = text

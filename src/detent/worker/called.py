@@ -12,6 +12,8 @@ from detent.outcomes import PermanentError
 from detent.target import Target, load, unwrapped
 from detent.worker.context import Context
 
+_NESTED = (dict, list)
+
 
 async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
@@ -19,7 +21,7 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
     there was."""
     function = function_of(named)
     arguments = [ctx] if takes_context(function) else []
-    own = {name: deepcopy(value) if isinstance(value, dict | list) else value for name, value in given.items()}
+    own = {name: deepcopy(value) if isinstance(value, _NESTED) else value for name, value in given.items()}
     bound = partial(function, *arguments, **own)
     if is_async(function):
         return await bound()
