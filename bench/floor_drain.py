@@ -74,8 +74,9 @@ async def on_sqlite(url: str, worker: int, batch: int) -> Drain:
         jobs = db.execute(claim.sql, [values[name] for name in claim.parameters]).fetchall()
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
-        rows = json.dumps([settling(job, worker) for job in jobs])
-        assert len(db.execute(floor_sqlite.SUCCEED, (rows, time.time_ns() // 1000)).fetchall()) == len(jobs)
+        rows = json.dumps([(job[4], job[0], job[3], None) for job in jobs])
+        given = (rows, time.time_ns() // 1000, f"w:{worker}", None, None, "running", worker, None, 1)
+        assert len(db.execute(floor_sqlite.SUCCEED, given).fetchall()) == len(jobs)
         db.execute("COMMIT")
         return len(jobs)
 
@@ -85,12 +86,6 @@ async def on_sqlite(url: str, worker: int, batch: int) -> Drain:
 def claiming(worker: int, batch: int) -> dict[str, Any]:
     values = {"worker": worker, "limit": batch, "tenant_id": None, "actor": f"w:{worker}", "claim_id": 1}
     return values | {"lease_us": floor_postgres.LEASE_US}
-
-
-def settling(job: Any, worker: int) -> tuple[Any, ...]:
-    """The values of SQLite's SUCCEED for a job of the claim."""
-    id, tenant, state, seq, epoch = job[:5]
-    return (f"w:{worker}", None, None, epoch, state, id, worker, None, seq, tenant, None)
 
 
 if __name__ == "__main__":

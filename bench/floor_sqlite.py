@@ -19,6 +19,19 @@ ENQUEUE = """INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, st
 VALUES (?1, ?2, ?2, max(?2, coalesce(?3, 0)) + ?4, ?5, 'queued', 'enqueue', ?6, ?7,
     ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)"""
 
+ENQUEUE_BATCH = """INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
+    trace_id, cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from,
+    parent_id, limit_key, step_id, crew_id, tree_id, key, payload)
+SELECT g.id, ?1, ?1, max(?1, coalesce(g.run_at, 0)) + g.delay_us, g.tenant_id, 'queued', 'enqueue', g.actor,
+    g.correlation_id, g.trace_id, g.cause, g.priority, g.max_attempts, g.queue, g.kind, g.on_exhausted, g.hold_key,
+    g.held_by, g.redriven_from, g.parent_id, g.limit_key, g.step_id, g.crew_id, g.tree_id, g.key, g.payload
+FROM (SELECT value ->> 0 AS id, value ->> 1 AS run_at, value ->> 2 AS delay_us, value ->> 3 AS tenant_id,
+    value ->> 4 AS actor, value ->> 5 AS correlation_id, value ->> 6 AS trace_id, value ->> 7 AS cause,
+    value ->> 8 AS priority, value ->> 9 AS max_attempts, value ->> 10 AS queue, value ->> 11 AS kind,
+    value ->> 12 AS on_exhausted, value ->> 13 AS hold_key, value ->> 14 AS held_by, value ->> 15 AS redriven_from,
+    value ->> 16 AS parent_id, value ->> 17 AS limit_key, value ->> 18 AS step_id, value ->> 19 AS crew_id,
+    value ->> 20 AS tree_id, value ->> 21 AS key, value ->> 22 AS payload FROM jsonb_each(?2)) AS g"""
+
 MAY_CLAIM = "SELECT 1 FROM workers WHERE id = ?1 AND state IN ('IDLE', 'RUNNING')"
 
 QUEUE_NOW = """SELECT (SELECT min(tenant_id) FROM jobs WHERE state = 'queued' AND held_by IS NULL AND queue = ?1),
@@ -41,9 +54,9 @@ WHERE id IN (SELECT value FROM json_each(?6)) RETURNING id, tenant_id, state, se
     priority, run_at, attempts, max_attempts, on_exhausted, owner, lease_until, held_by, correlation_id, trace_id,
     parent_id, limit_key, step_id, crew_id, tree_id"""
 
-START = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
-    value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
-    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id FROM jsonb_each(?1))
+START = """WITH given AS MATERIALIZED (SELECT value ->> 0 AS epoch, value ->> 1 AS id, value ->> 2 AS seq,
+    ?3 AS actor, ?4 AS cause, ?5 AS detail, ?6 AS from_state, ?7 AS owner, ?8 AS reason, ?9 AS tenant_id
+    FROM jsonb_each(?1))
 UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start',
     updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
     started_at = coalesce(jobs.started_at, max(?2, jobs.updated_at + 1)), attempts = jobs.attempts + 1
@@ -51,9 +64,9 @@ FROM given AS g WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id AND jobs.s
     AND jobs.state = g.from_state AND jobs.owner = g.owner AND jobs.lease_until > ?2
 RETURNING jobs.id"""
 
-SUCCEED = """WITH given AS (SELECT value ->> 0 AS actor, value ->> 1 AS cause, value ->> 2 AS detail,
-    value ->> 3 AS epoch, value ->> 4 AS from_state, value ->> 5 AS id, value ->> 6 AS owner,
-    value ->> 7 AS reason, value ->> 8 AS seq, value ->> 9 AS tenant_id, value ->> 10 AS result FROM jsonb_each(?1))
+SUCCEED = """WITH given AS MATERIALIZED (SELECT value ->> 0 AS epoch, value ->> 1 AS id, value ->> 2 AS seq,
+    value ->> 3 AS result, ?3 AS actor, ?4 AS cause, ?5 AS detail, ?6 AS from_state, ?7 AS owner, ?8 AS reason,
+    ?9 AS tenant_id FROM jsonb_each(?1))
 UPDATE jobs SET state = 'succeeded', seq = jobs.seq + 1, move = 'succeed',
     updated_at = max(?2, jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail,
     completed_at = coalesce(jobs.completed_at, max(?2, jobs.updated_at + 1)), result = g.result, lease_until = NULL
@@ -88,9 +101,8 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     db.execute("BEGIN IMMEDIATE")
     now = time.time_ns() // 1000
     last: Any = db.execute(TAKE_KEYS, ((now // 1000 - 1_704_067_200_000) << 22, batch)).fetchall()[0][0]
-    for key in range(last - batch + 1, last + 1):
-        job = (key, now, None, 0, 1, None, None, None, None, 0, 4, "default", "noop", "dead_letter", None, None)
-        db.execute(ENQUEUE, (*job, None, None, None, None, None, None, None, "{}"))
+    said = (None, 0, 1, None, None, None, None, 0, 4, "default", "noop", "dead_letter", *[None] * 9, "{}")
+    db.execute(ENQUEUE_BATCH, (now, json.dumps([(key, *said) for key in range(last - batch + 1, last + 1)])))
     db.execute("COMMIT")
 
     db.execute("BEGIN IMMEDIATE")
@@ -107,8 +119,9 @@ def lifecycle(db: apsw.Connection, worker: int, batch: int) -> None:
     for statement, state, step, extra in ((START, "assigned", 0, ()), (SUCCEED, "running", 1, (None,))):
         db.execute("BEGIN IMMEDIATE")
         now = time.time_ns() // 1000
-        rows = [(actor, None, None, r[4], state, r[0], worker, None, r[3] + step, 1, *extra) for r in claimed]
-        assert len(db.execute(statement, (json.dumps(rows), now)).fetchall()) == batch
+        rows = json.dumps([(r[4], r[0], r[3] + step, *extra) for r in claimed])
+        alike = (actor, None, None, state, worker, None, 1)
+        assert len(db.execute(statement, (rows, now, *alike)).fetchall()) == batch
         db.execute("COMMIT")
 
 

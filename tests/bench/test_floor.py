@@ -19,8 +19,10 @@ from detent.store.records import NewJob
 def moved(dialect: Dialect, trigger: str) -> str:
     move, catalogue = JOB.move(trigger), Catalogue(dialect)
     change = Change(JOB, move, 1, 1, move.sources[0].name, 1, 0, Right.HOLDER)
-    sql, _, names, extras = catalogue.move(change)
-    return sql if dialect is SQLITE else catalogue.shaped(change, dict.fromkeys((*names, *extras), (1, 1))).sql
+    if dialect is SQLITE:
+        return catalogue.batch(change, alike=True).sql
+    _, _, names, extras = catalogue.move(change)
+    return catalogue.shaped(change, dict.fromkeys((*names, *extras), (1, 1))).sql
 
 
 def bare(sql: str) -> str:
@@ -31,6 +33,7 @@ def test_the_floor_of_sqlite_runs_the_statements_of_the_product() -> None:
     named = Catalogue(SQLITE)
     for floor, name in (("TAKE_KEYS", "take_keys"), ("ENQUEUE", "enqueue"), ("DUE", "due"), ("CLAIM", "claim")):
         assert bare(getattr(floor_sqlite, floor)) == bare(named[name].sql)
+    assert bare(floor_sqlite.ENQUEUE_BATCH) == bare(named.enqueue_batch[0].sql)
     assert bare(floor_sqlite.MAY_CLAIM) == bare(named["may_claim"].sql)
     assert bare(floor_sqlite.QUEUE_NOW) == bare(named["queue_now"].sql)
     assert bare(floor_sqlite.NEXT_PRIORITY) == bare(named["next_priority"].sql)
