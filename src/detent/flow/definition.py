@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -74,6 +74,7 @@ def variable(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=1_000)  # many steps of a flow may call the same
 def _target(value: str) -> str:
     if not _TARGET.fullmatch(value):
         raise ValueError(f"{value!r} names no function; write module:function, as in shop.release:publish")

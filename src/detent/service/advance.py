@@ -240,12 +240,12 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
     """These steps begin; returns those that are done with it already, because they are skipped."""
     skipped, inline = [], []
     for name in names:
-        if held(scene):
-            break  # one of them could not begin, and with it the flow has failed
         step = scene.shape.steps[name]
         if step.inline and step.when is None:
             inline.append(name)
             continue
+        if held(scene):
+            break  # one of them could not begin, and with it the flow has failed
         how = beginning(step, await scene.values(wanted_at_start(step)) if step.conditional else NOTHING_KNOWN)
         if step.inline and how.how is Begin.JOB:
             inline.append(name)
