@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -84,7 +85,7 @@ class Session(SessionReads):
 
     def _enqueue_batch(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
         (sql, parameters), names = self._catalogue.enqueue_batch
-        bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
+        bindings = _bindings(names)
         values = {
             "now": self.now,
             "rows": json.dumps([bindings((*job, id)) for job, id in zip(jobs, keys, strict=True)]),
@@ -94,7 +95,7 @@ class Session(SessionReads):
 
     def _enqueue_one_by_one(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
         sql, names = self._catalogue["enqueue"]
-        bindings = itemgetter(*[_ENQUEUED.index(name) for name in names])
+        bindings = _bindings(names)
         return [self._enqueue_one(job, key, sql, bindings) for job, key in zip(jobs, keys, strict=True)]
 
     def _enqueue_one(self, job: NewJob, id: int, sql: str, bindings: Callable[[tuple[Any, ...]], Any]) -> int:
@@ -399,3 +400,9 @@ class Session(SessionReads):
         first = ids.first_key_of(self.now // 1000)
         last = int(self._run("take_keys", first=first, count=count)[0][0])
         return range(last - count + 1, last + 1)
+
+
+@cache
+def _bindings(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
+    """What takes from a new job, its key and the time what a statement names."""
+    return itemgetter(*[_ENQUEUED.index(name) for name in names])
