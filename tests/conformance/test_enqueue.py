@@ -168,3 +168,17 @@ async def test_a_job_is_the_same_however_many_are_enqueued_with_it(store: Store,
     assert {(event.trigger, event.actor, event.cause, event.seq) for event in events} == {
         ("enqueue", "ann", "because", 1)
     }
+
+
+@pytest.mark.parametrize("number", [1, 10])
+async def test_what_is_no_text_is_refused_and_leaves_nothing(store: Store, number: int) -> None:
+    with pytest.raises((UnicodeError, StoreError)):
+        await store.enqueue([NewJob("kind", actor="half of a pair: \ud800")] * number)
+    assert await store.counts(JOB) == (0, 0)
+
+
+async def test_large_payloads_come_whole_however_many_there_are(store: Store) -> None:
+    said = [NewJob("kind", json.dumps({"number": number, "text": "x" * 20_000})) for number in range(20)]
+    made = await store.enqueue(said)
+    rows = {row["id"]: row["payload"] for row in await store.rows(JOB, made, ("id", "payload"))}
+    assert [rows[id] for id in made] == [job.payload for job in said]

@@ -8,7 +8,7 @@ import pytest
 
 from detent.errors import StoreError
 from detent.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from detent.store import NewJob, Store
+from detent.store import NewJob, Store, sqlite_session
 from detent.store.protocol import Reader, Writer
 from detent.store.records import Birth
 from detent.store.steps import STEP_COLUMNS, FlowFilter, Output
@@ -254,3 +254,24 @@ async def test_steps_are_found_by_their_keys(store: Store) -> None:
     found = await store.steps_by_key([one, two, 17])
     assert {row["id"]: row["lifecycle"] for row in found} == {one: "workstream-step", two: "run-step"}
     assert set(found[0]) == set(STEP_COLUMNS)
+
+
+async def test_rows_too_large_for_one_statement_are_all_there_in_their_order(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_session, "MOST_IN_AN_ARRAY", 1_000)
+    rows = [{"flow_id": 7, "name": f"s{place:02}", "position": place, "item": f'"{"x" * 300}"'} for place in range(21)]
+    made = await store.create_many(WORKSTREAM_STEP, rows)
+    assert made == sorted(set(made))
+    found = await store.steps(7)
+    assert [(row["id"], row["name"], row["position"]) for row in found] == [
+        (id, row["name"], row["position"]) for id, row in zip(made, rows, strict=True)
+    ]
+    events = [event for event in await log(store) if event.entity == "workstream-step"]
+    assert [event.entity_id for event in events] == made
+
+
+async def test_a_row_that_is_no_text_is_refused_and_leaves_nothing(store: Store) -> None:
+    with pytest.raises((UnicodeError, StoreError)):
+        await store.create_many(WORKSTREAM_STEP, [{"flow_id": 7, "name": "half of a pair: \ud800"}] * 2)
+    assert await store.steps(7) == []

@@ -127,8 +127,8 @@ async def test_what_is_remembered_of_a_flow_and_not_true_any_more_does_no_harm(
     """A step far ahead is skipped after the one look at the flow."""
     store, call = await far.open(), {"call": f"{__name__}:note"}
     steps = [
-        {"id": name, **call, "with": {"name": name}, "depends_on": before}
-        for name, before in (("a", []), ("b", ["a"]), ("c", ["b"]), ("d", ["c"]), ("e", ["d"]), ("f", ["e"]))
+        {"id": name, **call, "with": {"name": name}, "depends_on": [*before]}
+        for name, before in (("a", ""), ("b", "a"), ("c", "b"), ("d", "c"), ("e", "cd"), ("f", "e"))
     ]
     hand_over, handed, looked = PostgresStore.hand_over, list[str](), 0
     scene = PostgresStore.scene
@@ -150,11 +150,31 @@ async def test_what_is_remembered_of_a_flow_and_not_true_any_more_does_no_harm(
     async with working(far):
         ref = await flows.start(store, Flow.model_validate({"name": "skipped", "steps": steps}))
         await ended(store, ref, "S_SUCCESS")
-    assert sorted(ORDER) == [*"abcef"]  # what is skipped keeps nobody waiting
+    assert [*"abcef"] == ORDER
     assert "d" in handed  # it was foreseen, and the statement refused it
     assert looked <= 4
     assert {row["name"]: row["state"] for row in await store.steps(ref.id)}["d"] == "S_SKIPPED"
     assert (await verify(store)).problems == []
+
+
+async def test_what_is_remembered_of_a_flow_goes_with_the_job_it_is_of_however_that_ends(
+    far: Detent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, remembered = await far.open(), list[dict[int, handover.Picture]]()
+    remember = handover._remember
+
+    def noted(pictures: dict[int, handover.Picture], job: Job, picture: handover.Picture) -> None:
+        remember(pictures, job, picture)
+        remembered.append(pictures)
+
+    monkeypatch.setattr(handover, "_remember", noted)
+    steps = chain(*"abcd").model_dump(by_alias=True, exclude_unset=True)["steps"]
+    steps[-1]["with"] = {"no_such": "argument"}
+    async with working(far):
+        ref = await flows.start(store, Flow.model_validate({"name": "fails", "steps": steps}))
+        await ended(store, ref, "S_FAILED")
+        await eventually(lambda: _so(remembered[-1] == {}))
+    assert [*"abc"] == ORDER
 
 
 async def test_a_flow_that_is_held_or_cancelled_between_the_look_and_the_statement_is_not_gone_on_with(

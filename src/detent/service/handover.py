@@ -33,7 +33,7 @@ MOST_AROUND = 8
 FORESEEN = 16
 """So many steps are read at one look."""
 
-MOST_REMEMBERED = 1_000
+MOST_REMEMBERED = 100
 
 
 class Unforeseen(Exception):

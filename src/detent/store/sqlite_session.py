@@ -45,8 +45,15 @@ from detent.store.wakes import wakes
 # What an enqueued job is bound from: its own fields, its key and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
 
-SEVERAL = 10
-"""From so many on, one statement for all of them takes less time than one for each."""
+SEVERAL, SMALL = 10, 1_000
+"""From so many jobs on, whose payloads have no more than so many characters on the average, one statement for all takes
+less time than one for each. It takes several times the memory, too."""
+
+MOST_IN_AN_ARRAY = 1 << 24
+"""What is larger is written in parts; SQLite takes no text of a gigabyte."""
+
+_array = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Rows for a statement. What is no text is refused when it is bound; escaped, SQLite would make broken text of it."""
 
 
 class Session(SessionReads):
@@ -73,8 +80,9 @@ class Session(SessionReads):
         return self._enqueue_as(self._take_keys(len(jobs)), jobs)
 
     def _enqueue_as(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
-        alone = len(jobs) < SEVERAL or any(job.key is not None for job in jobs)
-        made = self._enqueue_one_by_one(keys, jobs) if alone else self._enqueue_batch(keys, jobs)
+        many = len(jobs) >= SEVERAL and not any(job.key is not None for job in jobs)
+        together = many and sum(len(job.payload) for job in jobs) <= min(SMALL * len(jobs), MOST_IN_AN_ARRAY)
+        made = self._enqueue_batch(keys, jobs) if together else self._enqueue_one_by_one(keys, jobs)
         limited = [
             job for job, key, id in zip(jobs, keys, made, strict=True) if job.limit_key is not None and key == id
         ]
@@ -86,10 +94,8 @@ class Session(SessionReads):
     def _enqueue_batch(self, keys: Sequence[int], jobs: Sequence[NewJob]) -> list[int]:
         (sql, parameters), names = self._catalogue.enqueue_batch
         bindings = _bindings(names)
-        values = {
-            "now": self.now,
-            "rows": json.dumps([bindings((*job, id)) for job, id in zip(jobs, keys, strict=True)]),
-        }
+        rows = _array([bindings((*job, id)) for job, id in zip(jobs, keys, strict=True)])
+        values = {"now": self.now, "rows": rows}
         self._db.execute(sql, [values[name] for name in parameters])
         return list(keys)
 
@@ -198,7 +204,7 @@ class Session(SessionReads):
         if any(statement.once(change) != common for change in batch):
             statement = self._catalogue.batch(first, alike=False)
         sql, each, once, extras = statement
-        rows = json.dumps([(*each(change), *[change.values.get(name) for name in extras]) for change in batch])
+        rows = _array([(*each(change), *[change.values.get(name) for name in extras]) for change in batch])
         moved = {row[0] for row in self._db.execute(sql, (rows, self.now, *once(first)))}
         if len(moved) == len(batch):
             return []
@@ -299,13 +305,22 @@ class Session(SessionReads):
     def create_many(self, lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth) -> list[int]:
         if not rows:
             return []
-        keys = self._take_keys(len(rows))
-        columns = tuple(rows[0])
+        keys = list(self._take_keys(len(rows)))
+        self._create_as(keys, lifecycle, rows, birth)
+        return keys
+
+    def _create_as(
+        self, keys: Sequence[int], lifecycle: Lifecycle, rows: Sequence[Mapping[str, Any]], birth: Birth
+    ) -> None:
+        columns, half = tuple(rows[0]), len(rows) // 2
+        given = _array([(id, *[row[name] for name in columns]) for id, row in zip(keys, rows, strict=True)])
+        if half and len(given) > MOST_IN_AN_ARRAY:
+            self._create_as(keys[:half], lifecycle, rows[:half], birth)
+            self._create_as(keys[half:], lifecycle, rows[half:], birth)
+            return
         statement = self._catalogue.births(lifecycle, columns)
-        given = json.dumps([(id, *[row[name] for name in columns]) for id, row in zip(keys, rows, strict=True)])
         values = {**birth._asdict(), "rows": given, "now": self.now}
         self._db.execute(statement.sql, [values[name] for name in statement.parameters])
-        return list(keys)
 
     def amend(self, lifecycle: Lifecycle, keys: Sequence[int], tenant_id: int, columns: dict[str, Any]) -> int:
         statement = self._catalogue.amendment(lifecycle, tuple(columns))

@@ -440,6 +440,8 @@ class Worker:
         self._keeper.release([(change.id, change.epoch) for change in changes])
         self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
         self._in_hand += len(next_jobs)
+        for job, _ in batch:
+            self._pictures.pop(job.id, None)
         for job in next_jobs:
             self._inbox.put_nowait(job)
         self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
