@@ -137,7 +137,7 @@ def _set(lifecycle: Lifecycle, columns: dict[str, str]) -> str:
 
 def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> str:
     """Without a source from VALUES: what SQLite selects for a table with triggers it first puts into another one, for
-    each row anew, which takes as long as writing the event."""
+    each row anew, which takes a quarter of the time that writing the event does."""
     values = (
         f"{row}.id, {row}.updated_at, {row}.tenant_id, {row}.seq, {row}.epoch, {literal(lifecycle.name)}, "
         f"{event_type(lifecycle, f'{row}.move')}, {row}.move, {from_state}, {row}.state, {row}.actor, "
