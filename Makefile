@@ -22,7 +22,7 @@ help: ## show this list
 
 run: $(STAMP)/project ## carry out a flow: examples/release.yaml (ARGS="-i version=2.0")
 	@mkdir -p build
-	@$(BIN)/detent run examples/release.yaml --yes --db sqlite:///build/detent.db $(ARGS)
+	@$(BIN)/keptwork run examples/release.yaml --yes --db sqlite:///build/keptwork.db $(ARGS)
 
 test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -k claim")
 	@$(BIN)/pytest -q -n $(WORKERS) $(ARGS)
@@ -42,7 +42,7 @@ check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated d
 	@echo "· lint"     && $(BIN)/ruff check -q .
 	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
-	@echo "· docs"     && $(BIN)/python -m detent.docs --check
+	@echo "· docs"     && $(BIN)/python -m keptwork.docs --check
 
 chaos: $(STAMP)/dev ## long runs of injected faults
 	@$(BIN)/pytest -m chaos -n 0 -s $(ARGS)
@@ -54,7 +54,7 @@ bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(STAMP)/dev ## write the generated pages
-	@$(BIN)/python -m detent.docs $(ARGS)
+	@$(BIN)/python -m keptwork.docs $(ARGS)
 
 lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)
 	@$(COMPILE) requirements/lock.in -o requirements/lock.txt
@@ -75,7 +75,7 @@ clean: ## remove the environment and all caches
 
 $(STAMP)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-		|| { echo "Detent needs Python 3.11 or newer as $(PYTHON); name another with: make PYTHON=/path/to/python3" >&2; exit 1; }
+		|| { echo "Keptwork needs Python 3.11 or newer as $(PYTHON); name another with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "$(PYTHON) lacks the venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "· making .venv"
@@ -83,7 +83,7 @@ $(STAMP)/venv:
 	@mkdir -p $(STAMP) && touch $@
 
 $(STAMP)/run: requirements/run.txt $(STAMP)/venv
-	@echo "· installing what Detent needs to run"
+	@echo "· installing what Keptwork needs to run"
 	@$(PIP) --require-hashes -r $<
 	@touch $@
 

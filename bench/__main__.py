@@ -1,4 +1,4 @@
-"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only detent,rq"`)."""
+"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only keptwork,rq"`)."""
 
 import argparse
 import signal
@@ -22,7 +22,7 @@ def plain(measure: Measure) -> Callable[[argparse.Namespace], bool]:
 
 
 def beside_peers(comparison: Comparison) -> Callable[[argparse.Namespace], bool]:
-    """A measurement of Detent and of those it is compared with."""
+    """A measurement of Keptwork and of those it is compared with."""
 
     def measure(options: argparse.Namespace) -> bool:
         effort = Effort(options.seconds or 4.0, jobs=options.jobs)
@@ -58,7 +58,7 @@ def main() -> None:
         "--rounds", type=int, help="how often each is run, turn by turn (lifecycle 5, peers, workflows and flows 3)"
     )
     parser.add_argument(
-        "--only", type=systems, metavar="A,B", help="peers, workflows, flows: these systems, such as absurd,detent"
+        "--only", type=systems, metavar="A,B", help="peers, workflows, flows: these systems, such as absurd,keptwork"
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="peers, workflows, flows: so many in every drain or flow")
     parser.add_argument("--quick", action="store_true", help="peers, workflows, flows: one short round")

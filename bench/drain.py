@@ -7,12 +7,12 @@ import asyncio
 import sys
 import time
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 
 
 async def main(url: str, count: int) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     began: list[float] = []
     settled = 0
 

@@ -14,9 +14,9 @@ from typing import Any
 import asyncpg
 
 from bench import floor_postgres, floor_sqlite
-from detent.store import NewJob, open_store
-from detent.store.dialect import POSTGRES, SQLITE
-from detent.store.queries import Catalogue
+from keptwork.store import NewJob, open_store
+from keptwork.store.dialect import POSTGRES, SQLITE
+from keptwork.store.queries import Catalogue
 
 JOBS_AHEAD = 20_000
 LIST = 1000

@@ -10,9 +10,9 @@ import time
 
 import asyncpg
 
-TAKE_PAGES = "SELECT nextval('detent_pages') FROM generate_series(1, $1)"
+TAKE_PAGES = "SELECT nextval('keptwork_pages') FROM generate_series(1, $1)"
 
-ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+ENQUEUE = """WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id,
         trace_id, cause,
@@ -32,12 +32,12 @@ logged AS (
         trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', $22::text) WHERE $22::text IS NOT NULL)
+rung AS (SELECT pg_notify('keptwork_jobs', $22::text) WHERE $22::text IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
-CLAIM = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+CLAIM = """WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 due AS MATERIALIZED (
-    SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+    SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL keptwork_due(
         $1::bigint, $2::text[], $3::int, $4::int, $5::int, $6::text[], clock.now) AS d),
 moved AS (
     UPDATE jobs SET state = 'assigned', seq = jobs.seq + 1, move = 'claim', updated_at = greatest((SELECT now
@@ -71,7 +71,7 @@ SELECT id, tenant_id, state, seq, epoch, queue, kind, payload, priority, run_at,
     on_exhausted, owner, lease_until, held_by, correlation_id, trace_id, parent_id, limit_key, step_id,
     crew_id, tree_id FROM moved ORDER BY rank"""
 
-START = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+START = """WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 moved AS (UPDATE jobs SET state = 'running', seq = jobs.seq + 1, move = 'start', updated_at = greatest(g.now,
     jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail, started_at =
     coalesce(jobs.started_at, greatest(g.now, jobs.updated_at + 1)), attempts = jobs.attempts + 1 FROM (SELECT a.*,
@@ -86,7 +86,7 @@ SELECT (SELECT tx FROM clock), m.id, m.updated_at, $7::int, m.seq, m.epoch, 'job
     'running', $1::text, m.correlation_id, m.trace_id, $2::text, $6::text, $3::json FROM moved AS m)
 SELECT id FROM moved"""
 
-SUCCEED = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+SUCCEED = """WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 moved AS (UPDATE jobs SET state = 'succeeded', seq = jobs.seq + 1, move = 'succeed', updated_at = greatest(g.now,
     jobs.updated_at + 1), actor = g.actor, reason = g.reason, cause = g.cause, detail = g.detail, completed_at =
     coalesce(jobs.completed_at, greatest(g.now, jobs.updated_at + 1)), result = g.result, lease_until = NULL FROM
@@ -103,7 +103,7 @@ SELECT (SELECT tx FROM clock), m.id, m.updated_at, $7::int, m.seq, m.epoch, 'job
 SELECT id FROM moved"""
 
 SETTINGS = {
-    "detent.logs": "self",
+    "keptwork.logs": "self",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import past
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.support import postgres_server
 
 MARK = 0.80

@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from detent.lifecycle import WORKER
-from detent.store import open_store
+from keptwork.lifecycle import WORKER
+from keptwork.store import open_store
 from tests.support import postgres_server
 
 BATCHES = (1, 10, 100)
@@ -26,7 +26,7 @@ MARK = 0.70
 
 def measure(seconds: float, rounds: int) -> bool:
     """Prints the table; whether the product reaches the mark everywhere."""
-    table = Table("store", "batch", "floor, jobs/s", "detent, jobs/s", "of the floor", title="Full job lifecycle")
+    table = Table("store", "batch", "floor, jobs/s", "keptwork, jobs/s", "of the floor", title="Full job lifecycle")
     for column in table.columns[1:]:
         column.justify = "right"
     ratios = []

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.lifecycle import prepared
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 
 JOBS = 20_000
 KEYS = 200
@@ -58,7 +58,7 @@ async def main(url: str, shape: str) -> None:
         "limit=1000": {"limit": 1000},
         f"limit=5 per key, {KEYS} keys": {"limit": 5, "per": "key"},
     }
-    app, left = Detent(url), JOBS
+    app, left = Keptwork(url), JOBS
 
     @app.job(**shapes.get(shape, {}))
     async def noop(ctx: Context, key: str) -> None:

@@ -1,4 +1,4 @@
-"""What a real worker process (`detent work`) weighs after 10,000 no-op jobs, and whether it has grown after 100,000.
+"""What a real worker process (`keptwork work`) weighs after 10,000 no-op jobs, and whether it has grown after 100,000.
 
 Among them is one job that takes over a second, because then the keeper of leases opens its own connections, once and
 for good; a worker weighed without them would seem to grow when a busy machine makes a job last that long.
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.history import database
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 
 MOST_MB = 80.0
 MOST_GROWTH = 0.10  # what an allocator keeps varies by a few MB; a leak of 60 bytes a job would be over it
@@ -54,7 +54,7 @@ def measure(seconds: float, rounds: int) -> bool:
 
 def weighed(url: str) -> list[Weight]:
     """A worker's weight after few jobs, and after many."""
-    command = [sys.executable, "-m", "detent", "work", "bench.noop:app", "--db", url]
+    command = [sys.executable, "-m", "keptwork", "work", "bench.noop:app", "--db", url]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         weights = []

@@ -1,11 +1,11 @@
-"""An application with nothing to do, for `detent work bench.noop:app`."""
+"""An application with nothing to do, for `keptwork work bench.noop:app`."""
 
 import asyncio
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 
-app = Detent()
+app = Keptwork()
 
 
 @app.job()

@@ -7,8 +7,8 @@ import asyncio
 import sys
 import time
 
-from detent.lifecycle import JOB, Change, decide, insist
-from detent.store import Job, NewJob, Store, open_store
+from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.store import Job, NewJob, Store, open_store
 
 LEASE_US = 60_000_000
 

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from bench.history import database
 from bench.product import LEASE_US, decided
-from detent.lifecycle import WORKER
-from detent.service import retention
-from detent.store import NewJob, Store, open_store
+from keptwork.lifecycle import WORKER
+from keptwork.service import retention
+from keptwork.store import NewJob, Store, open_store
 from tests.support.ended_flows import ended_flows
 
 ROWS = 130_000  # of which those older than the age below go: 100,000

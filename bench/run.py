@@ -1,4 +1,4 @@
-"""What a step of `detent run` costs over its program alone: 50 × `true`, one after the other and side by side.
+"""What a step of `keptwork run` costs over its program alone: 50 × `true`, one after the other and side by side.
 
 The whole command is measured, its start and the making of the database included, against the same programs started by
 themselves.
@@ -24,7 +24,7 @@ MOST_MS = 30.0
 
 def measure(seconds: float, rounds: int) -> bool:
     """Prints the milliseconds a step costs over bare; whether both shapes stay within the limit."""
-    print(f"\n{STEPS} × true by detent run, over {STEPS} bare processes; the limit is {MOST_MS:.0f} ms a step")
+    print(f"\n{STEPS} × true by keptwork run, over {STEPS} bare processes; the limit is {MOST_MS:.0f} ms a step")
     met = [_within(shape, rounds) for shape in SHAPES]
     return all(met)
 
@@ -40,7 +40,7 @@ def _within(shape: str, rounds: int) -> bool:
     alone = 1_000 * median(one for one, _, _ in pairs) / STEPS
     met = median(over) <= MOST_MS
     print(
-        f"  {shape:<9} bare {alone:5.1f} ms a step · detent run {median(over):+5.1f} ms over it"
+        f"  {shape:<9} bare {alone:5.1f} ms a step · keptwork run {median(over):+5.1f} ms over it"
         f" ({median(inside):+.1f} without its start) · {'met' if met else 'NOT met'}"
     )
     return met
@@ -49,7 +49,7 @@ def _within(shape: str, rounds: int) -> bool:
 def _run(file: Path, number: int) -> tuple[float, float]:
     """How long the command takes, and of that the flow itself."""
     database = f"sqlite:///{file.parent}/{number}.db"
-    command = [sys.executable, "-m", "detent", "run", str(file), "--json", "--db", database]
+    command = [sys.executable, "-m", "keptwork", "run", str(file), "--json", "--db", database]
     began = time.perf_counter()
     done = subprocess.run([*command, "--concurrency", str(AT_ONCE)], capture_output=True, check=True)
     return time.perf_counter() - began, float(json.loads(done.stdout)["seconds"])

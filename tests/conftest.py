@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from detent.store import Store, open_store
+from keptwork.store import Store, open_store
 from tests.support import postgres_server as postgres
 from tests.support.postgres_stock import Stock
 
@@ -42,7 +42,7 @@ def postgres_url(postgres_server: postgres.PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/detent.db"
+    return f"sqlite:///{tmp_path}/keptwork.db"
 
 
 def _migrate(url: str) -> None:
@@ -58,7 +58,7 @@ def _migrate(url: str) -> None:
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the whole schema, to copy: copying takes a tenth of migrating."""
-    file = tmp_path_factory.mktemp("migrated") / "detent.db"
+    file = tmp_path_factory.mktemp("migrated") / "keptwork.db"
     _migrate(f"sqlite:///{file}")
     return file
 

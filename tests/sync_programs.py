@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any
 
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent(sys.argv[2] if len(sys.argv) > 2 else "sqlite:///:memory:")
+app = Keptwork(sys.argv[2] if len(sys.argv) > 2 else "sqlite:///:memory:")
 
 
 @app.job()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detent.address import LONGEST_URL, Allowed, Endpoint, addresses, endpoint, refusal, shown
-from detent.errors import BadInput
+from keptwork.address import LONGEST_URL, Allowed, Endpoint, addresses, endpoint, refusal, shown
+from keptwork.errors import BadInput
 
 FINE = {
     "https://example.com": Endpoint("https", "example.com", 443, "/"),
@@ -106,7 +106,7 @@ def test_what_is_no_text_is_refused(given: object) -> None:
     ],
 )
 def test_where_the_deployment_may_allow_it_that_is_said(url: str) -> None:
-    with pytest.raises(BadInput, match="DETENT_WEBHOOK_ALLOW"):
+    with pytest.raises(BadInput, match="KEPTWORK_WEBHOOK_ALLOW"):
         endpoint(url)
     assert endpoint(url, Allowed.of(url.split("/")[2])).host
 
@@ -121,7 +121,7 @@ def test_where_the_deployment_may_allow_it_that_is_said(url: str) -> None:
 def test_where_nobody_would_allow_it_no_setting_is_named(url: str) -> None:
     with pytest.raises(BadInput) as refused:
         endpoint(url)
-    assert "DETENT_WEBHOOK_ALLOW" not in str(refused.value)
+    assert "KEPTWORK_WEBHOOK_ALLOW" not in str(refused.value)
 
 
 PUBLIC = ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450:4001::200e"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent import api_key
-from detent.agent.redaction import Redactor
-from detent.api_key import ALPHABET, LENGTH, PREFIX, ApiKey, Scope
-from detent.errors import BadInput
+from keptwork import api_key
+from keptwork.agent.redaction import Redactor
+from keptwork.api_key import ALPHABET, LENGTH, PREFIX, ApiKey, Scope
+from keptwork.errors import BadInput
 
 bits = st.integers(0, (1 << 256) - 1)
 keys = bits.map(lambda number: api_key.new(lambda _: number))
@@ -24,7 +24,7 @@ def test_a_key_is_read_back(number: int) -> None:
     key = api_key.new(lambda asked: number if asked == 256 else -1)
     read = api_key.parse(key.value)
     assert read is not None
-    assert (read.value, len(key.value), key.value[:3]) == (key.value, LENGTH, "dk_")
+    assert (read.value, len(key.value), key.value[:3]) == (key.value, LENGTH, "kw_")
     assert read.matches(key.hash)
     assert key.hash == hashlib.sha256(key.value.encode()).hexdigest()
 
@@ -62,7 +62,7 @@ def test_one_sign_too_few_or_too_many_is_seen(key: ApiKey, place: int, sign: str
 @given(st.text())
 def test_anything_else_is_no_key(text: str) -> None:
     assert api_key.parse(text) is None
-    assert api_key.parse(f"dk_{text}") is None
+    assert api_key.parse(f"kw_{text}") is None
 
 
 @pytest.mark.parametrize("around", ["{}\n", " {}", "{}\x00", "Bearer {}", "{0}{0}", "{}…"])
@@ -85,7 +85,7 @@ def test_a_part_of_a_hash_does_not_match(key: ApiKey, length: int) -> None:
 
 def test_a_key_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     key = api_key.new()
-    logging.getLogger("detent").warning("%s %r %s", key, key, [key])
+    logging.getLogger("keptwork").warning("%s %r %s", key, key, [key])
     shown = f"{key} {key!r} {[key]} {caplog.text}"
     assert "ApiKey(hidden)" in shown
     assert key.value[3:20] not in shown
@@ -94,7 +94,7 @@ def test_a_key_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_key_that_got_into_a_text_is_taken_out() -> None:
     key = api_key.new().value
-    assert Redactor({}).text(f"with {key}, please") == "with [redacted: Detent key], please"
+    assert Redactor({}).text(f"with {key}, please") == "with [redacted: Keptwork key], please"
 
 
 def test_scopes_are_the_declared_ones_in_their_order() -> None:

@@ -14,32 +14,32 @@ from typing import Any
 import asyncpg
 import pytest
 
-from detent import Cancel, Detent, DetentError, Snooze
-from detent.bounds import LARGEST_PAYLOAD
-from detent.errors import BadInput
-from detent.ids import key_of
-from detent.lifecycle import JOB
-from detent.service import audit
-from detent.worker.context import Context
+from keptwork import Cancel, Keptwork, KeptworkError, Snooze
+from keptwork.bounds import LARGEST_PAYLOAD
+from keptwork.errors import BadInput
+from keptwork.ids import key_of
+from keptwork.lifecycle import JOB
+from keptwork.service import audit
+from keptwork.worker.context import Context
 from tests.conformance.stage import eventually, undone
 from tests.worker.scene import row, state, triggers
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    async with Detent(database_url) as opened:
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    async with Keptwork(database_url) as opened:
         yield opened
         assert (await audit.verify(await opened.open())).clean
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Detent]:
-    async with Detent("sqlite:///:memory:") as opened:
+async def memory() -> AsyncIterator[Keptwork]:
+    async with Keptwork("sqlite:///:memory:") as opened:
         yield opened
         assert (await audit.verify(await opened.open())).clean
 
 
-async def test_declare_enqueue_and_work(app: Detent) -> None:
+async def test_declare_enqueue_and_work(app: Keptwork) -> None:
     @app.job(queue="pages", max_attempts=4, lease="60s", on_exhausted="dead_letter")
     async def fetch(ctx: Context, url: str) -> dict[str, int] | Cancel:
         if ctx.cancel_requested:
@@ -54,7 +54,7 @@ async def test_declare_enqueue_and_work(app: Detent) -> None:
     assert key_of(job.id) == ("job", job.key)
 
 
-async def test_a_key_makes_one_job_however_often_it_is_used(app: Detent) -> None:
+async def test_a_key_makes_one_job_however_often_it_is_used(app: Keptwork) -> None:
     @app.job()
     async def once(ctx: Context, n: int) -> None: ...
 
@@ -64,7 +64,7 @@ async def test_a_key_makes_one_job_however_often_it_is_used(app: Detent) -> None
     assert await app.work(until_idle=True) == 2
 
 
-async def test_a_delay_a_priority_a_queue_and_ids_reach_the_job(app: Detent) -> None:
+async def test_a_delay_a_priority_a_queue_and_ids_reach_the_job(app: Keptwork) -> None:
     @app.job(queue="usual", priority=3)
     async def plain(ctx: Context) -> str:
         return ctx.correlation_id
@@ -81,7 +81,7 @@ async def test_a_delay_a_priority_a_queue_and_ids_reach_the_job(app: Detent) -> 
     assert await state(app, later) == "queued"
 
 
-async def test_only_the_queues_asked_for_are_served(app: Detent) -> None:
+async def test_only_the_queues_asked_for_are_served(app: Keptwork) -> None:
     @app.job(queue="a")
     async def one(ctx: Context) -> None: ...
 
@@ -95,7 +95,7 @@ async def test_only_the_queues_asked_for_are_served(app: Detent) -> None:
     assert await state(app, jobs[0]) == "succeeded"
 
 
-async def test_jobs_of_a_transaction_are_there_if_it_commits_and_never_were_if_not(app: Detent) -> None:
+async def test_jobs_of_a_transaction_are_there_if_it_commits_and_never_were_if_not(app: Keptwork) -> None:
     @app.job()
     async def one(ctx: Context) -> None: ...
 
@@ -108,7 +108,7 @@ async def test_jobs_of_a_transaction_are_there_if_it_commits_and_never_were_if_n
     assert await app.work(until_idle=True) == 2
 
 
-async def test_many_are_enqueued_all_or_none(app: Detent) -> None:
+async def test_many_are_enqueued_all_or_none(app: Keptwork) -> None:
     @app.job()
     async def takes(ctx: Context, n: int) -> None: ...
 
@@ -121,12 +121,12 @@ async def test_many_are_enqueued_all_or_none(app: Detent) -> None:
 
 
 def our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("detent")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("keptwork")}
 
 
 async def test_first_uses_at_the_same_time_open_one_store(database_url: str) -> None:
     before = our_threads()
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     stores = await asyncio.gather(*[app.open() for _ in range(5)])
     assert len(set(map(id, stores))) == 1
     await app.close()
@@ -134,7 +134,7 @@ async def test_first_uses_at_the_same_time_open_one_store(database_url: str) -> 
     assert our_threads() == before
 
 
-async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Detent) -> None:
+async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Keptwork) -> None:
     met = threading.Barrier(2, timeout=10)
 
     @app.job()
@@ -152,7 +152,7 @@ async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Dete
     assert await asyncio.wait_for(asyncio.gather(*works), 10) == [1, 1]
 
 
-async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: Detent) -> None:
+async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: Keptwork) -> None:
     @app.job()
     async def never(ctx: Context) -> None: ...
 
@@ -169,7 +169,7 @@ async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: 
 
 
 async def test_no_connection_is_left_after_close(postgres_copy: str) -> None:
-    app = Detent(postgres_copy)
+    app = Keptwork(postgres_copy)
 
     @app.job(lease="1s")
     async def long_enough_to_be_looked_at(ctx: Context) -> None:
@@ -195,7 +195,7 @@ async def test_no_connection_is_left_after_close(postgres_copy: str) -> None:
 # --- in memory
 
 
-async def test_a_database_in_memory_works_like_any_other(memory: Detent) -> None:
+async def test_a_database_in_memory_works_like_any_other(memory: Keptwork) -> None:
     attempts: list[int] = []
 
     @memory.job(max_attempts=2, backoff=0)
@@ -211,7 +211,7 @@ async def test_a_database_in_memory_works_like_any_other(memory: Detent) -> None
 
 
 @pytest.mark.parametrize("kind", ["blocks the loop", "waits", "in a thread"])
-async def test_in_memory_a_handler_keeps_its_lease_for_longer_than_it_lasts(memory: Detent, kind: str) -> None:
+async def test_in_memory_a_handler_keeps_its_lease_for_longer_than_it_lasts(memory: Keptwork, kind: str) -> None:
     async def blocks(ctx: Context) -> None:
         time.sleep(1.2)  # noqa: ASYNC251 - the point of the test
 
@@ -233,13 +233,13 @@ async def test_a_handler_that_changes_the_folder_keeps_its_lease_and_its_databas
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DETENT_DB", "sqlite:///100%25 mine.db")
-    async with Detent() as app:
+    monkeypatch.setenv("KEPTWORK_DB", "sqlite:///100%25 mine.db")
+    async with Keptwork() as app:
 
         @app.job(lease="500ms")
         def wanders(ctx: Context) -> None:
             os.chdir(elsewhere)
-            os.environ["DETENT_DB"] = "sqlite:///other.db"
+            os.environ["KEPTWORK_DB"] = "sqlite:///other.db"
             time.sleep(1.2)
 
         job = await wanders.enqueue()
@@ -252,7 +252,7 @@ async def test_a_handler_that_changes_the_folder_keeps_its_lease_and_its_databas
 # --- refusals, each one clear line
 
 
-async def test_two_kinds_with_one_name_are_refused(memory: Detent) -> None:
+async def test_two_kinds_with_one_name_are_refused(memory: Keptwork) -> None:
     async def same(ctx: Context) -> None: ...
 
     await memory.job()(same).enqueue()
@@ -269,7 +269,7 @@ def only_whatever(**arguments: object) -> None: ...
 @pytest.mark.parametrize("handler", [no_parameters, only_keywords, only_whatever])
 def test_a_handler_without_a_context_is_refused(handler: Callable[..., None]) -> None:
     with pytest.raises(BadInput, match=f"job {handler.__name__}: its first parameter must be the context"):
-        Detent("sqlite:///:memory:").job()(handler)
+        Keptwork("sqlite:///:memory:").job()(handler)
 
 
 @pytest.mark.parametrize(
@@ -293,10 +293,10 @@ def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any], message: st
     def dig(ctx: Context) -> None: ...
 
     with pytest.raises(BadInput, match=message):
-        Detent("sqlite:///:memory:").job(**rules)(dig)
+        Keptwork("sqlite:///:memory:").job(**rules)(dig)
 
 
-async def test_payloads_that_cannot_be_kept_are_refused_before_anything_is_stored(memory: Detent) -> None:
+async def test_payloads_that_cannot_be_kept_are_refused_before_anything_is_stored(memory: Keptwork) -> None:
     @memory.job()
     async def takes(ctx: Context, value: object = None) -> None: ...
 
@@ -327,7 +327,7 @@ async def test_payloads_that_cannot_be_kept_are_refused_before_anything_is_store
     ],
 )
 async def test_what_is_said_of_one_job_is_checked_before_anything_is_stored(
-    memory: Detent, given: dict[str, Any], message: str
+    memory: Keptwork, given: dict[str, Any], message: str
 ) -> None:
     @memory.job()
     async def plain(ctx: Context) -> None: ...
@@ -338,10 +338,10 @@ async def test_what_is_said_of_one_job_is_checked_before_anything_is_stored(
 
 
 async def test_a_worker_without_slots_and_a_tenant_without_a_row_are_refused(sqlite_url: str) -> None:
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         with pytest.raises(BadInput, match="a concurrency of 0 does nothing; it must be at least 1"):
             await app.work(concurrency=0)
     threads = our_threads()
-    with pytest.raises(DetentError, match="No tenant nobody"):
-        await Detent(sqlite_url, tenant="nobody").open()
+    with pytest.raises(KeptworkError, match="No tenant nobody"):
+        await Keptwork(sqlite_url, tenant="nobody").open()
     assert our_threads() == threads

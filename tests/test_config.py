@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from detent import config
-from detent.allowance import Allowance
-from detent.errors import BadConfig
-from detent.process.limits import Limits
+from keptwork import config
+from keptwork.allowance import Allowance
+from keptwork.errors import BadConfig
+from keptwork.process.limits import Limits
 from tests.support.command import environment
 
 RUFF = """
@@ -36,7 +36,7 @@ cooldown_seconds = 1.5
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "detent.toml"
+    return tmp_path / "keptwork.toml"
 
 
 def problems(file: Path, text: str | bytes) -> list[str]:
@@ -116,15 +116,15 @@ def test_it_is_looked_for_where_it_is_said_then_in_the_environment_then_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DETENT_CONFIG", raising=False)
+    monkeypatch.delenv("KEPTWORK_CONFIG", raising=False)
     assert config.read().tools == {}  # there is none, and nobody asked for one
-    for name in ("detent", "other", "third"):
+    for name in ("keptwork", "other", "third"):
         (tmp_path / f"{name}.toml").write_text(f'[tools.{name}]\ncommand = ["x"]\n')
-    assert list(config.read().tools) == ["detent"]
-    monkeypatch.setenv("DETENT_CONFIG", "other.toml")
+    assert list(config.read().tools) == ["keptwork"]
+    monkeypatch.setenv("KEPTWORK_CONFIG", "other.toml")
     assert list(config.read().tools) == ["other"]
     assert list(config.read("third.toml").tools) == ["third"]
-    monkeypatch.setenv("DETENT_CONFIG", "gone.toml")
+    monkeypatch.setenv("KEPTWORK_CONFIG", "gone.toml")
     with pytest.raises(BadConfig, match=r"gone\.toml: it cannot be read: No such file or directory"):
         config.read()
 
@@ -149,7 +149,7 @@ WRONG = [
     (TOOL + 'command = ["a"]\nexpected_exit_codes = []', "tools.x.expected_exit_codes: it should"),
     (TOOL + 'command = ["a"]\nidempotent = "no"', "tools.x.idempotent: it should be a boolean; it is 'no'"),
     (TOOL + 'command = ["a"]\nenv = ["A=B"]', "tools.x.env[1]: 'A=B' names no variable"),
-    (TOOL + 'command = ["a"]\nenv = ["DETENT_DB"]', "tools.x.env[1]: DETENT_DB is kept from tools"),
+    (TOOL + 'command = ["a"]\nenv = ["KEPTWORK_DB"]', "tools.x.env[1]: KEPTWORK_DB is kept from tools"),
     (TOOL + 'command = ["a"]\nmemory = "lots"', "tools.x.memory: 'lots' is no amount of memory"),
     (TOOL + 'command = ["a"]\nmemory = "1MB"', "tools.x: a process does not start in 1,000,000 bytes of memory"),
     (TOOL + 'command = ["a"]\ncpu = "1ms"', "tools.x: cpu is '1ms'; CPU time is limited to whole seconds"),
@@ -212,7 +212,7 @@ def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
 
 
 def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
-    code = "import sys, detent.cli.main, detent.app, detent.worker.tool_step; print('detent.config' in sys.modules)"
+    code = "import sys, keptwork.cli.main, keptwork.app, keptwork.worker.tool_step; print('keptwork.config' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

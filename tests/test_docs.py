@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from detent import docs, errors
-from detent.lifecycle import LIFECYCLES
+from keptwork import docs, errors
+from keptwork.lifecycle import LIFECYCLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -64,7 +64,7 @@ def test_a_folder_that_is_not_there_is_refused_not_made(tmp_path, capsys):
 def test_every_command_and_option_is_on_the_page_of_the_command_line():
     page = docs.cli_page()
     commands = dict(docs.commands())
-    assert {"detent", "detent lifecycles list", "detent lifecycles show"} <= commands.keys()
+    assert {"keptwork", "keptwork lifecycles list", "keptwork lifecycles show"} <= commands.keys()
     for path, command in commands.items():
         assert f"## `{path}" in page
         assert command.help in page
@@ -74,7 +74,7 @@ def test_every_command_and_option_is_on_the_page_of_the_command_line():
 
 def test_every_command_takes_json():
     for path, command in docs.commands():
-        if not getattr(command, "commands", None) or path == "detent":
+        if not getattr(command, "commands", None) or path == "keptwork":
             assert any("--json" in parameter.opts for parameter in command.params), path
 
 

@@ -13,20 +13,20 @@ from typing import Any
 import asyncpg
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.errors import BadInput, NotThere
-from detent.service import audit
-from detent.store.postgres_server import SESSION_SETTINGS
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput, NotThere
+from keptwork.service import audit
+from keptwork.store.postgres_server import SESSION_SETTINGS
+from keptwork.worker.context import Context
 from tests.support.command import environment
 from tests.support.postgres_server import PostgresServer
 from tests.worker.scene import row, triggers
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    async with Detent(database_url) as opened:
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    async with Keptwork(database_url) as opened:
         yield opened
         verdict = await audit.verify(await opened.open())
         assert verdict.clean, verdict.problems
@@ -40,15 +40,15 @@ def copy(postgres_server: PostgresServer, migrated_template: str) -> Any:
 
 
 @pytest.fixture
-async def shop(copy: str) -> AsyncIterator[Detent]:
+async def shop(copy: str) -> AsyncIterator[Keptwork]:
     """An application on PostgreSQL."""
-    async with Detent(copy) as opened:
+    async with Keptwork(copy) as opened:
         yield opened
         verdict = await audit.verify(await opened.open())
         assert verdict.clean, verdict.problems
 
 
-def declared(app: Detent) -> DeclaredJob:
+def declared(app: Keptwork) -> DeclaredJob:
     @app.job(queue="pages", priority=3, max_attempts=2, on_exhausted="fail")
     async def fetch(ctx: Context, url: str) -> str:
         return url
@@ -56,7 +56,7 @@ def declared(app: Detent) -> DeclaredJob:
     return fetch
 
 
-async def test_rows_and_jobs_commit_together(app: Detent) -> None:
+async def test_rows_and_jobs_commit_together(app: Keptwork) -> None:
     fetch = declared(app)
     async with app.transaction() as tx:
         await tx.execute("CREATE TABLE pages (url text)")
@@ -69,10 +69,10 @@ async def test_rows_and_jobs_commit_together(app: Detent) -> None:
 
 LOOP = """
 import asyncio, sys
-from detent import Detent
+from keptwork import Keptwork
 
 async def main():
-    async with Detent(sys.argv[1]) as app:
+    async with Keptwork(sys.argv[1]) as app:
         @app.job()
         async def ship(ctx, order): ...
 
@@ -93,7 +93,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_killed_at_any_moment_leaves_both_or_none(app: Detent, database_url: str) -> None:
+async def test_a_process_killed_at_any_moment_leaves_both_or_none(app: Keptwork, database_url: str) -> None:
     for moment in (0.05, 0.11, 0.17):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", LOOP, database_url, stdout=asyncio.subprocess.PIPE, env=environment()
@@ -117,7 +117,7 @@ async def test_a_process_killed_at_any_moment_leaves_both_or_none(app: Detent, d
 @pytest.mark.parametrize("own_settings", [None, SESSION_SETTINGS])
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
 async def test_a_connection_of_your_own_carries_jobs_at_any_isolation_level(
-    shop: Detent, copy: str, own_settings: dict[str, str] | None, isolation: str
+    shop: Keptwork, copy: str, own_settings: dict[str, str] | None, isolation: str
 ) -> None:
     fetch = declared(shop)
     connection = await asyncpg.connect(copy, server_settings=own_settings)
@@ -139,7 +139,7 @@ async def test_a_connection_of_your_own_carries_jobs_at_any_isolation_level(
     assert await shop.work(until_idle=True) == 51
 
 
-async def test_what_is_rolled_back_on_your_connection_never_was(shop: Detent, copy: str) -> None:
+async def test_what_is_rolled_back_on_your_connection_never_was(shop: Keptwork, copy: str) -> None:
     fetch = declared(shop)
     async with asyncpg.create_pool(copy, min_size=1) as pool, pool.acquire() as connection:
         transaction = connection.transaction()
@@ -153,7 +153,7 @@ async def test_what_is_rolled_back_on_your_connection_never_was(shop: Detent, co
     assert [job["id"] for job in await (await shop.open()).jobs()] == [kept.key]
 
 
-async def test_your_connection_rings_when_it_commits(shop: Detent, copy: str) -> None:
+async def test_your_connection_rings_when_it_commits(shop: Keptwork, copy: str) -> None:
     fetch, rung = declared(shop), asyncio.Event()
     stop = (await shop.open()).listen(rung.set)
     await asyncio.wait_for(rung.wait(), 5)  # the listener is there
@@ -174,7 +174,7 @@ async def test_your_connection_finds_the_tables_in_a_schema_of_their_own(
     """Though it has a table `jobs` itself, in the schema its own search path points to."""
     connection = await asyncpg.connect(postgres_url)
     await connection.execute("CREATE TABLE jobs (id int)")
-    async with Detent(f"{postgres_url}?search_path=detent-1") as app:
+    async with Keptwork(f"{postgres_url}?search_path=keptwork-1") as app:
         fetch = declared(app)
         async with connection.transaction():
             job = await fetch.enqueue(url="a", _tx=connection)
@@ -183,9 +183,9 @@ async def test_your_connection_finds_the_tables_in_a_schema_of_their_own(
     await connection.close()
 
 
-async def test_a_connection_to_a_database_without_our_tables_is_refused(shop: Detent, postgres_url: str) -> None:
+async def test_a_connection_to_a_database_without_our_tables_is_refused(shop: Keptwork, postgres_url: str) -> None:
     fetch, connection = declared(shop), await asyncpg.connect(postgres_url)
-    with pytest.raises(NotThere, match="has no Detent tables in its schema public; give one to"):
+    with pytest.raises(NotThere, match="has no Keptwork tables in its schema public; give one to"):
         async with connection.transaction():
             await fetch.enqueue(url="a", _tx=connection)
     with pytest.raises(BadInput, match="is in no transaction; begin one"):
@@ -193,7 +193,7 @@ async def test_a_connection_to_a_database_without_our_tables_is_refused(shop: De
     await connection.close()
 
 
-async def test_a_conflict_on_your_connection_is_told_in_the_drivers_words(shop: Detent, copy: str) -> None:
+async def test_a_conflict_on_your_connection_is_told_in_the_drivers_words(shop: Keptwork, copy: str) -> None:
     """So that a loop which tries again on asyncpg's error works as before."""
     fetch, connection = declared(shop), await asyncpg.connect(copy)
     transaction = connection.transaction(isolation="serializable")
@@ -206,7 +206,7 @@ async def test_a_conflict_on_your_connection_is_told_in_the_drivers_words(shop: 
     await connection.close()
 
 
-async def test_what_is_no_transaction_is_refused_before_anything_is_stored(app: Detent) -> None:
+async def test_what_is_no_transaction_is_refused_before_anything_is_stored(app: Keptwork) -> None:
     fetch, stranger = declared(app), sqlite3.connect(":memory:")
     for wrong in (stranger, "tx"):
         with pytest.raises(BadInput, match="cannot be _tx"):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import BadFlow, BadInput, FlowFailed, StillUnfinished
-from detent.flow.definition import Flow
+from keptwork import Keptwork
+from keptwork.errors import BadFlow, BadInput, FlowFailed, StillUnfinished
+from keptwork.flow.definition import Flow
 
 
 def twice(n: int) -> dict[str, int]:
@@ -41,8 +41,8 @@ GATED: dict[str, Any] = {
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    app = Detent(database_url)
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    app = Keptwork(database_url)
     worker = asyncio.create_task(app.work())
     yield app
     app.stop()
@@ -136,7 +136,7 @@ async def test_held_it_begins_when_it_is_let_go_and_a_key_makes_one_flow(app):
 @contextmanager
 def working(url: str) -> Iterator[None]:
     """A worker on a thread of its own, as another process would be."""
-    app, loop = Detent(url), asyncio.new_event_loop()
+    app, loop = Keptwork(url), asyncio.new_event_loop()
     thread = threading.Thread(target=lambda: loop.run_until_complete(_work(app)))
     thread.start()
     try:
@@ -148,13 +148,13 @@ def working(url: str) -> Iterator[None]:
         loop.close()
 
 
-async def _work(app: Detent) -> None:
+async def _work(app: Keptwork) -> None:
     async with app:
         await app.work()
 
 
 def test_ordinary_code_has_the_same(database_url):
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     try:
         with working(database_url):
             assert app.sync.start_flow(DOUBLE, {"n": 2}).outputs("30s")["b"] == {"n": 8}

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, logs
-from detent.errors import BadInput
+from keptwork import Keptwork, logs
+from keptwork.errors import BadInput
 from tests.support import command
 
 CANARY = "canary-7f3a9c51e2"
@@ -32,7 +32,7 @@ async def logged(url: str, handler: Callable[..., Any], formatter: logging.Forma
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(formatter.format(record))
 
-    app, kept = Detent(url), Kept()
+    app, kept = Keptwork(url), Kept()
     job = app.job(name="talk", max_attempts=1)(handler)
     shop.addHandler(kept)
     shop.setLevel(logging.INFO)
@@ -94,7 +94,7 @@ async def test_secrets_are_taken_out_of_messages_and_errors(sqlite_url: str, mon
 
 def test_a_form_or_level_that_is_none_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     done = command.run("serve", "--log", "xml")
-    assert done.stderr == "detent: there is no form 'xml' to log in; --log and DETENT_LOG know: text, json\n"
+    assert done.stderr == "keptwork: there is no form 'xml' to log in; --log and KEPTWORK_LOG know: text, json\n"
     assert done.returncode == 2
     done = command.run("work", "nowhere:app", "--log", "json")
     assert json.loads(done.stderr)["error"]["type"] == "BadInput", "what ends a process is a line of JSON as well"
@@ -116,9 +116,9 @@ def test_logging_is_afterwards_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
 
 CHATTY = """
 import logging
-from detent import Detent
+from keptwork import Keptwork
 logging.basicConfig(level=logging.INFO, format="mine: %(message)s")
-app = Detent()
+app = Keptwork()
 
 @app.job()
 def talk(ctx):
@@ -142,8 +142,8 @@ def test_an_application_that_set_up_logging_is_heard_once(
 
 
 SHOP = """
-from detent import Detent
-app = Detent()
+from keptwork import Keptwork
+app = Keptwork()
 print("not JSON", flush=True, file=__import__("sys").stderr)
 """
 
@@ -154,7 +154,7 @@ def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite
         [
             sys.executable,
             "-m",
-            "detent",
+            "keptwork",
             "supervise",
             "shop:app",
             "--workers",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from detent.lifecycle import JOB
-from detent.metrics import BUCKET, JOB_MOVES, METRICS, NAMED, SUM
+from keptwork.lifecycle import JOB
+from keptwork.metrics import BUCKET, JOB_MOVES, METRICS, NAMED, SUM
 
 UNCOUNTED = {"start", "dead_letter"}
 
@@ -17,7 +17,7 @@ def test_every_move_of_a_job_is_counted_by_its_kind() -> None:
 def test_names_and_labels_are_fit_for_prometheus_and_told_apart() -> None:
     assert len(NAMED) == len(METRICS)
     for metric in METRICS:
-        assert re.fullmatch(r"detent_[a-z_]+", metric.name)
+        assert re.fullmatch(r"keptwork_[a-z_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.name.endswith("_seconds") == (metric.kind == "histogram")
         assert not metric.name.endswith((BUCKET, SUM))
@@ -27,5 +27,5 @@ def test_names_and_labels_are_fit_for_prometheus_and_told_apart() -> None:
 
 
 def test_labels_are_written_in_one_way_only() -> None:
-    metric = NAMED["detent_transitions_total"]
+    metric = NAMED["keptwork_transitions_total"]
     assert metric.key("job", "", "é", '"') == '{"entity":"job","from":"","to":"é","trigger":"\\""}'

@@ -7,16 +7,16 @@ import re
 
 import pytest
 
-from detent import schema_words
-from detent.config import Config
-from detent.flow.check import MEANT_FOR
-from detent.flow.definition import KINDS, ONLY_OF, VALUES, Flow, Step
-from detent.model_pages import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
-from detent.schema_words import Schema, words
-from detent.service.step_jobs import RUN_RETRIES, USUAL_RETRIES
-from detent.variables import VARIABLES
-from detent.worker.step_kinds import LONGEST_BACKOFF_US
-from detent.worker.tool_spec import USUAL_TIMEOUT_US
+from keptwork import schema_words
+from keptwork.config import Config
+from keptwork.flow.check import MEANT_FOR
+from keptwork.flow.definition import KINDS, ONLY_OF, VALUES, Flow, Step
+from keptwork.model_pages import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
+from keptwork.schema_words import Schema, words
+from keptwork.service.step_jobs import RUN_RETRIES, USUAL_RETRIES
+from keptwork.variables import VARIABLES
+from keptwork.worker.step_kinds import LONGEST_BACKOFF_US
+from keptwork.worker.tool_spec import USUAL_TIMEOUT_US
 
 PAGES = {FLOW_FILE: flow_page, SETTINGS: settings_page}
 LEFT = "### What a step leaves to others"

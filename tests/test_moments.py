@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent import moments
-from detent.errors import BadInput
-from detent.moments import moment_us, rfc3339, span_us
+from keptwork import moments
+from keptwork.errors import BadInput
+from keptwork.moments import moment_us, rfc3339, span_us
 
 SECOND = 1_000_000
 

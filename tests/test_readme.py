@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from detent import config
-from detent.agent.routing import Tier
-from detent.agent_settings import TIERS, Agents, Budgets, Models, Price
-from detent.allowance import Allowance
-from detent.flow_files import read_flow
-from detent.server_settings import Server
+from keptwork import config
+from keptwork.agent.routing import Tier
+from keptwork.agent_settings import TIERS, Agents, Budgets, Models, Price
+from keptwork.allowance import Allowance
+from keptwork.flow_files import read_flow
+from keptwork.server_settings import Server
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -76,7 +76,7 @@ def test_every_page_is_reached_from_the_index_of_the_documentation() -> None:
     [
         ("Job, epoch, lease", "job-epoch-lease"),
         ("What is promised, and what is not", "what-is-promised-and-what-is-not"),
-        ("`detent jobs show ID`", "detent-jobs-show-id"),
+        ("`keptwork jobs show ID`", "keptwork-jobs-show-id"),
         ("[Run](run.md) *and* look_at it", "run-and-look_at-it"),
         ("Tokens – per minute", "tokens--per-minute"),
     ],
@@ -175,8 +175,8 @@ def test_the_page_about_the_server_has_every_setting_and_the_usual_ones(tmp_path
     page = "docs/how-to/http.md"
     text = (ROOT / page).read_text("utf-8")
     (block,) = blocks(page, "toml")
-    (tmp_path / "detent.toml").write_text(block)
-    config.read(tmp_path / "detent.toml")
+    (tmp_path / "keptwork.toml").write_text(block)
+    config.read(tmp_path / "keptwork.toml")
     assert [key for key in Server.model_fields if not re.search(rf"^{key} = ", block, re.MULTILINE)] == []
     usual = Allowance()
     assert f"| `requests_per_second`, `burst` | {usual.requests_per_second:,}, {usual.burst:,} |" in text

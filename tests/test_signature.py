@@ -6,8 +6,8 @@ import doctest
 
 import pytest
 
-from detent import signature
-from detent.signature import sign, verify
+from keptwork import signature
+from keptwork.signature import sign, verify
 
 SECRET, BODY, AT = b"a secret of some length", b'{"n":1}', 1_800_000_000
 

@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from detent import Detent, Snooze, logs, otel, spans
-from detent.outcomes import TransientError
-from detent.store import Job
-from detent.store.records import JOB_COLUMNS
+from keptwork import Keptwork, Snooze, logs, otel, spans
+from keptwork.outcomes import TransientError
+from keptwork.store import Job
+from keptwork.store.records import JOB_COLUMNS
 from tests.support import command
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -57,7 +57,7 @@ def parent(seen: InMemorySpanExporter, span: ReadableSpan) -> str | None:
 
 
 async def test_children_run_below_the_run_that_spawned_them(database_url: str, seen: InMemorySpanExporter) -> None:
-    app = Detent(database_url)
+    app = Keptwork(database_url)
 
     @app.job()
     async def child(ctx: Any) -> None: ...
@@ -75,14 +75,14 @@ async def test_children_run_below_the_run_that_spawned_them(database_url: str, s
     assert run.parent.span_id == place(first)[1]
     traces = {place(span)[0] for span in seen.get_finished_spans() if span.name != "claim"}
     assert traces == {TRACE}
-    outcomes = [(span.attributes or {})["detent.outcome"] for span in of_name(seen, "run parent")]
+    outcomes = [(span.attributes or {})["keptwork.outcome"] for span in of_name(seen, "run parent")]
     assert outcomes == ["suspended", "returned"]
     assert all(span.status.is_unset for span in of_name(seen, "run parent")), "to wait is no error"
 
 
 async def test_the_id_of_a_trace_alone_says_not_where_to_go_on(sqlite_url: str, seen: InMemorySpanExporter) -> None:
     """What was kept once, and why it is more today: the run is in a trace of its own."""
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
     noop = app.job(name="noop")(lambda ctx: None)
     async with app:
         await noop.enqueue(_trace_id=TRACE)
@@ -93,7 +93,7 @@ async def test_the_id_of_a_trace_alone_says_not_where_to_go_on(sqlite_url: str, 
 
 
 async def test_every_attempt_is_a_span_below_the_enqueueing(sqlite_url: str, seen: InMemorySpanExporter) -> None:
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
 
     @app.job(max_attempts=3, backoff=0.001)
     def shaky(ctx: Any) -> Any:
@@ -107,7 +107,7 @@ async def test_every_attempt_is_a_span_below_the_enqueueing(sqlite_url: str, see
             await app.work(until_idle=True)
     runs = of_name(seen, "run shaky")
     assert {parent(seen, run) for run in runs} == {"enqueue shaky"}
-    told = [((run.attributes or {})["detent.outcome"], (run.attributes or {}).get("error.type")) for run in runs]
+    told = [((run.attributes or {})["keptwork.outcome"], (run.attributes or {}).get("error.type")) for run in runs]
     assert told == [("raised", "TransientError"), ("snoozed", None), ("returned", None)]
     assert [run.status.is_ok or run.status.is_unset for run in runs] == [False, True, True]
 
@@ -120,7 +120,7 @@ def given_away(found: tuple[ReadableSpan, ...]) -> list[str]:
 async def test_no_span_holds_a_payload_a_result_or_what_an_error_says(
     sqlite_url: str, seen: InMemorySpanExporter
 ) -> None:
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
 
     @app.job(max_attempts=1)
     async def secretive(ctx: Any, secret: str) -> str:
@@ -131,7 +131,7 @@ async def test_no_span_holds_a_payload_a_result_or_what_an_error_says(
         await secretive.enqueue(secret=CANARY)
         await app.work(until_idle=True)
     assert one(seen, "run secretive").status.description is None
-    assert one(seen, "step say").attributes == {"detent.step.name": "say"}
+    assert one(seen, "step say").attributes == {"keptwork.step.name": "say"}
     assert given_away(seen.get_finished_spans()) == []
 
 
@@ -146,7 +146,7 @@ async def test_the_search_for_secrets_finds_what_the_usual_way_to_end_a_span_rec
 
 
 async def test_the_open_span_of_the_program_is_the_parent(sqlite_url: str, seen: InMemorySpanExporter) -> None:
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
     noop = app.job(name="noop")(lambda ctx: None)
     assert spans.tracer is not None
     async with app:
@@ -164,7 +164,7 @@ async def test_the_open_span_of_the_program_is_the_parent(sqlite_url: str, seen:
 
 
 async def test_a_caller_that_samples_not_is_not_sampled(sqlite_url: str, seen: InMemorySpanExporter) -> None:
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
     noop = app.job(name="noop")(lambda ctx: None)
     async with app:
         await noop.enqueue(_trace_id=HEADER[:-2] + "00")
@@ -173,7 +173,7 @@ async def test_a_caller_that_samples_not_is_not_sampled(sqlite_url: str, seen: I
 
 
 async def test_names_and_values_have_an_end(sqlite_url: str, seen: InMemorySpanExporter) -> None:
-    app = Detent(sqlite_url)
+    app = Keptwork(sqlite_url)
 
     @app.job()
     async def long(ctx: Any) -> None:
@@ -184,17 +184,17 @@ async def test_names_and_values_have_an_end(sqlite_url: str, seen: InMemorySpanE
         await app.work(until_idle=True)
     (step,) = [span for span in seen.get_finished_spans() if span.name.startswith("step ")]
     assert len(step.name) == spans.LONGEST_NAME
-    assert len(str((step.attributes or {})["detent.step.name"])) == spans.LONGEST_VALUE
+    assert len(str((step.attributes or {})["keptwork.step.name"])) == spans.LONGEST_VALUE
 
 
 @pytest.mark.parametrize("payload", ["", "[]", '{"flow": 7}', "[" * 100_000])
 async def test_a_payload_that_somebody_damaged_ends_no_worker(payload: str, seen: InMemorySpanExporter) -> None:
     unknown: Any = [None] * len(JOB_COLUMNS)
     job = Job(*unknown)
-    job.id, job.step_id, job.payload, job.kind = 1, 1, payload, "detent.tool"
+    job.id, job.step_id, job.payload, job.kind = 1, 1, payload, "keptwork.tool"
     assert spans.flow_of(job) == {}
     with spans.running(job):
-        assert logs.about(job)["kind"] == "detent.tool"
+        assert logs.about(job)["kind"] == "keptwork.tool"
 
 
 def test_a_provider_that_the_program_has_set_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +210,8 @@ def test_a_provider_that_the_program_has_set_is_adopted(monkeypatch: pytest.Monk
 
 PROGRAM = """
 import asyncio, json, sys
-from detent import Detent
-app = Detent("sqlite:///:memory:")
+from keptwork import Keptwork
+app = Keptwork("sqlite:///:memory:")
 
 @app.job()
 async def noop(ctx):

@@ -14,26 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.errors import BadInput, StoreError
-from detent.service import audit
-from detent.store import open_store
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput, StoreError
+from keptwork.service import audit
+from keptwork.store import open_store
+from keptwork.worker.context import Context
 from tests.support.command import Done, environment
 
 PROGRAMS = Path(__file__).parent / "sync_programs.py"
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Detent]:
-    app = Detent(database_url)
+def app(database_url: str) -> Iterator[Keptwork]:
+    app = Keptwork(database_url)
     yield app
     app.sync.close()
 
 
 @pytest.fixture
-def note(app: Detent) -> DeclaredJob:
+def note(app: Keptwork) -> DeclaredJob:
     @app.job()
     def note(ctx: Context, by: str) -> None: ...
 
@@ -60,7 +60,7 @@ def program(name: str, url: str) -> Done:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment())
 
 
-def test_ordinary_code_enqueues_and_a_worker_does_it(app: Detent, note: DeclaredJob, database_url: str) -> None:
+def test_ordinary_code_enqueues_and_a_worker_does_it(app: Keptwork, note: DeclaredJob, database_url: str) -> None:
     one = app.sync.enqueue(note, by="ann", _key="k", _priority=3)
     assert app.sync.enqueue(note, by="bob", _key="k").id == one.id
     assert len(app.sync.enqueue_many(note, ({"by": "eve"} for _ in range(3)))) == 3
@@ -73,7 +73,7 @@ def test_ordinary_code_enqueues_and_a_worker_does_it(app: Detent, note: Declared
     assert asyncio.run(work()) == 4
 
 
-def test_a_transaction_holds_rows_and_jobs_together(app: Detent, note: DeclaredJob, database_url: str) -> None:
+def test_a_transaction_holds_rows_and_jobs_together(app: Keptwork, note: DeclaredJob, database_url: str) -> None:
     with app.sync.transaction() as tx:
         tx.execute("CREATE TABLE own_rows (n integer)")
         assert tx.execute("INSERT INTO own_rows VALUES (1), (2)") == 2
@@ -90,7 +90,7 @@ def test_a_transaction_holds_rows_and_jobs_together(app: Detent, note: DeclaredJ
         app.sync.enqueue(note, by="late", _tx=tx)
 
 
-def test_ordinary_code_sends_events_and_decides(app: Detent, database_url: str) -> None:
+def test_ordinary_code_sends_events_and_decides(app: Keptwork, database_url: str) -> None:
     @app.job()
     async def asks(ctx: Context, question: str) -> object:
         told = await ctx.wait_for_event("go")
@@ -102,7 +102,7 @@ def test_ordinary_code_sends_events_and_decides(app: Detent, database_url: str) 
         app.sync.send_event("go", 2, job=two.id, _tx=tx)
 
     async def work() -> list[tuple[str, str]]:
-        async with Detent(database_url) as working:
+        async with Keptwork(database_url) as working:
             working.kinds = app.kinds
             await working.work(until_idle=True)
             return sorted((one.question, one.public_id) for one in await working.approvals())
@@ -113,13 +113,13 @@ def test_ordinary_code_sends_events_and_decides(app: Detent, database_url: str) 
     asyncio.run(work())
 
     async def outcomes() -> list[str]:
-        async with Detent(database_url) as reading:
+        async with Keptwork(database_url) as reading:
             return [row["result"] or row["state"] for row in await (await reading.open()).jobs(newest_first=False)]
 
     assert asyncio.run(outcomes()) == ['[1,"ann"]', "failed"]
 
 
-def test_errors_are_those_of_the_asynchronous_calls(app: Detent, note: DeclaredJob) -> None:
+def test_errors_are_those_of_the_asynchronous_calls(app: Keptwork, note: DeclaredJob) -> None:
     with pytest.raises(BadInput, match="missing a required argument: 'by'"):
         app.sync.enqueue(note)
     with pytest.raises(BadInput, match="is no priority"):
@@ -130,7 +130,7 @@ def test_errors_are_those_of_the_asynchronous_calls(app: Detent, note: DeclaredJ
         app.sync.enqueue(note, by="ann", _tx="tx")  # type: ignore[arg-type]
 
 
-def test_a_call_that_would_wait_for_itself_is_refused(app: Detent, note: DeclaredJob, database_url: str) -> None:
+def test_a_call_that_would_wait_for_itself_is_refused(app: Keptwork, note: DeclaredJob, database_url: str) -> None:
     with app.sync.transaction() as tx:
         for wrong in (lambda: app.sync.enqueue(note, by="ann"), app.sync.close, app.sync.transaction().__enter__):
             with pytest.raises(BadInput, match=r"inside app\.sync\.transaction"):
@@ -139,7 +139,7 @@ def test_a_call_that_would_wait_for_itself_is_refused(app: Detent, note: Declare
     assert notes(database_url) == {"bob": 1}
 
 
-async def test_inside_an_event_loop_it_points_to_the_asynchronous_form(app: Detent, note: DeclaredJob) -> None:
+async def test_inside_an_event_loop_it_points_to_the_asynchronous_form(app: Keptwork, note: DeclaredJob) -> None:
     with pytest.raises(BadInput, match="would block the event loop it is called from; here write: await"):
         app.sync.enqueue(note, by="ann")
     await asyncio.to_thread(app.sync.enqueue, note, by="bob")  # a handler in a thread may
@@ -147,7 +147,7 @@ async def test_inside_an_event_loop_it_points_to_the_asynchronous_form(app: Dete
 
 
 def test_a_database_in_memory_is_refused() -> None:
-    app = Detent("sqlite:///:memory:")
+    app = Keptwork("sqlite:///:memory:")
 
     @app.job()
     def note(ctx: Context) -> None: ...
@@ -156,7 +156,7 @@ def test_a_database_in_memory_is_refused() -> None:
         app.sync.enqueue(note)
 
 
-def test_many_threads_share_it_and_one_may_close_it(app: Detent, note: DeclaredJob, database_url: str) -> None:
+def test_many_threads_share_it_and_one_may_close_it(app: Keptwork, note: DeclaredJob, database_url: str) -> None:
     def some(number: int) -> None:
         for _ in range(10):
             app.sync.enqueue(note, by=str(number))
@@ -171,7 +171,7 @@ def test_many_threads_share_it_and_one_may_close_it(app: Detent, note: DeclaredJ
     assert notes(database_url) == {str(number): 20 for number in range(8)}
     app.sync.close()
     app.sync.close()
-    assert not [one for one in set(threading.enumerate()) - before if one.name.startswith("detent")]
+    assert not [one for one in set(threading.enumerate()) - before if one.name.startswith("keptwork")]
 
 
 # --- real processes

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from detent import Cancel, Detent, PermanentError, Snooze
-from detent.declared_job import DeclaredJob
-from detent.errors import BadInput
-from detent.testing import Harness, Settled
+from keptwork import Cancel, Keptwork, PermanentError, Snooze
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput
+from keptwork.testing import Harness, Settled
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def app() -> Detent:
-    return Detent("sqlite:///nobody-opens-this.db")
+def app() -> Keptwork:
+    return Keptwork("sqlite:///nobody-opens-this.db")
 
 
 @pytest.fixture
-async def harness(app: Detent) -> AsyncIterator[Harness]:
+async def harness(app: Keptwork) -> AsyncIterator[Harness]:
     async with Harness(app) as opened:
         yield opened
 
@@ -162,7 +162,7 @@ async def test_what_waits_in_a_paused_queue_does_not_stop_the_clock(app, harness
 # --- processes that die
 
 
-def flow_of(app: Detent, ran: list[str], *, ordinary: bool) -> DeclaredJob:
+def flow_of(app: Keptwork, ran: list[str], *, ordinary: bool) -> DeclaredJob:
     def do(name: str) -> str:
         ran.append(name)
         return name
@@ -328,8 +328,8 @@ async def test_each_test_begins_with_an_empty_database(app):
 
 
 @pytest.fixture
-def isolated_app() -> Detent:
-    app = Detent()
+def isolated_app() -> Keptwork:
+    app = Keptwork()
     app.job(name="isolated", isolation="process", memory="64MB")(_seen_by)
     return app
 
@@ -366,7 +366,7 @@ async def test_handlers_may_wait_for_one_another_if_there_is_room_for_them(app, 
 
 
 def test_plain_unittest_works_too():
-    app = Detent()
+    app = Keptwork()
 
     @app.job()
     async def greet(ctx):
@@ -387,7 +387,7 @@ def test_plain_unittest_works_too():
 
 def test_applications_do_not_pay_for_it():
     program = (
-        "import sys, detent.app, detent.cli.main; print('detent.testing' in sys.modules, 'cronsim' in sys.modules)"
+        "import sys, keptwork.app, keptwork.cli.main; print('keptwork.testing' in sys.modules, 'cronsim' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"

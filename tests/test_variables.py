@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from detent import variables
-from detent.variables import VARIABLES
+from keptwork import variables
+from keptwork.variables import VARIABLES
 
 SOURCE = Path(variables.__file__).parent
 ELSEWHERE = {"NO_COLOR"}
@@ -27,7 +27,7 @@ def sources() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def trees() -> list[ast.Module]:
-    return [ast.parse(source) for source in sources() if re.search(r"environ|DETENT_|OTEL_|TRACEPARENT", source)]
+    return [ast.parse(source) for source in sources() if re.search(r"environ|KEPTWORK_|OTEL_|TRACEPARENT", source)]
 
 
 def constants(trees: list[ast.Module]) -> set[str]:
@@ -55,8 +55,8 @@ def asked_for(tree: ast.Module) -> Iterator[str]:
 
 
 def test_every_variable_of_ours_that_the_code_names_is_listed() -> None:
-    named = {word for source in sources() for word in re.findall(r"\bDETENT_[A-Z][A-Z_]*[A-Z]\b", source)}
-    assert {"DETENT_DB", "DETENT_SEAL_KEY"} <= named
+    named = {word for source in sources() for word in re.findall(r"\bKEPTWORK_[A-Z][A-Z_]*[A-Z]\b", source)}
+    assert {"KEPTWORK_DB", "KEPTWORK_SEAL_KEY"} <= named
     assert sorted(named - LISTED) == []
 
 

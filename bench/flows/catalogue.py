@@ -5,17 +5,17 @@ from functools import partial
 from bench.peers.catalogue import System
 
 _flows = partial(System, program="flows", every_round=("wide", "chain"))
-_inline = partial(_flows, "detent", program="inline", form="inline")
-_in_code = partial(_flows, "detent", program="steps", form="in code")
+_inline = partial(_flows, "keptwork", program="inline", form="inline")
+_in_code = partial(_flows, "keptwork", program="steps", form="in code")
 
 SYSTEMS = (
     _flows(
-        "detent",
+        "keptwork",
         "postgres",
         500,
         note="a flow, each step a job that any worker may take; one worker process with its defaults; commits durable",
     ),
-    _flows("detent", "sqlite", 500, note="as on PostgreSQL"),
+    _flows("keptwork", "sqlite", 500, note="as on PostgreSQL"),
     _inline(
         "postgres",
         3_000,

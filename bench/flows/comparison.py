@@ -1,5 +1,5 @@
-"""What is compared of flows, and what Detent is to reach: beside a peer that can use either database, on the same one.
-How Detent on a server stands beside a peer on a file in its own process is shown, and is no mark."""
+"""What is compared of flows, and what Keptwork is to reach: beside a peer that can use either database, on the same one.
+How Keptwork on a server stands beside a peer on a file in its own process is shown, and is no mark."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ IN_MEMORY = "parsl/threads"
 """What calls functions in the memory of one program, one after the other without a look at the disk. A flow whose steps
 each have a job is not held to it: a sync for each step of a chain takes longer than all that Parsl does for one."""
 
-BESIDE_IT = "detent inline/sqlite", "detent in code/unsynced"
+BESIDE_IT = "keptwork inline/sqlite", "keptwork in code/unsynced"
 """What can do the same: a flow of steps without effects, on a file as Parsl has one; and steps in code, unsynced."""
 
 

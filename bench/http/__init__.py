@@ -1,1 +1,1 @@
-"""`detent serve` beside bare FastAPI routes that issue the same SQL without the product; and many streams."""
+"""`keptwork serve` beside bare FastAPI routes that issue the same SQL without the product; and many streams."""

@@ -30,7 +30,7 @@ TELEMETRY = (
     "WHERE entity_id = $1 AND entity = $2 AND tenant_id = $3 ORDER BY ts DESC LIMIT $4"
 )
 
-ENQUEUE = """WITH clock AS MATERIALIZED (SELECT detent_now() AS now, detent_tx() AS tx),
+ENQUEUE = """WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id,
         cause, priority, max_attempts, queue, kind, on_exhausted, hold_key, held_by, redriven_from, parent_id,
@@ -48,7 +48,7 @@ logged AS (
         correlation_id, trace_id, cause)
     SELECT (SELECT tx FROM clock), id, created_at, tenant_id, 1, 0, 'job', 'job_enqueued', 'enqueue',
         'queued', actor, correlation_id, trace_id, cause FROM born),
-rung AS (SELECT pg_notify('detent_jobs', $24::text) WHERE $24::text IS NOT NULL)
+rung AS (SELECT pg_notify('keptwork_jobs', $24::text) WHERE $24::text IS NOT NULL)
 SELECT id FROM born LEFT JOIN rung ON true"""
 
 CONNECTIONS = 10

@@ -1,4 +1,4 @@
-"""Requests a second of `detent serve`, beside the bare server, turn by turn on databases of their own."""
+"""Requests a second of `keptwork serve`, beside the bare server, turn by turn on databases of their own."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ from bench.http import streams
 from bench.lifecycle import prepared
 from bench.peers.processes import end
 from bench.peers.server import free_ports
-from detent.service import keys
-from detent.store import open_store
+from keptwork.service import keys
+from keptwork.store import open_store
 
 MARK = 0.70
 CONNECTIONS = 16
@@ -50,7 +50,7 @@ class Figures(NamedTuple):
 def measure(seconds: float, rounds: int) -> bool:
     """Prints the tables; whether the product reaches the mark everywhere, and holds its streams within bounds."""
     table = Table(
-        "store", "request", "bare, req/s", "p50, ms", "p99, ms", "detent, req/s", "p50, ms", "p99, ms", "of bare",
+        "store", "request", "bare, req/s", "p50, ms", "p99, ms", "keptwork, req/s", "p50, ms", "p99, ms", "of bare",
         title=f"One server process, {CONNECTIONS} connections",
     )  # fmt: skip
     for column in table.columns[2:]:
@@ -108,10 +108,10 @@ def requests(server: Server, operation: str) -> list[str]:
 
 @contextmanager
 def product(store: str) -> Iterator[Server]:
-    """`detent serve`, for a key of the first tenant."""
+    """`keptwork serve`, for a key of the first tenant."""
     with prepared(store) as (url, _):
         token = asyncio.run(_key(url))
-        with _answering([sys.executable, "-m", "detent", "serve", *UNREACHED, "--db", url, "--port"], token) as running:
+        with _answering([sys.executable, "-m", "keptwork", "serve", *UNREACHED, "--db", url, "--port"], token) as running:
             yield running
 
 

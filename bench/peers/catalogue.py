@@ -31,11 +31,11 @@ class System:
 
     @property
     def ours(self) -> bool:
-        return self.name == "detent"
+        return self.name == "keptwork"
 
 
 SYSTEMS = (
-    System("detent", "postgres", 20_000, every_round=ALL),
+    System("keptwork", "postgres", 20_000, every_round=ALL),
     System(
         "pgqueuer",
         "postgres",
@@ -53,7 +53,7 @@ SYSTEMS = (
     ),
     System("dbos", "postgres", 600, {"drain": 600, "p50_ms": 540}, note="polls every 50 ms instead of every second"),
     System("procrastinate", "postgres", 580, {"drain": 580}),
-    System("detent", "sqlite", 20_000, every_round=ALL),
+    System("keptwork", "sqlite", 20_000, every_round=ALL),
     System(
         "huey",
         "sqlite",

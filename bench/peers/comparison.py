@@ -24,7 +24,7 @@ FLOOR_BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Who is compared, by which measurements, what is wanted of Detent, and what is told."""
+    """Who is compared, by which measurements, what is wanted of Keptwork, and what is told."""
 
     systems: Sequence[System]
     parts: Mapping[Part, Measure]

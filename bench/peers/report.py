@@ -1,4 +1,4 @@
-"""What the comparison prints: figures, ratios beside Detent, its share of the floor, targets, and doubts."""
+"""What the comparison prints: figures, ratios beside Keptwork, its share of the floor, targets, and doubts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from bench.peers.targets import Measured, Wanted, advantage, not_at_their_best, 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What is told of each system: a column for every figure, and those in which it is set beside Detent; and times
-    once seen of peers that Detent's are set beside, by their labels."""
+    """What is told of each system: a column for every figure, and those in which it is set beside Keptwork; and times
+    once seen of peers that Keptwork's are set beside, by their labels."""
 
     title: str
     columns: Mapping[str, str]
@@ -51,7 +51,7 @@ def show(
     console.print(_figures(sheet, systems, measured))
     console.print(_ratios(sheet, systems, measured))
     for engine, floor in floors.items():
-        drain = measured[f"detent/{engine}"].median("drain")
+        drain = measured[f"keptwork/{engine}"].median("drain")
         if drain:
             console.print(
                 f"Drain by one process on {engine}: {drain / floor:.0%} of the raw floor, {floor:,.0f} jobs/s"
@@ -79,15 +79,15 @@ def _figures(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Tab
 
 
 def _ratios(sheet: Sheet, systems: Sequence[System], measured: Measured) -> Table:
-    """Beside Detent on the same engine; where there is none, on Redis or a peer's own server, beside PostgreSQL."""
+    """Beside Keptwork on the same engine; where there is none, on Redis or a peer's own server, beside PostgreSQL."""
     table = Table(
-        "beside", title="Detent, so many times as good (rates up, times and memory down)", title_justify="left"
+        "beside", title="Keptwork, so many times as good (rates up, times and memory down)", title_justify="left"
     )
     for figure in sheet.compared:
         table.add_column(sheet.columns[figure].split(",")[0], justify="right")
     for system in systems:
         if not system.ours:
-            ours = f"detent/{'sqlite' if system.engine == 'sqlite' else 'postgres'}"
+            ours = f"keptwork/{'sqlite' if system.engine == 'sqlite' else 'postgres'}"
             found = [advantage(measured, figure, ours, system.label) for figure in sheet.compared]
             table.add_row(system.label, *("–" if ratio is None else f"{ratio:.2f}×" for ratio in found))
     return table

@@ -1,4 +1,4 @@
-"""What Detent is to reach beside its peers, and what shows that a peer was not at its best. Pure."""
+"""What Keptwork is to reach beside its peers, and what shows that a peer was not at its best. Pure."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ Measured = Mapping[str, Figures]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Detent is to be at least so many times as good as a peer, in one figure, on one engine."""
+    """Keptwork is to be at least so many times as good as a peer, in one figure, on one engine."""
 
     figure: str
     ours: str
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A time of Detent's is to stay below so much, whatever its peers need. It was seen on some other machine: where
+    """A time of Keptwork's is to stay below so much, whatever its peers need. It was seen on some other machine: where
     `systems` reach less of the rates seen there, this one is slower, and the time is longer by as much."""
 
     figure: str
@@ -78,13 +78,13 @@ Wanted = Target | Limit
 
 def _targets() -> Iterator[Target]:
     for figure in ("drain", "drain_two", "bulk"):
-        yield Target(figure, "detent/postgres", "pgqueuer/postgres")
-    yield Target("drain", "detent/sqlite", "huey/sqlite", 4.0)
+        yield Target(figure, "keptwork/postgres", "pgqueuer/postgres")
+    yield Target("drain", "keptwork/sqlite", "huey/sqlite", 4.0)
     for system in SYSTEMS:
         if not system.ours and system.engine != "redis":
-            yield Target("p50_ms", f"detent/{system.engine}", system.label)
+            yield Target("p50_ms", f"keptwork/{system.engine}", system.label)
     for engine in ("postgres", "sqlite"):
-        yield Target("p50_ms", f"detent/{engine}", "rq/redis", 1 / 1.25)
+        yield Target("p50_ms", f"keptwork/{engine}", "rq/redis", 1 / 1.25)
 
 
 TARGETS = tuple(_targets())
@@ -107,7 +107,7 @@ def speed(systems: Sequence[System], measured: Measured) -> float | None:
 
 
 def reference(label: str, figure: str, what: str, systems: Sequence[System], measured: Measured) -> str:
-    """A time once seen of a peer beside what it and Detent need here, and how fast this machine is."""
+    """A time once seen of a peer beside what it and Keptwork need here, and how fast this machine is."""
     (peer,) = (system for system in systems if system.label == label)
     here = {system.label: measured[system.label].median(figure) for system in systems if system is peer or system.ours}
     found = "; ".join(f"{name} {'not measured' if time is None else f'{time:.2f}'}" for name, time in here.items())

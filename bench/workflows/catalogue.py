@@ -7,7 +7,7 @@ from bench.peers.catalogue import System
 _workflows = partial(System, program="workflows")
 
 SYSTEMS = (
-    _workflows("detent", "postgres", 1_500, every_round=("workflows",), note="one process, 200 slots; commits durable"),
+    _workflows("keptwork", "postgres", 1_500, every_round=("workflows",), note="one process, 200 slots; commits durable"),
     _workflows(
         "absurd",
         "postgres",
@@ -23,7 +23,7 @@ SYSTEMS = (
         {"rate": 97},
         note="16 threads, started in the process that runs them; a crash is recovered when that process starts again",
     ),
-    _workflows("detent", "sqlite", 4_000, every_round=("workflows",), note="one process, 200 slots; commits durable"),
+    _workflows("keptwork", "sqlite", 4_000, every_round=("workflows",), note="one process, 200 slots; commits durable"),
     _workflows("dbos", "sqlite", 97, note="as on PostgreSQL"),
     _workflows(
         "restate",

@@ -1,4 +1,4 @@
-"""What is compared of workflows, and what Detent is to reach: beside its peers in the same run, and alone in flight
+"""What is compared of workflows, and what Keptwork is to reach: beside its peers in the same run, and alone in flight
 also below what was once seen of Restate, whatever that needs here (docs/decisions/0040)."""
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-// A worker for a Detent server, for Node 18 or newer: no dependencies, no database. SIGTERM lets it finish and end.
-//   DETENT_SERVER=http://localhost:8321 DETENT_KEY=dk_… node worker.mjs
+// A worker for a Keptwork server, for Node 18 or newer: no dependencies, no database. SIGTERM lets it finish and end.
+//   KEPTWORK_SERVER=http://localhost:8321 KEPTWORK_KEY=kw_… node worker.mjs
 import { randomUUID } from "node:crypto";
 
-const { DETENT_SERVER: server, DETENT_KEY: secret, SINK } = process.env;
+const { KEPTWORK_SERVER: server, KEPTWORK_KEY: secret, SINK } = process.env;
 const { QUEUES = "default", LEASE = "30", AT_ONCE = "4" } = process.env;
 const handlers = { // what this worker can do: a function for each kind of job
   greet: async (job) => ({ hello: job.payload.name }),

@@ -15,14 +15,14 @@ from typing import Any
 
 import anthropic  # noqa: F401 - imported here, once for all of them
 
-import detent.provider.choice  # noqa: F401 - the same
-from detent import Detent
-from detent.process.bonds import die_with, run_and_exit
-from detent.service import budgets
+import keptwork.provider.choice  # noqa: F401 - the same
+from keptwork import Keptwork
+from keptwork.process.bonds import die_with, run_and_exit
+from keptwork.service import budgets
 
 
 async def work(config: str, url: str, name: str, lease: str) -> None:
-    await Detent(url, config=config).work(name=name, lease=lease, concurrency=1)
+    await Keptwork(url, config=config).work(name=name, lease=lease, concurrency=1)
 
 
 def forget_lost_calls() -> None:

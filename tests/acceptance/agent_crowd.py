@@ -13,14 +13,14 @@ from functools import partial
 
 import anthropic  # noqa: F401 - imported here, once for all of them
 
-import detent.provider.choice  # noqa: F401 - the same
-from detent import Detent
-from detent.process.bonds import die_with, run_and_exit
+import keptwork.provider.choice  # noqa: F401 - the same
+from keptwork import Keptwork
+from keptwork.process.bonds import die_with, run_and_exit
 from tests.acceptance.twins import break_store
 
 
 async def work(config: str, url: str, number: int) -> None:
-    await Detent(url, config=config).work(name=f"worker {number}", concurrency=2)
+    await Keptwork(url, config=config).work(name=f"worker {number}", concurrency=2)
 
 
 def begin(config: str, url: str, number: int) -> None:

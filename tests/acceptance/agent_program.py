@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, Role
-from detent.store.checkpoints import Checkpoint, Save
-from detent.worker import agent_tools
-from detent.worker.agent_tools import Limits, Toolbox, converse
-from detent.worker.steps import Steps
-from detent.worker.tool_run import one_run
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, Role
+from keptwork.store.checkpoints import Checkpoint, Save
+from keptwork.worker import agent_tools
+from keptwork.worker.agent_tools import Limits, Toolbox, converse
+from keptwork.worker.steps import Steps
+from keptwork.worker.tool_run import one_run
 from tests.acceptance.step_program import Strikes
 from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
 from tests.worker.agent_stage import Scripted, config, kept_turns, question, says, uses
@@ -32,7 +32,7 @@ TURNS = 4
 PLACES = ("before", "answered", "kept", "ran", "told")
 
 
-def declare(app: Detent, folder: Path, strikes: Strikes) -> None:
+def declare(app: Keptwork, folder: Path, strikes: Strikes) -> None:
     """The kind of job; the test that enqueues it needs nothing else."""
     settings = config(folder, note={})
 
@@ -49,7 +49,7 @@ def declare(app: Detent, folder: Path, strikes: Strikes) -> None:
 
 
 async def work(strikes: Strikes, folder: Path, url: str, name: str, lease: str) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, folder, strikes)
     store = await app.open()
     checkpoint = store.checkpoint

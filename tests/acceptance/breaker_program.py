@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from detent import Breaker, Detent
+from keptwork import Breaker, Keptwork
 from tests.acceptance.effects import Outlet
 from tests.acceptance.limited_program import run
 from tests.acceptance.worker_program import MANY_ATTEMPTS
@@ -20,7 +20,7 @@ from tests.acceptance.worker_program import MANY_ATTEMPTS
 DOWN, HANGS, WORKS = "down", "hangs", "works"
 
 
-def declare(app: Detent, outlet: Outlet | None) -> None:
+def declare(app: Keptwork, outlet: Outlet | None) -> None:
     """A kind of job behind a breaker; the test that enqueues them needs no sink."""
 
     @app.job(breaker=Breaker("api", failure_threshold=2, cooldown="500ms"), max_attempts=MANY_ATTEMPTS, backoff="20ms")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.lifecycle import JOB
-from detent.store import Store, open_store
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.lifecycle import JOB
+from keptwork.store import Store, open_store
 from tests.acceptance.effects import Sink
 from tests.acceptance.examination import Findings, examine
 from tests.acceptance.fleet import Fleet
@@ -76,7 +76,7 @@ def stage(
 
 
 async def enqueue(url: str, kind: str, many: list[dict[str, float]]) -> list[int]:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, None)
     async with app:
         return [handle.key for handle in await app.enqueue_many(DeclaredJob(app, app.kinds[kind]), many)]

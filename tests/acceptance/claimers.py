@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from detent.lifecycle import WORKER
-from detent.store import open_store
+from keptwork.lifecycle import WORKER
+from keptwork.store import open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from detent import Detent
-from detent.worker import courier
+from keptwork import Keptwork
+from keptwork.worker import courier
 
 
 async def main(url: str, lease: str) -> None:
     courier.LEASE_US = round(float(lease) * 1_000_000)
     loop = asyncio.get_running_loop()
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         work = asyncio.create_task(app.work())
         await loop.run_in_executor(None, sys.stdin.read)
         work.cancel()

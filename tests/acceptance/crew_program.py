@@ -11,12 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 
 
-def application(url: str, folder: Path) -> Detent:
-    app = Detent(url)
+def application(url: str, folder: Path) -> Keptwork:
+    app = Keptwork(url)
 
     @app.job(name="dig", lease="1s", max_attempts=5)
     async def dig(ctx: Context, share: int, shares: int, task: str) -> int:

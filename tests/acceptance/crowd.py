@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from detent.errors import DetentError
-from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.store import NewJob, Store, open_store
+from keptwork.errors import KeptworkError
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.store import NewJob, Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store
 from tests.support.command import run
@@ -45,7 +45,7 @@ class Caller:
         began = time.monotonic()
         try:
             await self._chance.choice(ways)()
-        except DetentError as error:
+        except KeptworkError as error:
             self.errors.append(f"{type(error).__name__}: {error}")
         self.calls += 1
         self.slowest = max(self.slowest, time.monotonic() - began)

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from detent import Detent
-from detent.errors import StoreError
-from detent.store.sqlite_writer import Unit, Writer
+from keptwork import Keptwork
+from keptwork.errors import StoreError
+from keptwork.store.sqlite_writer import Unit, Writer
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ async def insisted(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def scenario(url: str) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
 
     @app.job(lease="60s")
     async def answer(ctx: Any, number: int) -> str:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from detent.errors import StoreError
-from detent.store import Store, open_store
-from detent.store.sqlite_writer import Writer
+from keptwork.errors import StoreError
+from keptwork.store import Store, open_store
+from keptwork.store.sqlite_writer import Writer
 from tests.acceptance.write_calls import CALLS, Call, examine
 
 

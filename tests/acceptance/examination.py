@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from detent.lifecycle import JOB, LIFECYCLES, WORKER
-from detent.service.audit import verify
-from detent.store import Event, EventFilter, Store
+from keptwork.lifecycle import JOB, LIFECYCLES, WORKER
+from keptwork.service.audit import verify
+from keptwork.store import Event, EventFilter, Store
 from tests.acceptance.effects import Delivery, Sink
 
 PAGE = 5000

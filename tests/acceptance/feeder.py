@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from itertools import count
 
-from detent import Detent
-from detent.errors import StoreError
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store
+from keptwork import Keptwork
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store
 from tests.acceptance.chaos import Stage, until
 from tests.acceptance.worker_program import declare
 
@@ -41,7 +41,7 @@ class Feeder:
         self._thread.join()
 
     async def _feed(self) -> None:
-        app = Detent(self._on.url)
+        app = Keptwork(self._on.url)
         declare(app, None)
         async with app:
             store = await app.open()
@@ -51,7 +51,7 @@ class Feeder:
                 await self._there_is_room(store)
                 self._on.ids += await self._acknowledged(store, self._jobs(app, portion))
 
-    def _jobs(self, app: Detent, portion: int) -> list[NewJob]:
+    def _jobs(self, app: Keptwork, portion: int) -> list[NewJob]:
         kind, first = app.kinds["two_steps"], portion * PORTION
         arguments = [
             {"number": first + n, "seconds": self._on.chance.uniform(0, self._longest)} for n in range(PORTION)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from detent import Detent
-from detent.flow.definition import Flow
-from detent.lifecycle import Change
-from detent.service import advance, flows, lost_steps
-from detent.service.settle import Settled
-from detent.store import Store, open_store
+from keptwork import Keptwork
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import Change
+from keptwork.service import advance, flows, lost_steps
+from keptwork.service.settle import Settled
+from keptwork.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
 
@@ -106,7 +106,7 @@ async def start(url: str, count: int) -> None:
 
 
 async def work(url: str, name: str, lease: str) -> None:
-    await Detent(url).work(name=name, lease=lease, concurrency=SLOTS)
+    await Keptwork(url).work(name=name, lease=lease, concurrency=SLOTS)
 
 
 def tell_later() -> None:
@@ -124,7 +124,7 @@ def tell_later() -> None:
     async def caught_up(store: Store, limit: int = 0) -> int:
         return 0
 
-    import detent.worker.worker as program
+    import keptwork.worker.worker as program
 
     program.settled = settled  # type: ignore[attr-defined,assignment]
     lost_steps.catch_up = caught_up

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from detent import Detent
+from keptwork import Keptwork
 from tests.acceptance.effects import Outlet
 from tests.acceptance.twins import break_store
 from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
@@ -19,10 +19,10 @@ from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
 MOST = 3
 SLOTS = 8
 
-Declare = Callable[[Detent, Outlet | None], None]
+Declare = Callable[[Keptwork, Outlet | None], None]
 
 
-def declare(app: Detent, outlet: Outlet | None) -> None:
+def declare(app: Keptwork, outlet: Outlet | None) -> None:
     """A kind of which three may run at once, in the whole fleet; the test that enqueues them needs no sink."""
 
     @app.job(limit=MOST, max_attempts=MANY_ATTEMPTS)
@@ -39,7 +39,7 @@ def run(declare: Declare, url: str, port: str, name: str, lease: str, twin: str 
     threading.Thread(target=die_with_the_test, daemon=True).start()
     if twin:
         break_store(twin)
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, Outlet(int(port)))
     asyncio.run(app.work(name=name, lease=lease, concurrency=SLOTS))
 

@@ -82,7 +82,7 @@ def _turn_is_kept(path: str) -> bool:
 
 async def drop_guard(url: str) -> None:
     """With its guard the database refuses most of it by itself; a twin must show what the fence is for."""
-    await type_in(url, f"DROP TRIGGER detent_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
+    await type_in(url, f"DROP TRIGGER keptwork_job_moves {'' if _is_sqlite(url) else 'ON jobs'}")
 
 
 async def drop_claim_guards(url: str) -> None:
@@ -95,7 +95,7 @@ async def drop_claim_guards(url: str) -> None:
 
 async def drop_breaker_guards(url: str) -> None:
     """The database itself refuses a second probe, for the same reasons."""
-    await type_in(url, f"DROP TRIGGER detent_breaker_moves {'' if _is_sqlite(url) else 'ON breakers'}")
+    await type_in(url, f"DROP TRIGGER keptwork_breaker_moves {'' if _is_sqlite(url) else 'ON breakers'}")
     if not _is_sqlite(url):
         await type_in(url, "DROP INDEX events_of_entity")
 

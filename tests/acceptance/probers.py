@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from detent.breaker import Breaker
-from detent.lifecycle import WORKER
-from detent.service import breakers
-from detent.service.breakers import Answer
-from detent.store import Job, NewJob, Store, open_store
+from keptwork.breaker import Breaker
+from keptwork.lifecycle import WORKER
+from keptwork.service import breakers
+from keptwork.service.breakers import Answer
+from keptwork.store import Job, NewJob, Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store
 

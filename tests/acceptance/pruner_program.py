@@ -9,10 +9,10 @@ import asyncio
 import sys
 from typing import Any
 
-from detent.service import retention
-from detent.service.retention import Retention, sweep
-from detent.store import open_store
-from detent.store.retention_verbs import RetentionVerbs, Retinue
+from keptwork.service import retention
+from keptwork.service.retention import Retention, sweep
+from keptwork.store import open_store
+from keptwork.store.retention_verbs import RetentionVerbs, Retinue
 
 AT_ONCE = 30
 

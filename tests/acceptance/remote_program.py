@@ -1,4 +1,4 @@
-"""An application for `detent work --server`: one kind of job, whose effect is in a sink outside."""
+"""An application for `keptwork work --server`: one kind of job, whose effect is in a sink outside."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import urllib.request
 from typing import Any
 
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 
 @app.job(name="charge", backoff="50ms")

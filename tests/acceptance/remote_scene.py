@@ -19,12 +19,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from detent.api_key import Scope
-from detent.lifecycle import JOB
-from detent.process.bonds import die_with
-from detent.service import audit, keys
-from detent.store import EventFilter, NewJob, open_store
-from detent.store.records import DEFAULT_TENANT
+from keptwork.api_key import Scope
+from keptwork.lifecycle import JOB
+from keptwork.process.bonds import die_with
+from keptwork.service import audit, keys
+from keptwork.store import EventFilter, NewJob, open_store
+from keptwork.store.records import DEFAULT_TENANT
 from tests.acceptance.chaos import unfinished
 from tests.support import command
 from tests.support.dev_server import announced
@@ -102,7 +102,7 @@ class Scene:
         return f"http://127.0.0.1:{self._port}"
 
     def _serving(self) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "detent", "serve", "--port", str(self._port), "--db", self.url, "--json"]
+        argv = [sys.executable, "-m", "keptwork", "serve", "--port", str(self._port), "--db", self.url, "--json"]
         process = started(argv, command.environment(), output=subprocess.PIPE)
         announced(process)
         return process
@@ -111,9 +111,9 @@ class Scene:
         self.keys += asyncio.run(_enqueued(self.url, len(self.keys), count))
 
     def start(self, kind: str) -> None:
-        own = {"DETENT_SERVER": self.address, "DETENT_KEY": self._key, "SINK": self.sink.address, "LEASE": LEASE}
+        own = {"KEPTWORK_SERVER": self.address, "KEPTWORK_KEY": self._key, "SINK": self.sink.address, "LEASE": LEASE}
         environment = command.environment(**own, PYTHONPATH=f"{command.SOURCE}:{Path(__file__).parents[2]}")
-        python = [sys.executable, "-m", "detent", "work", "tests.acceptance.remote_program:app"]
+        python = [sys.executable, "-m", "keptwork", "work", "tests.acceptance.remote_program:app"]
         argv = {
             "node": ["node", str(self._example)],
             "python": [*python, "--server", self.address, "--lease", f"{LEASE}s", "--concurrency", "4"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from detent.lifecycle import JOB, WORKER, Change, Token, decide, insist
-from detent.store import Job, NewJob
-from detent.worker.reaper import reaped
+from keptwork.lifecycle import JOB, WORKER, Change, Token, decide, insist
+from keptwork.store import Job, NewJob
+from keptwork.worker.reaper import reaped
 from tests.support.database_time import Timed
 
 LEASE_US = 1_000_000

@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from detent.service import schedules
-from detent.store import Store, open_store
-from detent.store.postgres_verbs import PostgresVerbs
-from detent.store.sqlite_session import Session
-from detent.worker.outage import Outage
-from detent.worker.scheduler import Scheduler
+from keptwork.service import schedules
+from keptwork.store import Store, open_store
+from keptwork.store.postgres_verbs import PostgresVerbs
+from keptwork.store.sqlite_session import Session
+from keptwork.worker.outage import Outage
+from keptwork.worker.scheduler import Scheduler
 from tests.acceptance.twins import break_store
 
 NAP_SECONDS = 0.003

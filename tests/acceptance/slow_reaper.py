@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from detent.lifecycle import JOB, Change, decide, insist
-from detent.store import Job, Store
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.store import Job, Store
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 from tests.acceptance.rivals import Rivals
 from tests.support.database_time import Timed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from detent.store import Event
+from keptwork.store import Event
 from tests.acceptance.effects import Delivery
 
 Span = tuple[float, float]

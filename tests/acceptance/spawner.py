@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from detent import Detent
-from detent.worker.children import Children
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.children import Children
+from keptwork.worker.context import Context
 
 
-def application(url: str, folder: Path, count: int) -> Detent:
-    app = Detent(url)
+def application(url: str, folder: Path, count: int) -> Keptwork:
+    app = Keptwork(url)
 
     @app.job(name="child")
     async def child(ctx: Context, n: int) -> int:

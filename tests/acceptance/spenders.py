@@ -10,10 +10,10 @@ import random
 import sys
 from collections.abc import Callable
 
-from detent.budget import Caps
-from detent.service import budgets
-from detent.service.budgets import Reserved
-from detent.store import Store, open_store
+from keptwork.budget import Caps
+from keptwork.service import budgets
+from keptwork.service.budgets import Reserved
+from keptwork.store import Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detent import Detent
-from detent.store.checkpoints import Save
+from keptwork import Keptwork
+from keptwork.store.checkpoints import Save
 from tests.acceptance.effects import Outlet
 from tests.acceptance.twins import break_store
 from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test, token
@@ -54,7 +54,7 @@ class Strikes:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def declare(app: Detent, outlet: Outlet | None, strikes: Strikes) -> None:
+def declare(app: Keptwork, outlet: Outlet | None, strikes: Strikes) -> None:
     """The kind of job; the test that enqueues it needs no sink."""
 
     async def effect(ctx: Any, number: int) -> int:
@@ -71,7 +71,7 @@ def declare(app: Detent, outlet: Outlet | None, strikes: Strikes) -> None:
 
 
 async def work(strikes: Strikes, url: str, port: int, name: str, lease: str) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, Outlet(port), strikes)
     store = await app.open()
     shipped = store.checkpoint

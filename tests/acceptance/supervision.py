@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from detent.lifecycle import JOB
-from detent.service import workers as service
-from detent.store import Event, EventFilter, NewJob, Store, open_store
-from detent.store.records import WorkerFilter
+from keptwork.lifecycle import JOB
+from keptwork.service import workers as service
+from keptwork.store import Event, EventFilter, NewJob, Store, open_store
+from keptwork.store.records import WorkerFilter
 from tests.process.survivors import NAME, assert_none, marked, new_mark
 from tests.support.command import environment
 
@@ -28,9 +28,9 @@ PATIENCE = 60.0
 
 PROGRAM = """
 import asyncio, os, subprocess, sys, time
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 @app.job(lease="3s", max_attempts=50)
 async def wait(ctx, seconds=60):
@@ -116,10 +116,10 @@ class Database:
 
 
 class Supervised:
-    """A running `detent supervise --json` and what it has told so far."""
+    """A running `keptwork supervise --json` and what it has told so far."""
 
     def __init__(self, url: str, folder: Path, mark: str, *options: str, prefix: tuple[str, ...] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "detent", "supervise", "shop:app", "--json", "--db", url, *options]
+        command = [*prefix, sys.executable, "-m", "keptwork", "supervise", "shop:app", "--json", "--db", url, *options]
         self._folder = folder
         self._number = len(list(folder.glob("*.log")))
         self._out = (folder / f"{self._number}.log").open("w")

@@ -11,11 +11,11 @@ from pathlib import Path
 import genai_prices
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, Tell, Usage
-from detent.agent.prices import cost_micros
-from detent.config import Config, read
-from detent.store.budgets import Charge
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, Tell, Usage
+from keptwork.agent.prices import cost_micros
+from keptwork.config import Config, read
+from keptwork.store.budgets import Charge
 from tests.support.llm_server import Act, BadJson, Cut, Hang, Large, LlmServer, Lose, Say, Status
 
 FAULTS: dict[str, Act] = {
@@ -32,14 +32,14 @@ FAULTS: dict[str, Act] = {
 
 
 @asynccontextmanager
-async def asking(server: LlmServer, folder: Path, url: str, provider: str) -> AsyncIterator[Detent]:
-    file = folder / "detent.toml"
+async def asking(server: LlmServer, folder: Path, url: str, provider: str) -> AsyncIterator[Keptwork]:
+    file = folder / "keptwork.toml"
     file.write_text(server.settings(provider, 'timeout = "4s"'))
-    async with Detent(url, config=str(file)) as app:
+    async with Keptwork(url, config=str(file)) as app:
         yield app
 
 
-async def ended(app: Detent, job: int) -> None:
+async def ended(app: Keptwork, job: int) -> None:
     async with asyncio.timeout(60):
         while True:
             await app.work(until_idle=True)
@@ -66,7 +66,7 @@ async def test_whatever_a_provider_does_once_the_job_ends_well_and_costs_what_wa
             charges = sorted(await store.charges(app.tenant_id, limit=1_000), key=lambda charge: charge.id)
             rows = await store.agents(app.tenant_id, limit=1_000)
     assert len(server.calls) == 2 * len(FAULTS) == len(charges)
-    told = reconciled(charges, server, provider, read(tmp_path / "detent.toml"))
+    told = reconciled(charges, server, provider, read(tmp_path / "keptwork.toml"))
     assert told == sum(row["cost_micros"] for row in rows) > 0
 
 
@@ -101,7 +101,7 @@ class Metered:
 
 async def test_a_hundred_jobs_over_the_tiers_add_up_to_what_the_price_table_says(database_url: str) -> None:
     tiers = ["haiku"] * 60 + ["sonnet"] * 30 + ["opus"] * 10
-    async with Detent(database_url) as app:
+    async with Keptwork(database_url) as app:
         app.provider = Metered()
         jobs = [(await app.agent(f"Fix typo {n}", tier=tier)).job_key for n, tier in enumerate(tiers)]
         await app.work(until_idle=True)

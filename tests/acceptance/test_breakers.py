@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.lifecycle import WORKER
-from detent.service import breakers
-from detent.service.breakers import Answer
-from detent.service.entities import public_id
-from detent.store import Event, EventFilter, NewJob, open_store
-from detent.store.breakers import BreakerView
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.lifecycle import WORKER
+from keptwork.service import breakers
+from keptwork.service.breakers import Answer
+from keptwork.service.entities import public_id
+from keptwork.store import Event, EventFilter, NewJob, open_store
+from keptwork.store.breakers import BreakerView
 from tests.acceptance import breaker_program, probers
 from tests.acceptance.breaker_program import DOWN, HANGS, WORKS
 from tests.acceptance.effects import Delivery, Sink
@@ -114,7 +114,7 @@ def sink() -> Iterator[Sink]:
 
 
 async def fill(url: str, jobs: int) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     breaker_program.declare(app, None)
     async with app:
         await app.enqueue_many(DeclaredJob(app, app.kinds["call"]), [{"number": number} for number in range(jobs)])

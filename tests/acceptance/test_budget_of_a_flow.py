@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent import Detent
-from detent.agent.prices import cost_micros
-from detent.config import Config, read
-from detent.service import budget_caps, flows
-from detent.store import JobFilter
+from keptwork import Keptwork
+from keptwork.agent.prices import cost_micros
+from keptwork.config import Config, read
+from keptwork.service import budget_caps, flows
+from keptwork.store import JobFilter
 from tests.acceptance.chaos import until
 from tests.support import postgres_server
 from tests.support.llm_acts import Call
@@ -57,12 +57,12 @@ def crowd(config: Path, url: str, workers: int, twin: str) -> Iterator[None]:
 
 async def started(url: str, agents: int, cap: float) -> str:
     steps = [{"id": f"ask{n}", "agent": f"Fix the typo in file {n:04}", "tier": "haiku"} for n in range(agents)]
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         return (await app.start_flow({"name": "many", "budget_usd": cap, "steps": steps})).id
 
 
 async def stand(url: str, flow: str) -> Stand:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         store = await app.open()
         waiting = [job for job in await store.jobs(JobFilter(), limit=10_000) if job["completed_at"] is None]
         found = await store.budgets(app.tenant_id, scope="flow")
@@ -75,7 +75,7 @@ async def stand(url: str, flow: str) -> Stand:
 
 
 async def raised(url: str, flow: str) -> None:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         await budget_caps.set_cap(await app.open(), app.tenant_id, flow, 100_000_000, actor="ann")
 
 
@@ -93,7 +93,7 @@ def check(url: str, folder: Path, workers: int, agents: int, cap_micros: int, tw
     """The cap lies in the middle of what all would cost."""
     began = time.monotonic()
     with LlmServer(said) as server:
-        file = folder / "detent.toml"
+        file = folder / "keptwork.toml"
         file.write_text(server.settings(more=PRICES))
         config, flow = read(file), asyncio.run(started(url, agents, cap_micros / 1_000_000))
         with crowd(file, url, workers, twin):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.acceptance.spenders import CEILING
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent.store import EventFilter, NewJob, open_store
+from keptwork.store import EventFilter, NewJob, open_store
 from tests.acceptance.observer import drop_claim_guards
 
 BATCH = 5

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, PermanentError
-from detent.errors import InvalidTransition
-from detent.lifecycle import CREW
-from detent.service import audit, crew_moves, crews
-from detent.service.entities import public_id
-from detent.store import Store
-from detent.worker.context import Context
+from keptwork import Keptwork, PermanentError
+from keptwork.errors import InvalidTransition
+from keptwork.lifecycle import CREW
+from keptwork.service import audit, crew_moves, crews
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+from keptwork.worker.context import Context
 from tests.conformance.by_hand import hand_on
 
 
-def application(url: str) -> Detent:
-    app = Detent(url)
+def application(url: str) -> Keptwork:
+    app = Keptwork(url)
 
     @app.job(name="part", max_attempts=2, backoff="1ms")
     async def part(ctx: Context, share: int, shares: int, task: str, seed: int) -> int:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from detent.errors import Busy
-from detent.lifecycle import JOB
-from detent.service import audit
-from detent.store import NewJob, open_store, sqlite_writer
+from keptwork.errors import Busy
+from keptwork.lifecycle import JOB
+from keptwork.service import audit
+from keptwork.store import NewJob, open_store, sqlite_writer
 from tests.acceptance.fleet import environment_of_tests
 
 
@@ -87,7 +87,7 @@ def check(url: str, processes: int, seconds: float) -> None:
 
 HOLDS_THE_FILE = """
 import asyncio, sys
-from detent.store import NewJob, open_store, sqlite_writer
+from keptwork.store import NewJob, open_store, sqlite_writer
 async def hold():
     store = await open_store(sys.argv[1])
     async with store.transaction() as transaction:

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.store import NewJob, Store
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.store import NewJob, Store
 from tests.acceptance.effects import Outlet, Sink
 from tests.acceptance.examination import Findings, examine
 

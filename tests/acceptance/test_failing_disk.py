@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.service import audit
-from detent.store import open_store
+from keptwork.lifecycle import JOB
+from keptwork.service import audit
+from keptwork.store import open_store
 from tests.acceptance.fleet import environment_of_tests
 
 CALLS = "pwrite64,write,fsync,fdatasync,ftruncate"
@@ -76,7 +76,7 @@ class Run:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty database, to be copied for each run."""
-    file = tmp_path_factory.mktemp("prepared") / "detent.db"
+    file = tmp_path_factory.mktemp("prepared") / "keptwork.db"
 
     async def prepare() -> None:
         await (await open_store(f"sqlite:///{file}")).close()
@@ -89,7 +89,7 @@ def run(folder: Path, prepared: Path, k: int, error: str, *twin: str) -> Run:
     """The scenario in a process of its own; the k-th to (k+2)-th call of each kind fail in each of its threads."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    file, log = folder / "detent.db", folder / "strace"
+    file, log = folder / "keptwork.db", folder / "strace"
     shutil.copy(prepared, file)
     when = f"{k}..{k + FAILURES_IN_A_ROW - 1}"
     paths = [part for suffix in ("", "-wal", "-shm", "-journal") for part in ("-P", f"{file}{suffix}")]

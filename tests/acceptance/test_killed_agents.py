@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.lifecycle import JOB
-from detent.service import transcripts
-from detent.store import open_store
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.lifecycle import JOB
+from keptwork.service import transcripts
+from keptwork.store import open_store
 from tests.acceptance.agent_program import KIND, PLACES, TURNS, declare
 from tests.acceptance.chaos import Stage, stage, unfinished, until
 from tests.acceptance.step_program import Strikes
@@ -45,7 +45,7 @@ def kill_at(on: Stage, folder: Path, places: tuple[str, ...], patience: float = 
 
 
 async def _enqueue(url: str, folder: Path, strikes: Strikes) -> int:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, folder, strikes)
     async with app:
         return (await DeclaredJob(app, app.kinds[KIND]).enqueue()).key

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.prices import cost_micros
-from detent.config import Config, read
-from detent.store.budgets import LOST, SETTLED, Charge
+from keptwork import Keptwork
+from keptwork.agent.prices import cost_micros
+from keptwork.config import Config, read
+from keptwork.store.budgets import LOST, SETTLED, Charge
 from tests.acceptance.chaos import until
 from tests.support.llm_server import Call, LlmServer, Say
 
@@ -122,7 +122,7 @@ def killed(url: str, folder: Path, kills: int, twin: str = "") -> tuple[Books, C
             at_work[0].kill()
 
     with LlmServer(lambda call: Say(f"done: {_task(call)}"), answered=answered) as server:
-        config = folder / "detent.toml"
+        config = folder / "keptwork.toml"
         config.write_text(server.settings())
         jobs = asyncio.run(_started(url, kills))
         with relay(config, url, twin) as workers:
@@ -138,18 +138,18 @@ def killed(url: str, folder: Path, kills: int, twin: str = "") -> tuple[Books, C
 
 
 async def _started(url: str, number: int) -> list[int]:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         return [(await app.agent(f"Fix the typo in file {n}", tier="haiku")).job_key for n in range(number)]
 
 
 async def _unfinished(url: str, jobs: list[int]) -> list[int]:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         rows = await (await app.open()).agents_of_jobs(jobs)
         return [row["id"] for row in rows if row["completed_at"] is None]
 
 
 async def _books(url: str) -> tuple[list[Charge], list[dict[str, Any]]]:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         store = await app.open()
         return await store.charges(app.tenant_id, limit=10_000), await store.agents(app.tenant_id, limit=10_000)
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from detent.service.webhooks import name_of
-from detent.store import open_store
-from detent.store.outbox import Delivery, NewDelivery
+from keptwork.service.webhooks import name_of
+from keptwork.store import open_store
+from keptwork.store.outbox import Delivery, NewDelivery
 from tests.acceptance.chaos import until
 from tests.support.command import environment
 from tests.support.hook_server import HANG, SECRET, HookServer, Reply, hook_server
@@ -22,7 +22,7 @@ LEASE = 1.0
 
 
 def start(url: str) -> subprocess.Popen[bytes]:
-    allowed = {"DETENT_WEBHOOK_ALLOW": "127.0.0.1", "DETENT_WEBHOOK_SECRET": SECRET}
+    allowed = {"KEPTWORK_WEBHOOK_ALLOW": "127.0.0.1", "KEPTWORK_WEBHOOK_SECRET": SECRET}
     command = [sys.executable, "-m", PROGRAM, url, str(LEASE)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment(**allowed))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from detent.lifecycle import CREW, JOB
-from detent.service import audit, crew_moves, crews
-from detent.service.entities import public_id
-from detent.store import Store
+from keptwork.lifecycle import CREW, JOB
+from keptwork.service import audit, crew_moves, crews
+from keptwork.service.entities import public_id
+from keptwork.store import Store
 from tests.acceptance.crew_program import application
 from tests.conformance.stage import entity, eventually, log
 

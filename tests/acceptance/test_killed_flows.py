@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import WORKSTREAM
-from detent.service import audit
-from detent.store import open_store
-from detent.store.steps import FlowFilter
+from keptwork.lifecycle import WORKSTREAM
+from keptwork.service import audit
+from keptwork.store import open_store
+from keptwork.store.steps import FlowFilter
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.fleet import Member
 from tests.acceptance.flow_program import effects

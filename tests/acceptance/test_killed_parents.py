@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.service import audit, children, results
-from detent.service.entities import public_id
-from detent.store import NewJob, Store, open_store
+from keptwork.lifecycle import JOB
+from keptwork.service import audit, children, results
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import eventually
 
 COUNT = 40

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import WORKSTREAM
-from detent.service import audit
-from detent.service.retention import Retention, sweep
-from detent.store import Store, open_store
-from detent.store.steps import FlowFilter
+from keptwork.lifecycle import WORKSTREAM
+from keptwork.service import audit
+from keptwork.service.retention import Retention, sweep
+from keptwork.store import Store, open_store
+from keptwork.store.steps import FlowFilter
 from tests.support.command import environment
 from tests.support.ended_flows import ended_flows
 

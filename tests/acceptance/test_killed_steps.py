@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.lifecycle import JOB
-from detent.store import open_store
-from detent.store.checkpoints import Checkpoint
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.lifecycle import JOB
+from keptwork.store import open_store
+from keptwork.store.checkpoints import Checkpoint
 from tests.acceptance.chaos import Stage, stage, unfinished, until
 from tests.acceptance.effects import Delivery
 from tests.acceptance.step_program import KIND, PLACES, STEPS, Strikes, declare, step_name
@@ -42,7 +42,7 @@ def kill_at(on: Stage, strikes: Strikes, places: tuple[str, ...], patience: floa
 
 
 async def _enqueue(url: str, strikes: Strikes) -> int:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, None, strikes)
     async with app:
         return (await DeclaredJob(app, app.kinds[KIND]).enqueue()).key

@@ -9,8 +9,8 @@ from math import inf
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import EventFilter, open_store
+from keptwork.lifecycle import JOB
+from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, enqueue, stage, unfinished, until
 
 LEASE_SECONDS = 2.0

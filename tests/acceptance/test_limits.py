@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store, sqlite_due
-from detent.store.dialect import POSTGRES, SQLITE
-from detent.store.queries import Catalogue
-from detent.store.records import LimitRule
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store, sqlite_due
+from keptwork.store.dialect import POSTGRES, SQLITE
+from keptwork.store.queries import Catalogue
+from keptwork.store.records import LimitRule
 from tests.acceptance import limited_program, twins
 from tests.acceptance.effects import Sink
 from tests.acceptance.fleet import Fleet
@@ -41,7 +41,7 @@ def sink() -> Iterator[Sink]:
 
 
 async def fill(url: str, jobs: int, seconds: float) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     limited_program.declare(app, None)
     async with app:
         await app.enqueue_many(
@@ -197,7 +197,7 @@ async def count_nothing(store: Store, url: str, patch: pytest.MonkeyPatch) -> No
     if not url.startswith("sqlite"):
         connection = await asyncpg.connect(url)
         await connection.execute(
-            "CREATE OR REPLACE FUNCTION detent_limit_room(whose int, counted text, at bigint) RETURNS int "
+            "CREATE OR REPLACE FUNCTION keptwork_limit_room(whose int, counted text, at bigint) RETURNS int "
             "LANGUAGE sql AS 'SELECT 5'"
         )
         await connection.close()
@@ -217,7 +217,7 @@ async def starts(url: str, jobs: int, rate: str, seconds: float) -> list[int]:
         if number % 4 == 0 and ctx.attempt == 1:
             raise ConnectionError("again")
 
-    async with Detent(url) as one, Detent(url) as other:
+    async with Keptwork(url) as one, Keptwork(url) as other:
         declared = [app.job(rate=rate, backoff="1ms")(rated) for app in (one, other)]
         await one.enqueue_many(declared[0], [{"number": number} for number in range(jobs)])
         for app in (one, other):

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from detent.errors import Unreachable
-from detent.flow.definition import Flow
-from detent.lifecycle import Change
-from detent.service import audit, flows, settle
-from detent.service.seat import Seat
-from detent.store import Job, Store, open_store
-from detent.store.postgres import PostgresStore
-from detent.store.url import database_url
-from detent.worker import settlement
+from keptwork.errors import Unreachable
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import Change
+from keptwork.service import audit, flows, settle
+from keptwork.service.seat import Seat
+from keptwork.store import Job, Store, open_store
+from keptwork.store.postgres import PostgresStore
+from keptwork.store.url import database_url
+from keptwork.worker import settlement
 from tests.conformance.stage import worker
 from tests.support.lossy_proxy import LossyProxy
 

@@ -18,11 +18,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from detent.store import Store, open_store
-from detent.store.postgres import PostgresStore
-from detent.store.postgres_keys import KeyPages
-from detent.store.protocol import Writer
-from detent.store.url import database_url
+from keptwork.store import Store, open_store
+from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres_keys import KeyPages
+from keptwork.store.protocol import Writer
+from keptwork.store.url import database_url
 from tests.acceptance.write_calls import CALLS, Call, examine, made_until_answered
 from tests.support.lossy_proxy import LossyProxy
 
@@ -93,7 +93,7 @@ async def test_each_answer_of_each_write_call_may_be_lost_on_postgres(line: Line
 async def test_1000_write_calls_lose_a_third_of_their_answers_on_postgres(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DETENT_CONNECT_TIMEOUT", "60")  # the store gives up after that, and then nobody knows
+    monkeypatch.setenv("KEPTWORK_CONNECT_TIMEOUT", "60")  # the store gives up after that, and then nobody knows
     chance, lost = random.Random(1), 0
     for name in chance.choices(list(CALLS), k=1000):
         line.proxy.lose_at_random(0.33)

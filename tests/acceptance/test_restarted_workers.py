@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from detent.lifecycle import WORKER
-from detent.store import EventFilter, open_store
+from keptwork.lifecycle import WORKER
+from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.examination import Findings
 

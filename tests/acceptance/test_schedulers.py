@@ -18,10 +18,10 @@ from zoneinfo import ZoneInfo
 import asyncpg
 import pytest
 
-from detent.schedule import Rule, correlation
-from detent.service import audit, schedules
-from detent.service.schedules import Declaration
-from detent.store import JobFilter, NewJob, Store, open_store
+from keptwork.schedule import Rule, correlation
+from keptwork.service import audit, schedules
+from keptwork.service.schedules import Declaration
+from keptwork.store import JobFilter, NewJob, Store, open_store
 from tests.acceptance.fleet import environment_of_tests
 from tests.acceptance.schedulers import SharedClock, settled
 
@@ -127,7 +127,7 @@ async def hour(url: str, clock_file: Path) -> AsyncIterator[Hour]:
         store, hand = await open_store(url), await asyncpg.connect(url)
         await hand.execute(f"CREATE TABLE test_clock AS SELECT {START}::bigint AS at")
         await hand.execute(
-            "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql VOLATILE "
+            "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE "
             "AS 'SELECT at FROM test_clock'"
         )
     for name, case in CASES.items():

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from detent import ids
-from detent.lifecycle import WORKER
-from detent.store import EventFilter, open_store
+from keptwork import ids
+from keptwork.lifecycle import WORKER
+from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.observer import type_in
 
@@ -20,8 +20,8 @@ LONG_ENOUGH_TO_RENEW = 3.0
 # A worker that decides by a clock of its own: its sessions find this function before the database's.
 OWN_CLOCK = f"""
 CREATE SCHEMA own_clock;
-CREATE FUNCTION own_clock.detent_now() RETURNS bigint LANGUAGE sql VOLATILE
-    AS 'SELECT public.detent_now() + {HOUR} * 1000000::bigint';
+CREATE FUNCTION own_clock.keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE
+    AS 'SELECT public.keptwork_now() + {HOUR} * 1000000::bigint';
 """
 
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from detent.lifecycle import JOB, WORKER
-from detent.store import EventFilter, open_store
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.effects import Delivery
 from tests.acceptance.examination import Findings

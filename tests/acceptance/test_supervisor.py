@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from detent.service import workers as service
-from detent.service.workers import Wish
-from detent.store import Event
+from keptwork.service import workers as service
+from keptwork.service.workers import Wish
+from keptwork.store import Event
 from tests.acceptance.observer import write_locked
 from tests.acceptance.supervision import Ground, exists, ground, kill, until
 
@@ -122,7 +122,7 @@ def test_a_module_that_dies_at_import_is_tried_ever_more_rarely_and_the_error_is
     assert [event["seconds"] for event in supervised.events("backing off")[:2]] == [0.5, 1.0]
     assert len(supervised.events("started")) <= 3, "it loops"
     assert any("no such price list" in line for line in supervised.events("ended")[0]["last_words"])
-    (lite.folder / "shop.py").write_text("from detent import Detent\napp = Detent()\n")
+    (lite.folder / "shop.py").write_text("from keptwork import Keptwork\napp = Keptwork()\n")
     lite.up(1)
     supervised.send(signal.SIGTERM)
     assert supervised.process.wait(PROMPT) == 0

@@ -51,7 +51,7 @@ class Apart:
         """A command typed on that machine; when it was done, by the monotonic clock."""
         machine = self.machines[number]
         done = subprocess.run(
-            [*machine.prefix, sys.executable, "-m", "detent", "workers", *arguments, "--db", self.url(machine)],
+            [*machine.prefix, sys.executable, "-m", "keptwork", "workers", *arguments, "--db", self.url(machine)],
             capture_output=True,
             text=True,
             env=environment(**{NAME: self.scene.mark}),

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.service import keys
-from detent.store import open_store
-from detent.store.records import DEFAULT_TENANT
+from keptwork.service import keys
+from keptwork.store import open_store
+from keptwork.store.records import DEFAULT_TENANT
 from tests.support import command
 from tests.support.collector import Collector, Seen, collecting
 from tests.support.dev_server import announced
@@ -48,8 +48,8 @@ class Pair:
 
     def __init__(self, url: str, folder: Path, **env: str) -> None:
         self.key = asyncio.run(new_key(url))
-        (folder / "detent.toml").write_text('[models]\nprovider = "offline"\n')
-        env = {"PYTHONPATH": f"{command.SOURCE}:{ROOT}", "DETENT_CONFIG": str(folder / "detent.toml"), **env}
+        (folder / "keptwork.toml").write_text('[models]\nprovider = "offline"\n')
+        env = {"PYTHONPATH": f"{command.SOURCE}:{ROOT}", "KEPTWORK_CONFIG": str(folder / "keptwork.toml"), **env}
         self._env, self._url = env, url
         self._errors = folder / "server.log", folder / "worker.log"
         self._processes: list[subprocess.Popen[str]] = []
@@ -129,7 +129,7 @@ def path(spans: list[Seen], leaf: Seen) -> list[str]:
 def test_a_trace_crosses_request_queue_worker_step_tool_and_model(
     database_url: str, tmp_path: Path, collector: Collector
 ) -> None:
-    with pair(database_url, tmp_path, DETENT_LOG="json", **collector.environment) as both:
+    with pair(database_url, tmp_path, KEPTWORK_LOG="json", **collector.environment) as both:
         job = both.posted("tour", tour(tmp_path), traceparent=HEADER)
         assert job["trace_id"] == TRACE
         done = both.ended(job["id"])
@@ -141,9 +141,9 @@ def test_a_trace_crosses_request_queue_worker_step_tool_and_model(
     upwards = ["run tour", "enqueue tour", "POST /api/jobs", CALLER]
     assert path(spans, named(spans, "step thread")) == ["step thread", *upwards]
     model = named(spans, "chat offline-haiku")
-    assert path(spans, model) == [model.name, "run detent.agent", "start agent", "step agent", *upwards]
+    assert path(spans, model) == [model.name, "run keptwork.agent", "start agent", "step agent", *upwards]
     program = named(spans, "execute_tool env")
-    assert path(spans, program) == [program.name, "run detent.command", "start look", "step flow", *upwards]
+    assert path(spans, program) == [program.name, "run keptwork.command", "start look", "step flow", *upwards]
     whole = [span for span in spans if span.name != "claim" and not span.name.startswith("GET")]
     assert {span.trace_id for span in whole} == {TRACE}
     assert (tmp_path / "told").read_text() == f"00-{TRACE}-{program.span_id}-01", "a tool can go on with the trace"
@@ -154,12 +154,12 @@ def test_a_trace_crosses_request_queue_worker_step_tool_and_model(
 def check_conventions(spans: list[Seen], job: dict[str, Any], agent: dict[str, Any]) -> None:
     request, enqueue, run = (named(spans, name) for name in ("POST /api/jobs", "enqueue tour", "run tour"))
     assert (request.kind, enqueue.kind, run.kind) == (SERVER, PRODUCER, CONSUMER)
-    assert (request.service, run.service) == ("detent-server", "detent-worker")
+    assert (request.service, run.service) == ("keptwork-server", "keptwork-worker")
     assert request.attributes["http.route"] == "/api/jobs"
     assert request.attributes["http.response.status_code"] == 201
     assert enqueue.attributes["messaging.operation.type"] == "send"
     assert run.attributes["messaging.message.id"] == enqueue.attributes["messaging.message.id"] == job["id"]
-    assert run.attributes["detent.outcome"] == "returned"
+    assert run.attributes["keptwork.outcome"] == "returned"
     claims = {span.span_id: span for span in spans if span.name == "claim"}
     assert run.links[0] == enqueue.span_id
     assert enqueue.span_id in claims[run.links[1]].links, "its claim is another trace, and both know of each other"
@@ -169,9 +169,9 @@ def check_conventions(spans: list[Seen], job: dict[str, Any], agent: dict[str, A
     assert model.attributes["gen_ai.usage.input_tokens"] > 0
     assert model.attributes["gen_ai.usage.output_tokens"] > 0
     assert agent["trace_id"] == TRACE
-    step = named(spans, "run detent.command")
-    assert step.attributes["detent.step.name"] == "env"
-    assert step.attributes["detent.flow.id"].startswith("ws_")
+    step = named(spans, "run keptwork.command")
+    assert step.attributes["keptwork.step.name"] == "env"
+    assert step.attributes["keptwork.flow.id"].startswith("ws_")
     assert named(spans, "execute_tool env").attributes["process.exit.code"] == 0
 
 
@@ -191,14 +191,14 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 def test_lines_of_json_carry_the_ids_also_from_threads_and_processes(database_url: str, tmp_path: Path) -> None:
     """Nobody traces here: trace ids are stored and shown all the same."""
-    with pair(database_url, tmp_path, DETENT_LOG="json") as both:
+    with pair(database_url, tmp_path, KEPTWORK_LOG="json") as both:
         job = both.posted("tour", tour(tmp_path), traceparent=HEADER)
         apart = both.posted("apart", {}, traceparent=HEADER)
         broken = both.posted("broken", {"secret": "none"}, traceparent=HEADER)
         assert both.ended(job["id"])["result"]["traceparent"] == HEADER
         assert both.ended(apart["id"])["result"] == HEADER
         assert both.ended(broken["id"])["trace_id"] == TRACE
-        assert both.client.get("/api/jobs/none?token=dk_canary").status_code == 404
+        assert both.client.get("/api/jobs/none?token=kw_canary").status_code == 404
         made = both.ended(both.ended(job["id"])["result"]["agent"])
         assert made["trace_id"] == TRACE, "what a job starts belongs to its trace"
         assert {event["trace_id"] for event in both.ended(job["id"])["events"]} == {TRACE}
@@ -215,7 +215,7 @@ def test_lines_of_json_carry_the_ids_also_from_threads_and_processes(database_ur
     assert len(posts) == 3
     assert {(line["status"], line["trace"], line["tenant"]) for line in posts} == {(201, TRACE, 1)}
     assert all(line["ms"] > 0 and len(line["request"]) == 32 for line in posts)
-    assert not any("dk_" in text for text in both.written), "neither keys nor queries are told"
+    assert not any("kw_" in text for text in both.written), "neither keys nor queries are told"
 
 
 def test_without_the_sdk_it_says_so_once_and_works(sqlite_url: str, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_without_the_sdk_it_says_so_once_and_works(sqlite_url: str, tmp_path: Pa
         assert both.ended(job["id"])["result"]["traceparent"] == HEADER
         assert job["trace_id"] == TRACE
     for text in both.written:
-        assert text.count("no traces: opentelemetry.sdk is not installed; pip install 'detent[otel]'") == 1
+        assert text.count("no traces: opentelemetry.sdk is not installed; pip install 'keptwork[otel]'") == 1
     assert "INFO begun (job_" in both.written[1], "what a handler logs names its job"
 
 

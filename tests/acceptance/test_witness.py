@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detent.store import Event, EventFilter, NewJob, open_store
+from keptwork.store import Event, EventFilter, NewJob, open_store
 from tests.acceptance.chaos import Stage, stage
 from tests.acceptance.examination import read_log
 from tests.acceptance.observer import observed

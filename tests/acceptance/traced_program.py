@@ -6,9 +6,9 @@ import logging
 import sys
 from typing import Any
 
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 log = logging.getLogger("shop")
 log.setLevel(logging.INFO)
 

@@ -10,30 +10,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from detent.agent import spending
-from detent.errors import LeaseLost
-from detent.lifecycle import WORKER, Change
-from detent.service import breakers, budgets
-from detent.store import EventFilter, Job, JobFilter, Store, sqlite_file
-from detent.store.checkpoints import Checkpoint, Save
-from detent.store.dialect import POSTGRES, SQLITE, Dialect
-from detent.store.postgres_verbs import PostgresVerbs
-from detent.store.queries import Catalogue
-from detent.store.schedules import Planner, Schedule, planned
-from detent.store.sqlite_due import Wanted, due
-from detent.store.sqlite_session import Session
-from detent.store.sqlite_verbs import SqliteVerbs
-from detent.store.sqlite_writer import Writer
-from detent.worker import reaper
-from detent.worker.journal import Journal
-from detent.worker.reaper import Reaper
-from detent.worker.registration import Registration
-from detent.worker.worker import Worker
+from keptwork.agent import spending
+from keptwork.errors import LeaseLost
+from keptwork.lifecycle import WORKER, Change
+from keptwork.service import breakers, budgets
+from keptwork.store import EventFilter, Job, JobFilter, Store, sqlite_file
+from keptwork.store.checkpoints import Checkpoint, Save
+from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store.postgres_verbs import PostgresVerbs
+from keptwork.store.queries import Catalogue
+from keptwork.store.schedules import Planner, Schedule, planned
+from keptwork.store.sqlite_due import Wanted, due
+from keptwork.store.sqlite_session import Session
+from keptwork.store.sqlite_verbs import SqliteVerbs
+from keptwork.store.sqlite_writer import Writer
+from keptwork.worker import reaper
+from keptwork.worker.journal import Journal
+from keptwork.worker.reaper import Reaper
+from keptwork.worker.registration import Registration
+from keptwork.worker.worker import Worker
 
 LONG_ENOUGH = 0.03
 """For another scheduler to read the same in between, on a machine that is quick."""
 
-FOUND_AND_LOCKED = """SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL detent_due(
+FOUND_AND_LOCKED = """SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL keptwork_due(
         :worker::bigint, :queues::text[], :limit::int, :tenant_id::int, :turn::int, :without::text[], clock.now) AS d"""
 ONLY_FOUND = """SELECT j.id AS place, 1::bigint AS rank, false AS limited FROM jobs AS j
     WHERE j.state = {job.queued} AND j.queue = ANY(:queues::text[]) ORDER BY j.run_at, j.id LIMIT :limit::int"""

@@ -14,8 +14,8 @@ from itertools import count, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detent.lifecycle import Change, Lifecycle
-from detent.store import Event, Job, NewJob, Store
+from keptwork.lifecycle import Change, Lifecycle
+from keptwork.store import Event, Job, NewJob, Store
 from tests.acceptance.examination import RANK
 
 

@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
-from detent import Cancel, Detent, PermanentError, Snooze, TransientError
-from detent.store import Store
+from keptwork import Cancel, Keptwork, PermanentError, Snooze, TransientError
+from keptwork.store import Store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.twins import break_store
 from tests.acceptance.witness import Witness
@@ -29,7 +29,7 @@ MANY_ATTEMPTS = 1000
 Context = Any
 
 
-def declare(app: Detent, outlet: Outlet | None) -> None:
+def declare(app: Keptwork, outlet: Outlet | None) -> None:
     """The kinds of jobs; the test that enqueues them needs no sink."""
 
     def deliver(ctx: Context, number: int, step: str) -> None:
@@ -72,7 +72,7 @@ def die_with_the_test() -> None:
 
 
 async def work(url: str, port: int, name: str, lease: str) -> None:
-    app = Detent(url)
+    app = Keptwork(url)
     declare(app, Outlet(port))
     if folder := os.environ.get("WITNESS"):
         app._store = cast(Store, Witness(await app.open(), Path(folder)))

@@ -6,27 +6,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from detent.errors import Unreachable
-from detent.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
-from detent.schedule import Rule
-from detent.service.audit import verify
-from detent.service.seals import next_seal
-from detent.store import Artifact, Blob, Job, NewJob, Store
-from detent.store.agents import AgentAudit, Spent
-from detent.store.api_keys import ApiKeyRow, NewApiKey
-from detent.store.approvals import Approval, NewApproval
-from detent.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
-from detent.store.checkpoints import Report, Save
-from detent.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
-from detent.store.outbox import Delivery, NewDelivery
-from detent.store.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
-from detent.store.schedules import Plan, Schedule
-from detent.store.seals import NewSeal
-from detent.store.signals import NewSignal, Sent, Signal
-from detent.store.spawned import keys_of
-from detent.store.steps import NewGate
-from detent.store.templates import NewTemplate, Template
-from detent.store.transcripts import NewLine
+from keptwork.errors import Unreachable
+from keptwork.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
+from keptwork.schedule import Rule
+from keptwork.service.audit import verify
+from keptwork.service.seals import next_seal
+from keptwork.store import Artifact, Blob, Job, NewJob, Store
+from keptwork.store.agents import AgentAudit, Spent
+from keptwork.store.api_keys import ApiKeyRow, NewApiKey
+from keptwork.store.approvals import Approval, NewApproval
+from keptwork.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
+from keptwork.store.checkpoints import Report, Save
+from keptwork.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
+from keptwork.store.outbox import Delivery, NewDelivery
+from keptwork.store.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
+from keptwork.store.schedules import Plan, Schedule
+from keptwork.store.seals import NewSeal
+from keptwork.store.signals import NewSignal, Sent, Signal
+from keptwork.store.spawned import keys_of
+from keptwork.store.steps import NewGate
+from keptwork.store.templates import NewTemplate, Template
+from keptwork.store.transcripts import NewLine
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.agent.arguments import MOST_BYTES, Takes, Unfit
-from detent.errors import BadInput
+from keptwork.agent.arguments import MOST_BYTES, Takes, Unfit
+from keptwork.errors import BadInput
 
 TEXT = {"type": "string"}
 ALL = {

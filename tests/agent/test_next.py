@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from detent.agent.next import (
+from keptwork.agent.next import (
     CAP_MS,
     AgentJob,
     Business,
@@ -23,7 +23,7 @@ from detent.agent.next import (
     System,
     next,
 )
-from detent.errors import InvalidTransition
+from keptwork.errors import InvalidTransition
 from tests.lifecycle.expected import AGENT_NEXT
 
 OUTCOMES: dict[str, Outcome] = {"success": Success(), "failure": Failure(System("timeout"))}
@@ -147,4 +147,4 @@ def test_no_delay_passes_the_cap():
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(sys.modules["detent.agent.next"]) == (0, 2)
+    assert doctest.testmod(sys.modules["keptwork.agent.next"]) == (0, 2)

@@ -11,11 +11,11 @@ from math import ceil
 import pytest
 from genai_prices.data import providers
 
-from detent.agent.conversation import Message, Offer, Request, Role, ToolUse, Usage
-from detent.agent.prices import UNSEEN_TOKENS, ceiling_micros, cost_micros, most_input_tokens, most_tokens
-from detent.agent_settings import TIERS
-from detent.config import Config
-from detent.errors import UnpricedModel
+from keptwork.agent.conversation import Message, Offer, Request, Role, ToolUse, Usage
+from keptwork.agent.prices import UNSEEN_TOKENS, ceiling_micros, cost_micros, most_input_tokens, most_tokens
+from keptwork.agent_settings import TIERS
+from keptwork.config import Config
+from keptwork.errors import UnpricedModel
 from tests.support.command import environment
 
 PLAIN = Config.model_validate({})
@@ -123,9 +123,9 @@ def test_prices_are_not_fetched_and_not_even_loaded_before_they_are_needed() -> 
 import socket, sys, threading
 def no(*_, **__): raise AssertionError("somebody wants a network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = no
-from detent.agent import prices
-from detent.agent.conversation import Usage
-from detent.config import read
+from keptwork.agent import prices
+from keptwork.agent.conversation import Usage
+from keptwork.config import read
 assert prices.cost_micros("offline", "x", Usage(1, 1), read()) == 0
 assert "genai_prices" not in sys.modules
 print(prices.cost_micros("anthropic", "claude-haiku-4-5", Usage(1, 1), read()), threading.active_count())

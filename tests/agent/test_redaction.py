@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from detent.agent import redaction
-from detent.agent.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
-from detent.agent.discretion import Discreet, Pieces
-from detent.agent.redaction import Redactor
+from keptwork.agent import redaction
+from keptwork.agent.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
+from keptwork.agent.discretion import Discreet, Pieces
+from keptwork.agent.redaction import Redactor
 
 SECRET = 'p4ss"wörd/+&\\x'
 BODY = "MIIEpAIBAAKCAQEA0123456789abcdef\nqwertyuiopasdfghjkl"
@@ -30,7 +30,7 @@ SHAPED = {
     "xoxb-123456789012-abcdefghij": "Slack token",
     "AIzaSyA0123456789abcdefghijklmnopqrstuv": "Google key",
     "hf_0123456789abcdefghijABCD": "registry token",
-    "dk_0123456789abcdefghij": "Detent key",
+    "kw_0123456789abcdefghij": "Keptwork key",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123": "JSON web token",
     KEY: "private key",
 }

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.agent.schema import KEYWORDS, Schema
-from detent.errors import BadInput
+from keptwork.agent.schema import KEYWORDS, Schema
+from keptwork.errors import BadInput
 
 TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}}
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.agent.routing import Tier, grade, route
-from detent.agent.skill import BUILT_IN, DEFAULT, FILE, skills
-from detent.errors import BadInput
+from keptwork.agent.routing import Tier, grade, route
+from keptwork.agent.skill import BUILT_IN, DEFAULT, FILE, skills
+from keptwork.errors import BadInput
 
 
 def written(folder: Path, name: str, text: str) -> Path:

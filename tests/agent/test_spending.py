@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.agent import spending
-from detent.agent.spending import MINUTE_US, TURN_US, Wait
-from detent.budget import Caps, dollars, micros
-from detent.errors import BadInput
-from detent.store.budgets import Bucket, Budget
+from keptwork.agent import spending
+from keptwork.agent.spending import MINUTE_US, TURN_US, Wait
+from keptwork.budget import Caps, dollars, micros
+from keptwork.errors import BadInput
+from keptwork.store.budgets import Bucket, Budget
 
 NOW = 1_800_000_000_000_000
 TODAY = NOW // 86_400_000_000

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from detent.agent import skill
-from detent.agent.validation import LONGEST_ANSWER, check, found_json, rules, rules_of
-from detent.errors import BadInput
-from detent.patterns import Patterns, TooSlow
+from keptwork.agent import skill
+from keptwork.agent.validation import LONGEST_ANSWER, check, found_json, rules, rules_of
+from keptwork.errors import BadInput
+from keptwork.patterns import Patterns, TooSlow
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -106,7 +106,7 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_one_works() -> None:
 
 
 def test_an_answer_that_cannot_be_checked_in_time_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.agent.validation.Patterns", lambda: Patterns(0.2))
+    monkeypatch.setattr("keptwork.agent.validation.Patterns", lambda: Patterns(0.2))
     evil = {"properties": {"n": {"pattern": r"^(\w+\s?)*$"}}}
     assert "takes too long" in str(check('{"n": "' + "x" * 60 + '!"}', rules(evil)).problem)
 

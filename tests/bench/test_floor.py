@@ -7,13 +7,13 @@ import pytest
 
 from bench import floor_postgres, floor_sqlite
 from bench.http import bare_postgres, bare_sqlite
-from detent.lifecycle import JOB, Change, Right
-from detent.service.jobs import LISTED
-from detent.store import EventFilter, JobFilter, event_log, job_list
-from detent.store.dialect import POSTGRES, SQLITE, Dialect
-from detent.store.postgres_server import SESSION_SETTINGS
-from detent.store.queries import Catalogue
-from detent.store.records import NewJob
+from keptwork.lifecycle import JOB, Change, Right
+from keptwork.service.jobs import LISTED
+from keptwork.store import EventFilter, JobFilter, event_log, job_list
+from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store.postgres_server import SESSION_SETTINGS
+from keptwork.store.queries import Catalogue
+from keptwork.store.records import NewJob
 
 
 def moved(dialect: Dialect, trigger: str) -> str:

@@ -1,4 +1,4 @@
-"""The comparison of flows is judged here by figures whose verdict is known, and by Detent's own program."""
+"""The comparison of flows is judged here by figures whose verdict is known, and by Keptwork's own program."""
 
 from pathlib import Path
 
@@ -23,17 +23,17 @@ def test_every_system_has_a_program_for_flows_and_pins_all_it_needs_without_an_a
             assert all(line.partition("==")[2][:1].isdigit() and "://" not in line for line in pins(system.name))
 
 
-def test_detent_is_held_to_the_rate_of_each_peer_by_what_is_as_durable_as_it_is() -> None:
+def test_keptwork_is_held_to_the_rate_of_each_peer_by_what_is_as_durable_as_it_is() -> None:
     peers = {system.label for system in SYSTEMS if not system.ours}
     assert {target.peer for target in TARGETS} == peers
     assert {target.ours for target in TARGETS} == {system.label for system in SYSTEMS if system.ours}
     assert {target.ours for target in TARGETS if target.peer == "dbos/sqlite"} == {
-        "detent/sqlite",
-        "detent inline/sqlite",
-        "detent in code/sqlite",
+        "keptwork/sqlite",
+        "keptwork inline/sqlite",
+        "keptwork in code/sqlite",
     }
     assert {target.ours for target in TARGETS if target.peer == IN_MEMORY} == set(BESIDE_IT)
-    assert {target.peer for target in TARGETS if target.ours == "detent in code/unsynced"} == {IN_MEMORY}
+    assert {target.peer for target in TARGETS if target.ours == "keptwork in code/unsynced"} == {IN_MEMORY}
 
 
 def test_a_flow_is_held_to_every_peer() -> None:
@@ -53,7 +53,7 @@ def test_who_is_behind_a_peer_in_a_single_figure_does_not_meet_that_target() -> 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("system", OURS, ids=lambda system: system.label)
-def test_detent_runs_flows_of_both_shapes_on_a_file_of_its_own(tmp_path: Path, system: System) -> None:
+def test_keptwork_runs_flows_of_both_shapes_on_a_file_of_its_own(tmp_path: Path, system: System) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
         measure(system, PARTS, engines, Effort(seconds=1.0, jobs=20), found)

@@ -1,4 +1,4 @@
-"""The comparison with peers is judged here by figures whose verdict is known, and by Detent's own program."""
+"""The comparison with peers is judged here by figures whose verdict is known, and by Keptwork's own program."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from bench.peers.processes import Failed, Station, last_line
 from bench.peers.tally import Mark, Tally, counted, marks
 from bench.peers.targets import TARGETS, Target, advantage, not_at_their_best
 
-OURS = System("detent", "sqlite", 1000)
+OURS = System("keptwork", "sqlite", 1000)
 
 
 def figures(**values: float) -> Figures:
@@ -120,7 +120,7 @@ def test_every_peer_has_a_program_and_pins_all_it_needs_without_an_address() -> 
             assert all("==" in line and "://" not in line for line in lines)
 
 
-def test_detent_is_measured_on_a_file_of_its_own(tmp_path: Path) -> None:
+def test_keptwork_is_measured_on_a_file_of_its_own(tmp_path: Path) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
         parts: dict[Part, Measure] = {"singles": singles, "drain_by_one": drain_by_one}

@@ -1,4 +1,4 @@
-"""The measurement of `detent run`: it measures both shapes, and tells whether the limit is kept."""
+"""The measurement of `keptwork run`: it measures both shapes, and tells whether the limit is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of workflows is judged here by figures whose verdict is known, and by Detent's own program."""
+"""The comparison of workflows is judged here by figures whose verdict is known, and by Keptwork's own program."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from bench.workflows.comparison import OF_WORKFLOWS, TARGETS
 from bench.workflows.measurement import PARTS, insist_on_results
 from bench.workflows.protocol import STEPS, Watch, one_by_one, one_by_one_awaited
 
-OURS = System("detent", "sqlite", 100, program="workflows")
+OURS = System("keptwork", "sqlite", 100, program="workflows")
 SHORT = Effort(seconds=1.0, timed=3, jobs=20)
 
 
@@ -45,13 +45,13 @@ def test_every_workflow_system_has_a_program_and_pins_all_it_needs_without_an_ad
             assert all(line.partition("==")[2][:1].isdigit() and "://" not in line for line in lines)
 
 
-def test_detent_is_held_to_the_rates_and_the_time_of_its_peers_on_both_stores() -> None:
+def test_keptwork_is_held_to_the_rates_and_the_time_of_its_peers_on_both_stores() -> None:
     ours = figures(rate=1000.0, p50_ms=2.9)
     enough = {"absurd/postgres": figures(rate=200.0), "restate/server": figures(rate=400.0, p50_ms=2.9)}
-    assert all(target.met({"detent/postgres": ours, "detent/sqlite": ours} | enough) for target in TARGETS)
+    assert all(target.met({"keptwork/postgres": ours, "keptwork/sqlite": ours} | enough) for target in TARGETS)
     short = {"absurd/postgres": figures(rate=201.0), "restate/server": figures(rate=401.0, p50_ms=2.8)}
     slow = figures(rate=1000.0, p50_ms=3.0)
-    assert not any(target.met({"detent/postgres": slow, "detent/sqlite": slow} | short) for target in TARGETS)
+    assert not any(target.met({"keptwork/postgres": slow, "keptwork/sqlite": slow} | short) for target in TARGETS)
 
 
 def test_every_target_speaks_of_systems_that_are_measured_in_every_round() -> None:
@@ -81,15 +81,15 @@ def test_a_time_that_was_seen_elsewhere_is_as_much_longer_as_this_machine_is_slo
 
 def test_a_time_once_seen_of_a_peer_is_told_beside_what_is_found_here() -> None:
     systems = [OURS, System("peer", "server", 1, {"rate": 100.0, "p50_ms": 3.0})]
-    measured = {"detent/sqlite": figures(p50_ms=2.5), "peer/server": figures(rate=65.0, p50_ms=9.0)}
+    measured = {"keptwork/sqlite": figures(p50_ms=2.5), "peer/server": figures(rate=65.0, p50_ms=9.0)}
     told = reference("peer/server", "p50_ms", "alone p50, ms", systems, measured)
     assert told == (
-        "alone p50, ms: once seen of peer/server 3. Here: detent/sqlite 2.50; peer/server 9.00; "
+        "alone p50, ms: once seen of peer/server 3. Here: keptwork/sqlite 2.50; peer/server 9.00; "
         "peers here reach 65% of the rates once seen, in the middle"
     )
-    absent = {"detent/sqlite": figures(p50_ms=2.5), "peer/server": Figures(trouble=["not installed"])}
+    absent = {"keptwork/sqlite": figures(p50_ms=2.5), "peer/server": Figures(trouble=["not installed"])}
     told = reference("peer/server", "p50_ms", "alone p50, ms", systems, absent)
-    assert told.endswith("Here: detent/sqlite 2.50; peer/server not measured")
+    assert told.endswith("Here: keptwork/sqlite 2.50; peer/server not measured")
 
 
 def test_workflows_are_timed_until_there_were_enough_or_the_time_is_over() -> None:
@@ -109,7 +109,7 @@ def test_a_workflow_that_returns_something_else_is_not_counted() -> None:
         Watch(1, 1).lap(0.0, STEPS - 1)
 
 
-def test_detent_runs_workflows_on_a_file_of_its_own(tmp_path: Path) -> None:
+def test_keptwork_runs_workflows_on_a_file_of_its_own(tmp_path: Path) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
         measure(OURS, PARTS, engines, SHORT, found)
@@ -133,7 +133,7 @@ def test_a_peer_that_cannot_be_installed_is_named_and_its_targets_are_not_met(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(environment, "HOME", tmp_path / "nothing")
-    systems = [system for system in SYSTEMS if system.label in ("detent/sqlite", "restate/server")]
+    systems = [system for system in SYSTEMS if system.label in ("keptwork/sqlite", "restate/server")]
     assert not compare(replace(OF_WORKFLOWS, systems=systems), None, SHORT, 2, None)
     said = capsys.readouterr().out
     assert "! restate/server: not installed: there is no npm; install Node" in said

@@ -14,14 +14,14 @@ from tests.cli.refusals import populate
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("original") / "detent.db"
+    path = tmp_path_factory.mktemp("original") / "keptwork.db"
     populate(f"sqlite:///{path}")
     return path
 
 
 @pytest.fixture
 def copy(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(original, tmp_path / "detent.db"))
+    return Path(shutil.copy(original, tmp_path / "keptwork.db"))
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import json
 import sys
 from pathlib import Path
 
-from detent.errors import DiskFull
-from detent.service import audit
-from detent.store import NewJob, open_store
-from detent.store.sqlite import SqliteStore
+from keptwork.errors import DiskFull
+from keptwork.service import audit
+from keptwork.store import NewJob, open_store
+from keptwork.store.sqlite import SqliteStore
 
 BALLAST_BYTES = 400 << 10
 BATCH = 10
@@ -22,7 +22,7 @@ BATCH = 10
 async def main(folder: Path, how: str) -> None:
     ballast = folder / "ballast"
     ballast.write_bytes(b"x" * BALLAST_BYTES)
-    store = await open_store(f"sqlite:///{folder}/detent.db")
+    store = await open_store(f"sqlite:///{folder}/keptwork.db")
     assert isinstance(store, SqliteStore)
     if how == "limit":  # no small disk to be had: the file is kept from growing instead
         await store._write(lambda session: session._db.pragma("max_page_count", 300))
@@ -38,7 +38,7 @@ async def main(folder: Path, how: str) -> None:
         await store._write(lambda session: session._db.pragma("max_page_count", 400))
     resumed = len(await store.enqueue([NewJob("resume")] * BATCH))
     await store.close()
-    again = await open_store(f"sqlite:///{folder}/detent.db", migrate=False, create=False)
+    again = await open_store(f"sqlite:///{folder}/keptwork.db", migrate=False, create=False)
     verdict = await audit.verify(again)
     await again.close()
     told = {

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from detent.cli import main, screen
-from detent.flow.definition import Flow
-from detent.service import flows
-from detent.store import Store, open_store
+from keptwork.cli import main, screen
+from keptwork.flow.definition import Flow
+from keptwork.service import flows
+from keptwork.store import Store, open_store
 from tests.service.flow_driver import Driver
 from tests.support.command import Done
 
@@ -69,7 +69,7 @@ class Scene:
         db.commit()
         db.close()
 
-    def detent(self, *arguments: str) -> Done:
+    def keptwork(self, *arguments: str) -> Done:
         """The command as in a process of its own, but in this one: there are many, and starting each takes time."""
         said, complained, given = io.StringIO(), io.StringIO(), [*arguments, "--db", self.url]
         _forget_consoles()
@@ -79,7 +79,7 @@ class Scene:
         return Done(given, int(ended.value.code or 0), said.getvalue(), complained.getvalue())
 
     def told(self, *arguments: str) -> Any:
-        return json.loads(self.detent(*arguments, "--json").stdout)
+        return json.loads(self.keptwork(*arguments, "--json").stdout)
 
 
 def _forget_consoles() -> None:

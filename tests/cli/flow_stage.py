@@ -1,4 +1,4 @@
-"""Flow files for tests of `detent run`, and the command run on them: to its end, on a terminal, or to be killed."""
+"""Flow files for tests of `keptwork run`, and the command run on them: to its end, on a terminal, or to be killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from detent.cli.main import _outcome
+from keptwork.cli.main import _outcome
 from tests.support.command import Done, environment, run
 
 DEADLINE = 60.0
@@ -23,7 +23,7 @@ DEADLINE = 60.0
 SINK = """
 import fcntl, os, sys, time
 sink, name, seconds = sys.argv[1:]
-key = os.environ["DETENT_IDEMPOTENCY_KEY"]
+key = os.environ["KEPTWORK_IDEMPOTENCY_KEY"]
 with open(sink, "a+") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     file.seek(0)
@@ -68,7 +68,7 @@ class Stage:
         return done.returncode, json.loads(done.stdout)
 
     def start(self, *arguments: str, env: dict[str, str] | None = None, **files: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "detent", self.command, *arguments, "--db", self.url]
+        command = [sys.executable, "-m", "keptwork", self.command, *arguments, "--db", self.url]
         given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
         process = subprocess.Popen(command, cwd=self.folder, text=True, env=environment(**env or {}), **given)
         self._started.append(process)
@@ -105,7 +105,7 @@ def refusal(capsys: pytest.CaptureFixture[str], stage: Stage, *arguments: str) -
     code = _outcome(["run", *arguments, "--db", stage.url])
     said = capsys.readouterr()
     assert (code, said.out) == (2, ""), said
-    assert not (stage.folder / "detent.db").exists()
+    assert not (stage.folder / "keptwork.db").exists()
     return said.err
 
 

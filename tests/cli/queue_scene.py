@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from detent.lifecycle import JOB
-from detent.service.entities import public_id
-from detent.store import NewJob, Store, open_store
+from keptwork.lifecycle import JOB
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import claim, moved, worker
 from tests.support.command import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.support.command import Done
 from tests.support.lives import live
 
@@ -18,7 +18,7 @@ def refused(done: Done, code: int, *words: str) -> str:
     assert "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("detent: ")
+    assert lines[0].startswith("keptwork: ")
     assert "unexpected" not in lines[0]
     for word in words:
         assert word in lines[0]
@@ -30,7 +30,7 @@ def refused_in_usage(done: Done, *words: str) -> None:
     """A mistyped command also says where its help is."""
     problem, hint = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "")
-    assert hint.startswith("Try: detent ")
+    assert hint.startswith("Try: keptwork ")
     assert hint.endswith(" --help")
     for word in words:
         assert word in problem

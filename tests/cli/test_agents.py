@@ -1,4 +1,4 @@
-"""`detent agent` and `detent agents` as their users run them, against a server that speaks as providers do."""
+"""`keptwork agent` and `keptwork agents` as their users run them, against a server that speaks as providers do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from detent.agent.prices import cost_micros
-from detent.config import read
+from keptwork.agent.prices import cost_micros
+from keptwork.config import read
 from tests.support.command import Done, environment, run
 from tests.support.llm_server import LlmServer, Say, Status
 
@@ -28,11 +28,11 @@ def here(tmp_path: Path) -> Path:
 
 
 def ask(here: Path, *arguments: str) -> Done:
-    return run("agent", *arguments, "--db", f"sqlite:///{here}/detent.db", cwd=here, **NO_KEYS)
+    return run("agent", *arguments, "--db", f"sqlite:///{here}/keptwork.db", cwd=here, **NO_KEYS)
 
 
 def see(here: Path, *arguments: str) -> Done:
-    return run(*arguments, "--db", f"sqlite:///{here}/detent.db", cwd=here, **NO_KEYS)
+    return run(*arguments, "--db", f"sqlite:///{here}/keptwork.db", cwd=here, **NO_KEYS)
 
 
 def test_without_a_key_the_offline_model_answers_and_says_so(here: Path) -> None:
@@ -58,9 +58,9 @@ def test_what_cannot_be_asked_is_refused(here: Path, arguments: list[str]) -> No
 
 def test_an_answer_of_a_form_costs_what_the_server_billed(here: Path) -> None:
     with LlmServer([Status(500), Say("three"), Say('{"n": 3}')]) as server:
-        (here / "detent.toml").write_text(server.settings())
+        (here / "keptwork.toml").write_text(server.settings())
         done = ask(here, "Count the tests", "--schema", "schema.json", "--tier", "sonnet", "--json")
-        config = read(here / "detent.toml")
+        config = read(here / "keptwork.toml")
     said = json.loads(done.stdout)
     assert (done.returncode, said["result"]["json"], said["retry_count"]) == (0, {"n": 3}, 2)
     billed = [cost_micros("anthropic", bill.model, bill.usage, config) for bill in server.bills]
@@ -70,7 +70,7 @@ def test_an_answer_of_a_form_costs_what_the_server_billed(here: Path) -> None:
 
 def test_one_that_fails_for_good_ends_with_1_and_why(here: Path) -> None:
     with LlmServer(lambda call: Status(500)) as server:
-        (here / "detent.toml").write_text(server.settings())
+        (here / "keptwork.toml").write_text(server.settings())
         done = ask(here, "Fix it", "--max-retries", "0")
     assert (done.returncode, done.stdout) == (1, "")
     assert "is FAILED: PermanentError: System failure: " in done.stderr
@@ -78,11 +78,11 @@ def test_one_that_fails_for_good_ends_with_1_and_why(here: Path) -> None:
 
 def test_one_without_money_is_left_and_goes_on_when_it_is_resumed(here: Path) -> None:
     with LlmServer([Say("mended")]) as server:
-        (here / "detent.toml").write_text(server.settings())
+        (here / "keptwork.toml").write_text(server.settings())
         done = ask(here, "Fix it", "--budget", "0.000001")
         assert done.returncode == 1
         told = done.stderr.strip().splitlines()[-1]
-        assert told.startswith("Give it more with: detent budgets set job_")
+        assert told.startswith("Give it more with: keptwork budgets set job_")
         id, job = told.split()[-1], told.split()[7]
         assert see(here, "budgets", "set", job, "1").returncode == 0
         done = ask(here, "--resume", id)
@@ -91,9 +91,9 @@ def test_one_without_money_is_left_and_goes_on_when_it_is_resumed(here: Path) ->
 
 def test_at_a_terminal_the_answer_is_seen_as_it_comes(here: Path) -> None:
     with LlmServer([Say("word by word")]) as server:
-        (here / "detent.toml").write_text(server.settings())
+        (here / "keptwork.toml").write_text(server.settings())
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "detent", "agent", "Fix it", "--db", f"sqlite:///{here}/detent.db"]
+        command = [sys.executable, "-m", "keptwork", "agent", "Fix it", "--db", f"sqlite:///{here}/keptwork.db"]
         done = subprocess.run(
             command, stdout=theirs, stderr=subprocess.PIPE, cwd=here, env=environment(**NO_KEYS), timeout=60, check=True
         )

@@ -1,19 +1,19 @@
-"""`detent approvals` and `detent jobs signal` as their users run them: one story over one database."""
+"""`keptwork approvals` and `keptwork jobs signal` as their users run them: one story over one database."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 
 
 async def worked(url: str) -> list[str]:
     """Works until nothing is due, and tells how the jobs stand."""
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
 
         @app.job()
         async def ship(ctx: Context, version: str) -> Any:
@@ -43,7 +43,7 @@ def test_questions_are_listed_shown_and_decided_and_events_are_sent(sqlite_url: 
     refused = run("approvals", "reject", first["id"], "--db", sqlite_url)
     assert (refused.returncode, refused.stderr) == (
         1,
-        f"detent: {first['id']} was approved by ann before, and stays so\n",
+        f"keptwork: {first['id']} was approved by ann before, and stays so\n",
     )
     assert said(sqlite_url, "approvals", "reject", second["id"], "--by", "bob").endswith("is rejected, by bob.\n")
     assert said(sqlite_url, "approvals", "list") == "Nothing waits for a decision.\n"

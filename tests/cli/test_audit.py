@@ -1,4 +1,4 @@
-"""`detent audit` as its users run it."""
+"""`keptwork audit` as its users run it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from detent.store import open_store
-from detent.store.records import EVENT_FIELDS
+from keptwork.store import open_store
+from keptwork.store.records import EVENT_FIELDS
 from tests.cli.refusals import refused
 from tests.support.command import environment, run
 from tests.support.lives import live
@@ -51,21 +51,21 @@ def test_a_clean_postgres_database_exits_with_0(postgres_url):
 def test_problems_are_listed_and_exit_with_1(filled):
     url, _ = filled
     db = apsw.Connection(url.removeprefix("sqlite:///"))
-    db.execute("DROP TRIGGER detent_job_moves")
+    db.execute("DROP TRIGGER keptwork_job_moves")
     db.execute("UPDATE jobs SET state = 'queued', lease_until = NULL WHERE state = 'succeeded'")
     wrong = db.changes()
     db.close()
     done = run("audit", "verify", "--db", url)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.count("state is queued, by its events succeeded") == wrong > 1
-    assert "the guard detent_job_moves is missing" in done.stdout
+    assert "the guard keptwork_job_moves is missing" in done.stdout
     assert f"NOT clean: {wrong + 1} problems." in done.stdout
-    assert "detent migrate --guards" in done.stdout
+    assert "keptwork migrate --guards" in done.stdout
     found = json.loads(run("audit", "verify", "--json", "--db", url).stdout)
     assert (found["clean"], found["problem_count"]) == (False, wrong + 1)
     assert set(found["problems"][0]) == {"entity", "what", "where"}
     restored = run("migrate", "--guards", "--db", url)
-    assert restored.stdout.splitlines()[1:] == ["Put back: detent_job_moves"]
+    assert restored.stdout.splitlines()[1:] == ["Put back: keptwork_job_moves"]
     assert json.loads(run("audit", "verify", "--json", "--db", url).stdout)["problem_count"] == wrong
     refused(run("migrate", "--guards", "--dry-run", "--db", url), 2, "--guards changes the database")
 
@@ -141,7 +141,7 @@ def test_a_device_is_written_to_and_stays_a_device(filled, tmp_path):
 @pytest.mark.parametrize("command", [("verify",), ("export", "/dev/null")], ids=" ".join)
 def test_a_terminal_sees_progress_and_a_pipe_does_not(command, filled):
     url, _ = filled
-    argv = [sys.executable, "-m", "detent", "audit", *command, "--db", url]
+    argv = [sys.executable, "-m", "keptwork", "audit", *command, "--db", url]
     leader, follower = pty.openpty()
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=follower, env=environment(TERM="xterm"), timeout=60)
     os.close(follower)

@@ -62,7 +62,7 @@ def test_other_commands_refuse_a_damaged_table_too(command, copy):
 
 WORKS_UNTIL_KILLED = """
 import asyncio, os, sys
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.support.lives import live
 async def work():
     store = await open_store(sys.argv[1])
@@ -83,7 +83,7 @@ def killed_at_work(url: str) -> int:
 
 
 def test_a_log_that_was_not_cut_is_all_there(tmp_path):
-    url = f"sqlite:///{tmp_path}/detent.db"
+    url = f"sqlite:///{tmp_path}/keptwork.db"
     committed = killed_at_work(url)
     assert json.loads(run("audit", "verify", "--json", "--db", url).stdout)["events"] == committed
 
@@ -91,9 +91,9 @@ def test_a_log_that_was_not_cut_is_all_there(tmp_path):
 @pytest.mark.parametrize("kept", [0.3, 0.7, 0.95])
 def test_a_write_ahead_log_that_was_cut_leaves_whole_commits_or_is_reported(kept, tmp_path):
     """SQLite cannot tell a cut log from a crash: what is left is an earlier moment, whole and consistent."""
-    url = f"sqlite:///{tmp_path}/detent.db"
+    url = f"sqlite:///{tmp_path}/keptwork.db"
     committed = killed_at_work(url)
-    wal = tmp_path / "detent.db-wal"
+    wal = tmp_path / "keptwork.db-wal"
     os.truncate(wal, int(wal.stat().st_size * kept))
     done = run("audit", "verify", "--json", "--db", url)
     if done.returncode:
@@ -144,7 +144,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(tmp_path)
 @pytest.mark.parametrize("command", [("migrate",), ("demo",)], ids=" ".join)
 def test_commands_on_a_full_disk(command, tmp_path):
     script = 'dd if=/dev/zero of="$0/ballast" bs=1k count=1970 2>/dev/null; exec "$@"'
-    argv = (sys.executable, "-m", "detent", *command, "--db", f"sqlite:///{tmp_path}/detent.db")
+    argv = (sys.executable, "-m", "keptwork", *command, "--db", f"sqlite:///{tmp_path}/keptwork.db")
     done = on_a_small_disk(tmp_path, "sh", "-c", script, str(tmp_path), *argv)
     line = done.stderr.splitlines()[-1]
     assert (done.returncode, "Traceback" in done.stderr, len(done.stderr.splitlines())) == (1, False, 1)
@@ -158,7 +158,7 @@ def test_an_export_to_a_full_disk_leaves_nothing_half_done(tmp_path, original):
     export = (
         sys.executable,
         "-m",
-        "detent",
+        "keptwork",
         "audit",
         "export",
         f"{tmp_path}/log.jsonl",
@@ -168,4 +168,4 @@ def test_an_export_to_a_full_disk_leaves_nothing_half_done(tmp_path, original):
     done = on_a_small_disk(tmp_path, "sh", "-c", script, str(tmp_path), *export)
     assert (done.returncode, done.stdout.split()) == (1, ["ballast"])
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"detent: Cannot write {tmp_path}/log.jsonl: no space left on device")
+    assert line.startswith(f"keptwork: Cannot write {tmp_path}/log.jsonl: no space left on device")

@@ -10,9 +10,9 @@ from tempfile import mkdtemp
 import apsw
 import pytest
 
-from detent.errors import SqliteTooOld
-from detent.store.migrations import newest
-from detent.store.sqlite_file import require_version
+from keptwork.errors import SqliteTooOld
+from keptwork.store.migrations import newest
+from keptwork.store.sqlite_file import require_version
 from tests.cli.refusals import ALL, READS, contents, refused
 from tests.support.command import Done, run
 
@@ -22,35 +22,35 @@ NOBODY = 65534
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_reading_makes_no_database(command, tmp_path):
     refused(
-        run(*command, cwd=tmp_path), 1, "no database sqlite:///detent.db", "detent migrate --db sqlite:///detent.db"
+        run(*command, cwd=tmp_path), 1, "no database sqlite:///keptwork.db", "keptwork migrate --db sqlite:///keptwork.db"
     )
     assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_an_empty_file_stays_empty_when_it_is_read(command, tmp_path):
-    (tmp_path / "detent.db").touch()
-    refused(run(*command, cwd=tmp_path), 1, "no database sqlite:///detent.db", "detent migrate")
-    assert contents(tmp_path) == {str(tmp_path / "detent.db"): b""}
+    (tmp_path / "keptwork.db").touch()
+    refused(run(*command, cwd=tmp_path), 1, "no database sqlite:///keptwork.db", "keptwork migrate")
+    assert contents(tmp_path) == {str(tmp_path / "keptwork.db"): b""}
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("demo",)], ids=" ".join)
 def test_a_folder_that_does_not_exist(command, tmp_path):
-    done = run(*command, "--db", f"sqlite:///{tmp_path}/not/there/detent.db")
-    refused(done, 1, f"the folder {tmp_path}/not/there does not exist", "--db or DETENT_DB")
+    done = run(*command, "--db", f"sqlite:///{tmp_path}/not/there/keptwork.db")
+    refused(done, 1, f"the folder {tmp_path}/not/there does not exist", "--db or KEPTWORK_DB")
     assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("command", [*READS, ("migrate",), ("demo",)], ids=" ".join)
 def test_a_path_that_is_a_folder(command, tmp_path):
-    refused(run(*command, "--db", f"sqlite:///{tmp_path}"), 1, str(tmp_path), "it is a folder", "--db or DETENT_DB")
+    refused(run(*command, "--db", f"sqlite:///{tmp_path}"), 1, str(tmp_path), "it is a folder", "--db or KEPTWORK_DB")
     assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("command", [*READS, ("migrate",), ("demo",)], ids=" ".join)
 def test_a_path_through_a_file(command, tmp_path):
     (tmp_path / "file").write_text("x")
-    done = run(*command, "--db", f"sqlite:///{tmp_path}/file/detent.db")
+    done = run(*command, "--db", f"sqlite:///{tmp_path}/file/keptwork.db")
     refused(done, 1, f"{tmp_path}/file")
     assert contents(tmp_path) == {str(tmp_path / "file"): b"x"}
 
@@ -58,7 +58,7 @@ def test_a_path_through_a_file(command, tmp_path):
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that an ordinary user can reach; pytest's own are private to who runs the tests."""
-    folder = Path(mkdtemp(prefix="detent-test-"))
+    folder = Path(mkdtemp(prefix="keptwork-test-"))
     folder.chmod(0o755)
     yield folder
     folder.chmod(0o755)
@@ -67,8 +67,8 @@ def open_folder() -> Iterator[Path]:
 
 AS_NOBODY = f"""
 import contextlib, io, os, sys
-import detent.cli.audit, detent.cli.demo, detent.cli.events, detent.cli.migrate, detent.store.sqlite
-from detent.cli import main
+import keptwork.cli.audit, keptwork.cli.demo, keptwork.cli.events, keptwork.cli.migrate, keptwork.store.sqlite
+from keptwork.cli import main
 for command in (["migrate", "--sql"], ["events", "list"], ["audit", "verify"], ["audit", "export"]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main._outcome([*command, "--db", "sqlite://:memory:"])
@@ -89,25 +89,25 @@ def run_as_nobody(*arguments: str) -> Done:
 @pytest.mark.parametrize("command", [("migrate",), ("demo",)], ids=" ".join)
 def test_a_read_only_folder(command, open_folder):
     open_folder.chmod(0o555)
-    done = run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/detent.db")
+    done = run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/keptwork.db")
     refused(done, 1, f"the folder {open_folder} is not writable", "choose a folder you may write to")
     assert contents(open_folder) == {}
 
 
 @pytest.mark.parametrize("command", [*READS, ("migrate",), ("demo",)], ids=" ".join)
 def test_a_database_in_a_read_only_folder(command, open_folder, original):
-    shutil.copy(original, open_folder / "detent.db")
+    shutil.copy(original, open_folder / "keptwork.db")
     before = contents(open_folder)
-    (open_folder / "detent.db").chmod(0o444)
+    (open_folder / "keptwork.db").chmod(0o444)
     open_folder.chmod(0o555)
-    done = run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/detent.db")
+    done = run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/keptwork.db")
     refused(done, 1, str(open_folder), "not writable", "choose a folder you may write to")
     assert contents(open_folder) == before
 
 
 @pytest.fixture
 def read_only_file(open_folder: Path, original: Path) -> Path:
-    target = Path(shutil.copy(original, open_folder / "detent.db"))
+    target = Path(shutil.copy(original, open_folder / "keptwork.db"))
     target.chmod(0o444)
     open_folder.chmod(0o777)
     return target
@@ -116,7 +116,7 @@ def read_only_file(open_folder: Path, original: Path) -> Path:
 def test_a_read_only_file_is_not_written_to(read_only_file):
     before = read_only_file.read_bytes()
     done = run_as_nobody("demo", "--db", f"sqlite:///{read_only_file}")
-    refused(done, 1, str(read_only_file), "it is not writable", "--db or DETENT_DB")
+    refused(done, 1, str(read_only_file), "it is not writable", "--db or KEPTWORK_DB")
     assert read_only_file.read_bytes() == before
 
 
@@ -129,27 +129,27 @@ def test_a_read_only_file_can_be_read(command, read_only_file, original):
 
 @pytest.mark.parametrize("command", [*READS, ("migrate",)], ids=" ".join)
 def test_a_folder_that_may_not_be_entered(command, open_folder, original):
-    shutil.copy(original, open_folder / "detent.db")
+    shutil.copy(original, open_folder / "keptwork.db")
     open_folder.chmod(0o600)
-    refused(run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/detent.db"), 1, str(open_folder), "--db")
+    refused(run_as_nobody(*command, "--db", f"sqlite:///{open_folder}/keptwork.db"), 1, str(open_folder), "--db")
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_file_that_is_not_a_database(command, tmp_path):
-    (tmp_path / "detent.db").write_text("Dear diary,\n" * 1000)
+    (tmp_path / "keptwork.db").write_text("Dear diary,\n" * 1000)
     before = contents(tmp_path)
-    done = run(*command, "--db", f"sqlite:///{tmp_path}/detent.db")
+    done = run(*command, "--db", f"sqlite:///{tmp_path}/keptwork.db")
     refused(done, 1, "is not a SQLite database", "left untouched", "Choose another file")
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_somebody_elses_sqlite_database(command, tmp_path):
-    db = apsw.Connection(str(tmp_path / "detent.db"))
+    db = apsw.Connection(str(tmp_path / "keptwork.db"))
     db.execute("CREATE TABLE jobs (name TEXT); INSERT INTO jobs VALUES ('astronaut')")
     db.close()
     before = contents(tmp_path)
-    done = run(*command, "--db", f"sqlite:///{tmp_path}/detent.db")
+    done = run(*command, "--db", f"sqlite:///{tmp_path}/keptwork.db")
     refused(done, 1, "another program", "left untouched", "Choose another")
     assert contents(tmp_path) == before
 
@@ -157,26 +157,26 @@ def test_somebody_elses_sqlite_database(command, tmp_path):
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_newer_database(command, copy):
     db = apsw.Connection(str(copy))
-    db.execute("INSERT INTO detent_migrations (number, name, applied_at) VALUES (99, 'later', 0)")
+    db.execute("INSERT INTO keptwork_migrations (number, name, applied_at) VALUES (99, 'later', 0)")
     db.close()
     before = copy.read_bytes()
     done = run(*command, "--db", f"sqlite:///{copy}")
-    refused(done, 1, "has schema 99", f"newer than the {newest()}", "upgrade Detent", "Nothing was changed")
+    refused(done, 1, "has schema 99", f"newer than the {newest()}", "upgrade Keptwork", "Nothing was changed")
     assert copy.read_bytes() == before
 
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_a_database_that_is_behind(command, copy):
     db = apsw.Connection(str(copy))
-    db.execute("DELETE FROM detent_migrations WHERE number > 1")
+    db.execute("DELETE FROM keptwork_migrations WHERE number > 1")
     db.close()
     before = copy.read_bytes()
-    refused(run(*command, "--db", f"sqlite:///{copy}"), 1, "has schema 1", "run: detent migrate")
+    refused(run(*command, "--db", f"sqlite:///{copy}"), 1, "has schema 1", "run: keptwork migrate")
     assert copy.read_bytes() == before
 
 
 PATCHED = (
-    "import sys, apsw; apsw.sqlite_lib_version = lambda: '3.40.1'; from detent.cli.main import run; run(sys.argv[1:])"
+    "import sys, apsw; apsw.sqlite_lib_version = lambda: '3.40.1'; from keptwork.cli.main import run; run(sys.argv[1:])"
 )
 
 

@@ -40,7 +40,7 @@ def test_a_url_that_cannot_be(url, words, tmp_path):
 
 
 def test_the_variable_is_refused_like_the_option(tmp_path):
-    refused(run("events", "list", cwd=tmp_path, DETENT_DB="mysql://host/work"), 2, "'mysql'")
+    refused(run("events", "list", cwd=tmp_path, KEPTWORK_DB="mysql://host/work"), 2, "'mysql'")
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ IDS = ["job_1", "17", "", "job_0199c82c-c000-7000-807a-a2a0b8276ff9", "cat_0199c
 @pytest.mark.parametrize("id", IDS)
 def test_an_id_that_is_none(id, original):
     refused(
-        run("events", "list", "--id", id, "--db", f"sqlite:///{original}"), 1, f"No entity {id!r}", "detent events list"
+        run("events", "list", "--id", id, "--db", f"sqlite:///{original}"), 1, f"No entity {id!r}", "keptwork events list"
     )
 
 
 def test_an_id_that_nothing_has(original):
     unused = "job_0199c82c-c000-7000-807a-a2a0b8276ff8"
-    refused(run("events", "list", "--id", unused, "--db", f"sqlite:///{original}"), 1, unused, "detent events list")
+    refused(run("events", "list", "--id", unused, "--db", f"sqlite:///{original}"), 1, unused, "keptwork events list")
 
 
 def test_an_id_of_another_lifecycle(original):

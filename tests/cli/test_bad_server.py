@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from detent.store.migrations import newest
+from keptwork.store.migrations import newest
 from tests.cli.refusals import ALL, READS, refused
 from tests.support.command import run
 
@@ -63,7 +63,7 @@ def test_a_host_that_does_not_exist():
 def test_a_server_that_never_answers(command):
     with silent_port() as port:
         began = time.monotonic()
-        done = run(*command, "--db", f"postgresql://ann@127.0.0.1:{port}/work", DETENT_CONNECT_TIMEOUT="0.5")
+        done = run(*command, "--db", f"postgresql://ann@127.0.0.1:{port}/work", KEPTWORK_CONNECT_TIMEOUT="0.5")
         took = time.monotonic() - began
     refused(done, 1, "no answer within 0.5 s", "check that it runs")
     assert took < 8
@@ -71,8 +71,8 @@ def test_a_server_that_never_answers(command):
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-1", "inf", "nan"])
 def test_a_time_to_wait_that_is_none(seconds):
-    done = run("events", "list", "--db", "postgresql://ann@127.0.0.1:1/work", DETENT_CONNECT_TIMEOUT=seconds)
-    refused(done, 2, f"DETENT_CONNECT_TIMEOUT={seconds} is no time to wait", "DETENT_CONNECT_TIMEOUT=5")
+    done = run("events", "list", "--db", "postgresql://ann@127.0.0.1:1/work", KEPTWORK_CONNECT_TIMEOUT=seconds)
+    refused(done, 2, f"KEPTWORK_CONNECT_TIMEOUT={seconds} is no time to wait", "KEPTWORK_CONNECT_TIMEOUT=5")
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
@@ -100,10 +100,10 @@ def test_an_install_without_the_driver(command):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] == 'asyncpg': raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Blocker())\n"
-        "from detent.cli.main import run\nrun(sys.argv[1:])\n"
+        "from keptwork.cli.main import run\nrun(sys.argv[1:])\n"
     )
     done = run(*command, "--db", "postgresql://ann@127.0.0.1:1/work", python=("-c", blocked))
-    refused(done, 2, "pip install 'detent[postgres]'")
+    refused(done, 2, "pip install 'keptwork[postgres]'")
 
 
 @pytest.mark.parametrize("command", [*READS, ("migrate",), ("migrate", "--dry-run"), ("demo",)], ids=" ".join)
@@ -117,17 +117,17 @@ def test_a_postgres_database_of_another_program(command, postgres_server, postgr
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_reading_an_empty_postgres_database_makes_no_table(command, postgres_server, postgres_url):
-    refused(run(*command, "--db", postgres_url), 1, "has schema 0", "detent migrate")
+    refused(run(*command, "--db", postgres_url), 1, "has schema 0", "keptwork migrate")
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
     assert postgres_server.superuser_sql(tables, postgres_url.rpartition("/")[2]) == "0"
 
 
 def test_a_newer_postgres_database(postgres_server, postgres_url):
     assert run("migrate", "--db", postgres_url).returncode == 0
-    ahead = f"INSERT INTO detent_migrations (number, name, applied_at) VALUES ({newest() + 7}, 'later', 0)"
+    ahead = f"INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ({newest() + 7}, 'later', 0)"
     postgres_server.superuser_sql(ahead, postgres_url.rpartition("/")[2])
     for command in ALL:
-        refused(run(*command, "--db", postgres_url), 1, f"has schema {newest() + 7}", "upgrade Detent")
+        refused(run(*command, "--db", postgres_url), 1, f"has schema {newest() + 7}", "upgrade Keptwork")
 
 
 def test_a_cursor_of_the_other_database(postgres_server, postgres_url):

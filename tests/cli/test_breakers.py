@@ -1,10 +1,10 @@
-"""`detent breakers` as its users run it: one story over one database."""
+"""`keptwork breakers` as its users run it: one story over one database."""
 
 from __future__ import annotations
 
 import asyncio
 
-from detent import Breaker, Detent
+from keptwork import Breaker, Keptwork
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 
@@ -13,7 +13,7 @@ def open_breaker(url: str) -> str:
     """Two jobs that fail, and one more that is held because of it."""
 
     async def fail() -> str:
-        app = Detent(url)
+        app = Keptwork(url)
 
         @app.job(breaker=Breaker("payments-api", failure_threshold=2, cooldown="1h"), max_attempts=1)
         async def pay(ctx: object) -> None:
@@ -55,7 +55,7 @@ def test_breakers_are_listed_shown_and_reset(sqlite_url):
     assert "is queued: the breaker payments-api is OPEN, open since" in why
     assert ": ConnectionError: refused; it cools down before a job may try" in why
     assert "that clears in 60 min" in why
-    assert "detent breakers reset payments-api --reason TEXT" in why
+    assert "keptwork breakers reset payments-api --reason TEXT" in why
 
     reset = ("breakers", "reset", "payments-api", "--reason", "they fixed it")
     assert said(sqlite_url, *reset) == "payments-api is CLOSED; 1 held job is let go.\n"
@@ -67,7 +67,7 @@ def test_breakers_are_listed_shown_and_reset(sqlite_url):
     missing = run("breakers", "show", "nothing", "--db", sqlite_url)
     assert (missing.returncode, missing.stderr) == (
         1,
-        "detent: No breaker 'nothing'; list them with: detent breakers list\n",
+        "keptwork: No breaker 'nothing'; list them with: keptwork breakers list\n",
     )
 
 
@@ -75,10 +75,10 @@ def test_breakers_are_among_the_figures(sqlite_url):
     open_breaker(sqlite_url)
     told = said(sqlite_url, "stats", "--prometheus")
     for sample in (
-        'detent_breaker_state{tenant="default",breaker="payments-api",state="OPEN"} 1',
-        'detent_breaker_state{tenant="default",breaker="payments-api",state="CLOSED"} 0',
-        'detent_breaker_held_jobs{tenant="default",breaker="payments-api"} 1',
-        'detent_breaker_trips_total{tenant="default",breaker="payments-api"} 1',
+        'keptwork_breaker_state{tenant="default",breaker="payments-api",state="OPEN"} 1',
+        'keptwork_breaker_state{tenant="default",breaker="payments-api",state="CLOSED"} 0',
+        'keptwork_breaker_held_jobs{tenant="default",breaker="payments-api"} 1',
+        'keptwork_breaker_trips_total{tenant="default",breaker="payments-api"} 1',
     ):
         assert sample in told.splitlines()
     assert answer(sqlite_url, "stats")["breakers"][0]["held"] == 1

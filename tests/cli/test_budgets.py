@@ -1,16 +1,16 @@
-"""`detent budgets` and `detent cost` as their users run them: one story over one database."""
+"""`keptwork budgets` and `keptwork cost` as their users run them: one story over one database."""
 
 from __future__ import annotations
 
 import asyncio
 
-from detent.agent.conversation import Usage
-from detent.budget import Caps
-from detent.lifecycle import RUN
-from detent.service import budgets
-from detent.service.budgets import Refused
-from detent.service.entities import public_id
-from detent.store import NewJob, open_store
+from keptwork.agent.conversation import Usage
+from keptwork.budget import Caps
+from keptwork.lifecycle import RUN
+from keptwork.service import budgets
+from keptwork.service.budgets import Refused
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, open_store
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 
@@ -70,7 +70,7 @@ def test_what_is_spent_is_shown_and_a_raise_lets_jobs_go(sqlite_url: str) -> Non
     why = run("why", held, "--db", sqlite_url).stdout
     assert "the tenant's budget has $12.41 of $20.00 spent and $0.000007 reserved" in why
     assert ", and the next call may cost $9.00" in why
-    assert "try: detent budgets set tenant USD" in why
+    assert "try: keptwork budgets set tenant USD" in why
 
     raised = said(sqlite_url, "budgets", "set", "tenant", "25.50")
     assert raised == "The tenant's budget has a cap of $25.50, $12.41 of it spent; 1 held job is let go.\n"

@@ -1,4 +1,4 @@
-"""`detent crews` and `detent why` of a crew, as their users meet them."""
+"""`keptwork crews` and `keptwork why` of a crew, as their users meet them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from detent.job_type import JobType
-from detent.lifecycle import CREW
-from detent.service import crews
-from detent.service.crews import Inside
-from detent.service.entities import public_id
-from detent.store import open_store
+from keptwork.job_type import JobType
+from keptwork.lifecycle import CREW
+from keptwork.service import crews
+from keptwork.service.crews import Inside
+from keptwork.service.entities import public_id
+from keptwork.store import open_store
 from tests.support.command import run
 
 PROGRAM = """
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 @app.job()
 async def dig(ctx, share, shares, task, where="here"):
@@ -82,7 +82,7 @@ def test_crews_are_listed_and_cancelled_with_what_is_inside(url: str) -> None:
     assert {one["id"]: one["state"] for one in after} == {outer: "CANCELED", inner: "CANCELED", waiting: "RUNNING"}
     again = run("crews", "cancel", outer, "--db", url)
     assert again.returncode == 1
-    assert again.stderr == f"detent: crew {outer} is CANCELED: cannot cancel; allowed: nothing, the state is final\n"
+    assert again.stderr == f"keptwork: crew {outer} is CANCELED: cannot cancel; allowed: nothing, the state is final\n"
 
 
 def test_why_a_crew_waits(url: str) -> None:

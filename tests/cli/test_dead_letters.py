@@ -1,4 +1,4 @@
-"""`detent dead-letters` as its users run it: one story over one database."""
+"""`keptwork dead-letters` as its users run it: one story over one database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.command import run
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('dead')}/detent.db"
+    return f"sqlite:///{tmp_path_factory.mktemp('dead')}/keptwork.db"
 
 
 @pytest.fixture(scope="module")
@@ -46,5 +46,5 @@ def test_what_cannot_be_is_one_clear_line(url, ids):
     refused(run("dead-letters", "redrive", "--db", url), 2, "say which: an ID, or --queue")
     refused(run("dead-letters", "redrive", ids["dead"], "--all", "--db", url), 2, "not both")
     refused(run("dead-letters", "redrive", "--all", "--payload", "{}", "--db", url), 2, "--payload goes with the ID")
-    refused(run("dead-letters", "show", ids["failed"], "--db", url), 1, "No dead letter", "detent dead-letters list")
+    refused(run("dead-letters", "show", ids["failed"], "--db", url), 1, "No dead letter", "keptwork dead-letters list")
     assert said(url, "dead-letters", "list", "--kind", "nothing") == "No dead letters.\n"

@@ -1,4 +1,4 @@
-"""`detent demo`: what `make run` shows."""
+"""`keptwork demo`: what `make run` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`detent dev` and `detent serve`, in processes of their own."""
+"""`keptwork dev` and `keptwork serve`, in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support import command
 from tests.support.dev_server import announced, ended
 
 SHOP = """
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 
 @app.job()
@@ -86,11 +86,11 @@ def test_dev_serves_no_network(tmp_path: Path) -> None:
 def test_serve_refuses_a_database_that_is_not_there_in_one_line(tmp_path: Path) -> None:
     done = command.run("serve", "--port", "0", "--db", f"sqlite:///{tmp_path}/none.db")
     assert done.returncode == 1
-    assert "detent migrate" in done.stderr
+    assert "keptwork migrate" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_no_other_command_loads_the_server() -> None:
-    modules = "detent, detent.cli.main, detent.cli.serve, detent.cli.dev"
+    modules = "keptwork, keptwork.cli.main, keptwork.cli.serve, keptwork.cli.dev"
     done = command.run(python=("-c", f"import sys, {modules}; print({{'fastapi', 'uvicorn'}} & {{*sys.modules}})"))
     assert done.stdout == "set()\n"

@@ -1,4 +1,4 @@
-"""`detent events` as its users run it: a page, the next page, and the log as it grows."""
+"""`keptwork events` as its users run it: a page, the next page, and the log as it grows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.service.entities import public_id
-from detent.store import NewJob, open_store
-from detent.store.records import EVENT_FIELDS
+from keptwork.lifecycle import JOB
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, open_store
+from keptwork.store.records import EVENT_FIELDS
 from tests.support.command import run, start
 from tests.support.lives import live
 
@@ -39,7 +39,7 @@ async def _enqueue(url: str, count: int, correlation_id: str | None = None) -> l
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, list[str]]]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('filled')}/detent.db"
+    url = f"sqlite:///{tmp_path_factory.mktemp('filled')}/keptwork.db"
     return url, asyncio.run(_fill(url, 40))
 
 
@@ -106,7 +106,7 @@ def test_people_see_whole_ids_at_any_width(filled):
 
 
 def test_no_events_are_said_to_be_none(tmp_path):
-    url = f"sqlite:///{tmp_path}/detent.db"
+    url = f"sqlite:///{tmp_path}/keptwork.db"
     assert run("migrate", "--db", url).returncode == 0
     assert run("events", "list", "--db", url).stdout == "No events.\n"
 
@@ -206,6 +206,6 @@ def test_people_get_one_line_each(filled):
 def test_the_log_can_be_read_through_a_path_with_spaces(tmp_path: Path):
     folder = tmp_path / "a folder"
     folder.mkdir()
-    url = f"sqlite:///{folder}/detent.db"
+    url = f"sqlite:///{folder}/keptwork.db"
     asyncio.run(_enqueue(url, 1))
     assert len(listed(url)["events"]) == 1

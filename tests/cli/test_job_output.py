@@ -1,4 +1,4 @@
-"""`detent jobs result|artifacts|artifact` as its users run it, and large results in `show` and `wait`."""
+"""`keptwork jobs result|artifacts|artifact` as its users run it, and large results in `show` and `wait`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 from tests.cli.queue_scene import answer, said
 from tests.cli.refusals import refused
 from tests.support.command import environment, run
@@ -25,7 +25,7 @@ LARGE = {"text": "x" * 100_000}
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('output')}/detent.db"
+    return f"sqlite:///{tmp_path_factory.mktemp('output')}/keptwork.db"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def ids(url: str) -> dict[str, str]:
     """A job of each kind: one with a large result and artifacts, one with a small result, one that broke."""
 
     async def fill() -> dict[str, str]:
-        async with Detent(url) as app:
+        async with Keptwork(url) as app:
 
             @app.job()
             async def large(ctx: Context) -> dict[str, str]:
@@ -58,7 +58,7 @@ def ids(url: str) -> dict[str, str]:
 
 def raw(url: str, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
     """The command with its output byte for byte."""
-    command = [sys.executable, "-m", "detent", *arguments, "--db", url]
+    command = [sys.executable, "-m", "keptwork", *arguments, "--db", url]
     return subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, env=environment(COLUMNS="200"), timeout=60, check=False
     )
@@ -77,7 +77,7 @@ def test_a_large_result_is_whole_as_json_and_a_head_for_people(url, ids):
     for verb in ("show", "wait"):
         assert answer(url, "jobs", verb, ids["large"])["result"] == LARGE
         told = run("jobs", verb, ids["large"], "--db", url).stdout
-        assert f"(97.7 KiB, the whole of it with: detent jobs result {ids['large']})" in told
+        assert f"(97.7 KiB, the whole of it with: keptwork jobs result {ids['large']})" in told
         assert len(told) < 3000
     assert len(answer(url, "jobs", "show", ids["large"])["result_hash"]) == 64
     assert "42" in said(url, "jobs", "show", ids["small"])
@@ -142,7 +142,7 @@ def test_a_name_put_into_the_database_by_hand_does_not_lead_out_of_the_folder(ur
 
 
 def test_what_is_not_there_is_one_clear_line(url, ids, tmp_path):
-    listing = f"list them with: detent jobs artifacts {ids['small']}"
+    listing = f"list them with: keptwork jobs artifacts {ids['small']}"
     refused(run("jobs", "artifact", ids["small"], "data.bin", "--db", url), 1, f"No artifact 'data.bin'; {listing}")
     refused(run("jobs", "artifacts", "job_123", "--db", url), 1, "No job 'job_123'")
     refused(run("jobs", "result", "job_123", "--db", url), 1, "No job 'job_123'")

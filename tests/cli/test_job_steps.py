@@ -1,4 +1,4 @@
-"""`detent jobs show`: steps, waits and progress, once and while they go on."""
+"""`keptwork jobs show`: steps, waits and progress, once and while they go on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import JOB
-from detent.service.entities import public_id
-from detent.store import Store
-from detent.store.checkpoints import Save
+from keptwork import Keptwork
+from keptwork.lifecycle import JOB
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+from keptwork.store.checkpoints import Save
 from tests.cli.queue_scene import answer, said
 from tests.conformance.stage import claim, moved, queued, worker
 from tests.support.command import environment
@@ -23,7 +23,7 @@ from tests.support.command import environment
 
 async def _sleeping(url: str) -> str:
     """A job that has done two steps, said how far it is, and sleeps; one of its steps is of other code by now."""
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
 
         @app.job()
         async def report(ctx: Any) -> None:
@@ -69,7 +69,7 @@ class Watcher:
     """The command beside the test."""
 
     def __init__(self, url: str, id: str, *options: str) -> None:
-        command = [sys.executable, "-m", "detent", "jobs", "show", id, "--watch", "--db", url, *options]
+        command = [sys.executable, "-m", "keptwork", "jobs", "show", id, "--watch", "--db", url, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         self.heard: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`detent jobs` as its users run it. The tests share a database, and each has its own jobs in it."""
+"""`keptwork jobs` as its users run it. The tests share a database, and each has its own jobs in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.command import run
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('jobs')}/detent.db"
+    return f"sqlite:///{tmp_path_factory.mktemp('jobs')}/keptwork.db"
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_job_is_stopped_softly_then_hard_and_runs_again(url, ids):
 
 
 def test_what_cannot_be_is_one_clear_line(url, ids):
-    refused(run("jobs", "show", "job_123", "--db", url), 1, "No job 'job_123'; list them with: detent jobs list")
+    refused(run("jobs", "show", "job_123", "--db", url), 1, "No job 'job_123'; list them with: keptwork jobs list")
     refused(run("jobs", "enqueue", "x", "[1]", "--db", url), 2, "must be a JSON object")
     refused(run("jobs", "list", "--state", "lost", "--db", url), 2, "a job is never 'lost'")
     refused(run("jobs", "list", "--tenant", "nobody", "--db", url), 1, "No tenant nobody")

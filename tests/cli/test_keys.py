@@ -1,14 +1,14 @@
-"""`detent keys` as its users run it: a key is made, used, rotated and revoked."""
+"""`keptwork keys` as its users run it: a key is made, used, rotated and revoked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from detent import api_key
-from detent.service import keys
-from detent.service.keys import Principal
-from detent.store import open_store
+from keptwork import api_key
+from keptwork.service import keys
+from keptwork.service.keys import Principal
+from keptwork.store import open_store
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 
@@ -26,7 +26,7 @@ def let_in(url: str, secret: str) -> Principal | None:
 
 def test_a_key_is_made_used_rotated_and_revoked(sqlite_url: str) -> None:
     assert run("migrate", "--db", sqlite_url).returncode == 0
-    assert said(sqlite_url, "keys", "list").startswith("No keys: make one with detent keys create")
+    assert said(sqlite_url, "keys", "list").startswith("No keys: make one with keptwork keys create")
     done = run("keys", "create", "--name", "ci", "--scopes", "read, write", "--db", sqlite_url)
     secret = done.stdout.strip()
     assert api_key.parse(secret) is not None

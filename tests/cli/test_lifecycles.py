@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-import detent
+import keptwork
 from tests.lifecycle.expected import EXPECTED
 
-SOURCE = str(Path(detent.__file__).parents[1])
+SOURCE = str(Path(keptwork.__file__).parents[1])
 ANSI = re.compile(r"\x1b\[")
 
 
-def run(*arguments: str, python: tuple[str, ...] = ("-m", "detent"), **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "DETENT_DEBUG", "COLUMNS")}
+def run(*arguments: str, python: tuple[str, ...] = ("-m", "keptwork"), **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "KEPTWORK_DEBUG", "COLUMNS")}
     return subprocess.run(
         [sys.executable, *python, *arguments],
         capture_output=True,
@@ -75,7 +75,7 @@ def test_show_as_mermaid():
 def test_an_unknown_name_is_one_line_that_lists_the_nine():
     done = run("lifecycles", "show", "nope")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"detent: no lifecycle 'nope'; there are: {', '.join(EXPECTED)}\n"
+    assert done.stderr == f"keptwork: no lifecycle 'nope'; there are: {', '.join(EXPECTED)}\n"
 
 
 def test_an_error_is_json_when_json_was_asked_for():
@@ -88,10 +88,10 @@ def test_an_error_is_json_when_json_was_asked_for():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lifecicles"], "No such command 'lifecicles'. Did you mean 'lifecycles'?\nTry: detent --help"),
-        (["lifecycles"], "Missing command.\nTry: detent lifecycles --help"),
-        (["lifecycles", "show"], "Missing argument 'NAME'.\nTry: detent lifecycles show --help"),
-        (["lifecycles", "list", "--fast"], "No such option: --fast\nTry: detent lifecycles list --help"),
+        (["lifecicles"], "No such command 'lifecicles'. Did you mean 'lifecycles'?\nTry: keptwork --help"),
+        (["lifecycles"], "Missing command.\nTry: keptwork lifecycles --help"),
+        (["lifecycles", "show"], "Missing argument 'NAME'.\nTry: keptwork lifecycles show --help"),
+        (["lifecycles", "list", "--fast"], "No such option: --fast\nTry: keptwork lifecycles list --help"),
         (["lifecycles", "show", "job", "run"], "Got unexpected extra argument"),
         (["--json", "lifecycles", "list", "--", "--json"], None),
     ],
@@ -101,7 +101,7 @@ def test_usage_errors_exit_with_2_and_say_where_help_is(arguments, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     if message:
-        assert done.stderr.startswith(f"detent: {message}")
+        assert done.stderr.startswith(f"keptwork: {message}")
 
 
 def test_a_usage_error_is_json_too():
@@ -114,8 +114,8 @@ def test_mermaid_and_json_exclude_each_other():
 
 
 def test_version():
-    assert run("--version").stdout == f"detent {detent.__version__}\n"
-    assert json.loads(run("--version", "--json").stdout) == {"version": detent.__version__}
+    assert run("--version").stdout == f"keptwork {keptwork.__version__}\n"
+    assert json.loads(run("--version", "--json").stdout) == {"version": keptwork.__version__}
 
 
 def test_help_lists_the_commands():
@@ -134,7 +134,7 @@ def test_colour_is_left_out_when_it_is_not_wanted():
 
 def test_a_reader_that_leaves_is_no_error_message():
     process = subprocess.Popen(
-        [sys.executable, "-m", "detent", "lifecycles", "show", "job", "--json"],
+        [sys.executable, "-m", "keptwork", "lifecycles", "show", "job", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": SOURCE},
@@ -153,21 +153,21 @@ def test_a_poor_encoding_does_not_stop_the_output():
 
 
 def test_names_are_completed():
-    done = run(_DETENT_COMPLETE="complete_bash", COMP_WORDS="detent lifecycles show w", COMP_CWORD="3")
+    done = run(_KEPTWORK_COMPLETE="complete_bash", COMP_WORDS="keptwork lifecycles show w", COMP_CWORD="3")
     assert done.stdout.split() == ["worker", "workstream", "workstream-step"]
 
 
 @pytest.mark.parametrize("driver", ["apsw", "asyncpg", "rich.table", "pydantic"])
 def test_help_needs_neither_a_driver_nor_a_drawing_library(driver):
-    code = f"import sys, detent.cli.main; sys.exit({driver!r} in sys.modules)"
+    code = f"import sys, keptwork.cli.main; sys.exit({driver!r} in sys.modules)"
     assert run(python=("-c", code)).returncode == 0
 
 
 # What becomes of an error inside a command: a stand-in for the command raises it.
 STAND_IN = """
 import sys
-from detent.cli import main
-from detent.cli.lazy import Entry
+from keptwork.cli import main
+from keptwork.cli.lazy import Entry
 def act(*, as_json: main.screen.Json = False) -> {returns}:
     '''Act.'''
     {body}
@@ -183,8 +183,8 @@ def act(body: str, *arguments: str, returns: str = "None", **env: str) -> subpro
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_request():
-    plain, debug = act("1 / 0"), act("1 / 0", DETENT_DEBUG="1")
-    line = "detent: unexpected ZeroDivisionError: division by zero; DETENT_DEBUG=1 shows where\n"
+    plain, debug = act("1 / 0"), act("1 / 0", KEPTWORK_DEBUG="1")
+    line = "keptwork: unexpected ZeroDivisionError: division by zero; KEPTWORK_DEBUG=1 shows where\n"
     assert (plain.returncode, plain.stderr) == (1, line)
     assert debug.returncode == 1
     assert debug.stderr.startswith("Traceback")
@@ -192,9 +192,9 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_request():
 
 
 def test_an_error_of_ours_keeps_its_exit_code():
-    body = "from detent import errors; raise errors.{}"
-    gone = act(body.format("NotFound(what='job', id='job_1', listing='detent jobs list')"))
-    assert (gone.returncode, gone.stderr) == (1, "detent: No job job_1; list them with: detent jobs list\n")
+    body = "from keptwork import errors; raise errors.{}"
+    gone = act(body.format("NotFound(what='job', id='job_1', listing='keptwork jobs list')"))
+    assert (gone.returncode, gone.stderr) == (1, "keptwork: No job job_1; list them with: keptwork jobs list\n")
     assert act(body.format("BadInput(what='no')")).returncode == 2
     failed = act(body.format("StoreError(url='sqlite:///x', detail='y')"), "--json")
     assert json.loads(failed.stderr)["error"] == {

@@ -1,4 +1,4 @@
-"""`detent migrate`: making a database, bringing it up to date, and only looking."""
+"""`keptwork migrate`: making a database, bringing it up to date, and only looking."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import apsw
 
-from detent.store.dialect import SQLITE
-from detent.store.migrations import migrations, newest
+from keptwork.store.dialect import SQLITE
+from keptwork.store.migrations import migrations, newest
 from tests.support.command import run
 
 
@@ -21,7 +21,7 @@ def test_a_dry_run_lists_what_is_pending_and_makes_nothing(tmp_path):
 
 def test_a_dry_run_as_json_has_the_sql(tmp_path):
     found = json.loads(run("migrate", "--dry-run", "--json", cwd=tmp_path).stdout)
-    assert found["database"] == "sqlite:///detent.db"
+    assert found["database"] == "sqlite:///keptwork.db"
     assert [entry["number"] for entry in found["pending"]] == [migration.number for migration in migrations(SQLITE)]
     assert found["pending"][0]["sql"][0].startswith("CREATE TABLE tenants")
     assert list(tmp_path.iterdir()) == []
@@ -33,8 +33,8 @@ def test_the_sql_it_prints_is_the_schema_it_makes(tmp_path):
     by_hand = apsw.Connection(":memory:")
     by_hand.execute(script)
     assert run("migrate", cwd=tmp_path).returncode == 0
-    made = apsw.Connection(str(tmp_path / "detent.db"))
-    schema = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE '%detent_migrations%' ORDER BY type, name"
+    made = apsw.Connection(str(tmp_path / "keptwork.db"))
+    schema = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE '%keptwork_migrations%' ORDER BY type, name"
     assert by_hand.execute(schema).fetchall() == made.execute(schema).fetchall()
     made.close()
 
@@ -56,12 +56,12 @@ def test_a_dry_run_leaves_an_empty_postgres_database_empty(postgres_server, post
 
 def test_a_dry_run_of_a_database_that_is_behind_changes_nothing(tmp_path):
     run("migrate", cwd=tmp_path)
-    path = tmp_path / "detent.db"
+    path = tmp_path / "keptwork.db"
     db = apsw.Connection(str(path))
-    db.execute("DELETE FROM detent_migrations WHERE number > 1")
+    db.execute("DELETE FROM keptwork_migrations WHERE number > 1")
     db.close()
     before = path.read_bytes()
     found = json.loads(run("migrate", "--dry-run", "--json", cwd=tmp_path).stdout)
     assert [entry["number"] for entry in found["pending"]] == list(range(2, newest() + 1))
     assert path.read_bytes() == before
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["detent.db"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["keptwork.db"]

@@ -1,4 +1,4 @@
-"""`detent prune` as its users run it, on a database with jobs in every state."""
+"""`keptwork prune` as its users run it, on a database with jobs in every state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.cli.queue_scene import answer, fill, said
 from tests.support.command import run
 from tests.support.ended_flows import ended_flows
@@ -53,4 +53,4 @@ async def _flows(url: str) -> None:
 def test_what_cannot_be_pruned_is_refused_in_one_line(sqlite_url: str, options: tuple[str, str]) -> None:
     assert run("migrate", "--db", sqlite_url).returncode == 0
     done = run("prune", *options, "--db", sqlite_url)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"detent: {BAD[options]}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"keptwork: {BAD[options]}\n")

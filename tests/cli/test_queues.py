@@ -1,4 +1,4 @@
-"""`detent queues` as its users run it: one story over one database."""
+"""`keptwork queues` as its users run it: one story over one database."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from detent.lifecycle import BREAKER
-from detent.store import Store
+from keptwork.lifecycle import BREAKER
+from keptwork.store import Store
 from tests.cli.flow_scene import Scene
 from tests.conformance.stage import moved, queued
 from tests.service.flow_driver import Driver, flow, step
@@ -17,12 +17,12 @@ HOURS = 3_600_000_000
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    return Scene(f"{tmp_path}/detent.db")
+    return Scene(f"{tmp_path}/keptwork.db")
 
 
 def found(scene: Scene, check: str) -> dict[str, object]:
     """The one thing that the doctor finds; it says so by its exit code too."""
-    done = scene.detent("doctor")
+    done = scene.keptwork("doctor")
     assert done.returncode == 1
     told = scene.told("doctor")
     assert [one["check"] for one in told["left"]] == [check], told
@@ -31,9 +31,9 @@ def found(scene: Scene, check: str) -> dict[str, object]:
 
 
 def mended(scene: Scene) -> str:
-    done = scene.detent("doctor", "--fix")
+    done = scene.keptwork("doctor", "--fix")
     assert done.returncode == 0, done
-    again = scene.detent("doctor", "--fix")
+    again = scene.keptwork("doctor", "--fix")
     assert (again.returncode, again.stdout) == (0, "Nothing is wrong.\n")
     return done.stdout
 
@@ -78,8 +78,8 @@ def test_recovery_2_a_step_that_failed_and_is_not_retried(scene: Scene) -> None:
 def test_recovery_2_where_its_retries_are_used_up_an_operator_decides(scene: Scene, verb: str) -> None:
     ref = scene.start(flow(step("s1"), step("s2", "s1")))
     scene.settle("s1")
-    assert f"detent steps {verb} step_" in str(found(scene, "blocked")["todo"])
-    done = scene.detent("steps", verb, f"{ref.public_id}/s1", "--reason", "it was the network")
+    assert f"keptwork steps {verb} step_" in str(found(scene, "blocked")["todo"])
+    done = scene.keptwork("steps", verb, f"{ref.public_id}/s1", "--reason", "it was the network")
     assert done.returncode == 0, done
     assert scene.told("doctor")["left"] == []
     scene.drive()
@@ -110,7 +110,7 @@ def test_recovery_4_a_workstream_that_succeeded_with_a_step_that_failed(scene: S
     scene.sql("UPDATE workstreams SET state = 'S_SUCCESS', seq = seq + 1, move = 'override', reason = 'by hand'")
     says = found(scene, "leftovers")
     assert says["says"] == "it is S_SUCCESS, but s2 is S_FAILED"
-    assert f"detent override {ref.public_id} --to S_FAILED" in str(says["matters"])
+    assert f"keptwork override {ref.public_id} --to S_FAILED" in str(says["matters"])
     assert "\n  mended: skip what is left\n" in mended(scene)
     assert [one["state"] for one in scene.told("steps", "list", ref.public_id)["steps"]] == ["S_SUCCESS", "S_SKIPPED"]
 
@@ -119,11 +119,11 @@ def test_recovery_4_where_it_did_not_succeed_it_is_overridden_and_tried_again(sc
     ref = scene.start(flow(step("s1"), step("s2")))
     scene.settle("s2")
     scene.sql("UPDATE workstreams SET state = 'S_SUCCESS', seq = seq + 1, move = 'override', reason = 'by hand'")
-    done = scene.detent("override", ref.public_id, "--to", "s-failed", "--reason", "s2 did fail")
+    done = scene.keptwork("override", ref.public_id, "--to", "s-failed", "--reason", "s2 did fail")
     assert done.stdout.splitlines()[0] == f"{ref.public_id} was overridden: S_SUCCESS → S_FAILED."
-    assert "  run: detent doctor --fix\n" in done.stdout
-    assert scene.detent("doctor", "--fix").returncode == 1  # the timer is set; what becomes of s2 is for somebody
-    assert scene.detent("workstreams", "retry", ref.public_id).returncode == 0
+    assert "  run: keptwork doctor --fix\n" in done.stdout
+    assert scene.keptwork("doctor", "--fix").returncode == 1  # the timer is set; what becomes of s2 is for somebody
+    assert scene.keptwork("workstreams", "retry", ref.public_id).returncode == 0
     scene.drive()
     assert scene.state(ref) == "S_SUCCESS"
 
@@ -132,10 +132,10 @@ def test_after_an_override_it_is_said_what_helps_and_not_only_the_doctor(scene: 
     """It named the doctor, who only answered what somebody has to run."""
     ref = scene.start(flow(step("s1"), step("s2", "s1")))
     scene.settle("s1")
-    scene.detent("override", f"{ref.public_id}/s2", "--to", "s-abandoned", "--reason", "gone")
-    done = scene.detent("override", f"{ref.public_id}/s2", "--to", "s-pending", "--reason", "back")
+    scene.keptwork("override", f"{ref.public_id}/s2", "--to", "s-abandoned", "--reason", "gone")
+    done = scene.keptwork("override", f"{ref.public_id}/s2", "--to", "s-pending", "--reason", "back")
     (found,) = scene.told("doctor")["left"]
     assert done.stdout.splitlines()[-1] == f"  run: {found['todo']}"
-    assert scene.detent("doctor").stdout.splitlines()[-1] == (
+    assert scene.keptwork("doctor").stdout.splitlines()[-1] == (
         "Found: 1. No declared move mends that; what each needs is said above."
     )

@@ -1,4 +1,4 @@
-"""`detent run` as its users meet it: a flow file carried out by one command."""
+"""`keptwork run` as its users meet it: a flow file carried out by one command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.flow_stage import Stage, Terminal, flow_id, refusal
-from tests.support.command import run as detent
+from tests.support.command import run as keptwork
 from tests.support.llm_server import LlmServer, Say
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "release.yaml"
@@ -35,15 +35,15 @@ def test_a_crew_of_a_flow_works_in_the_process_that_carries_the_flow_out(stage):
 
 
 def test_the_example_runs_anywhere_and_says_what_became_of_each_step(stage):
-    done = detent("run", str(EXAMPLE), "--yes", "--db", stage.url, cwd=stage.folder)
+    done = keptwork("run", str(EXAMPLE), "--yes", "--db", stage.url, cwd=stage.folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "✓ release succeeded after" in done.stdout
     for name in ("compile", "checksum", "files", "count", "total", "notes", "sign", "publish"):
         assert f"✓   {name}" in done.stdout
     assert "–   try" in done.stdout
-    assert json.loads(detent("audit", "verify", "--json", "--db", stage.url).stdout)["clean"]
-    listing = done.stdout.partition("log: detent ")[2].split()[:4]  # without --db, whose password is not shown
-    listed = json.loads(detent(*listing, "--limit", "500", "--json", "--db", stage.url).stdout)["events"]
+    assert json.loads(keptwork("audit", "verify", "--json", "--db", stage.url).stdout)["clean"]
+    listing = done.stdout.partition("log: keptwork ")[2].split()[:4]  # without --db, whose password is not shown
+    listed = json.loads(keptwork(*listing, "--limit", "500", "--json", "--db", stage.url).stdout)["events"]
     assert f"{len(listed)} events" in done.stdout
     assert {event["entity"] for event in listed} == {"workstream", "workstream-step", "job", "agent"}
 
@@ -56,7 +56,7 @@ def test_a_failed_step_is_exit_1_with_its_error_and_what_it_wrote_last(here):
     assert "✗ f failed" in done.stdout
     assert "b ended with exit code 3, not 0" in done.stdout
     assert "b wrote last:\n  no such table: orders" in done.stdout
-    assert f"Go on with: detent run {file} --resume {flow_id(done.stderr)} --db" in done.stderr
+    assert f"Go on with: keptwork run {file} --resume {flow_id(done.stderr)} --db" in done.stderr
 
 
 def test_what_failed_can_be_mended_and_gone_on_with_and_nothing_else_is_done_again(stage):
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_is_exit_2_with_every_problem_and_its_line_and_lea
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{file}:3: steps[1].comand is no key" in done.stderr
     assert f"{file}:4: steps[2].timeout" in done.stderr
-    assert not (here.folder / "detent.db").exists()
+    assert not (here.folder / "keptwork.db").exists()
     assert "none.yaml cannot be read: No such file" in refusal(capsys, here, "none.yaml")
     assert "name a flow file" in refusal(capsys, here)
     assert "leave out -i, --hold, --key, --webhook" in refusal(capsys, here, "--resume", "ws_1", "--key", "k")
@@ -184,8 +184,8 @@ def test_without_anybody_to_ask_it_says_how_to_approve_and_is_gone_on_with_later
     assert done.returncode == 1
     assert "waits for approval" in done.stdout
     assert "sign asks: Ship it?" in done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if "detent approvals approve" in line]
-    assert detent(*line.split()[1:4], "--db", stage.url).returncode == 0
+    (line,) = [line for line in done.stdout.splitlines() if "keptwork approvals approve" in line]
+    assert keptwork(*line.split()[1:4], "--db", stage.url).returncode == 0
     again = stage.run(file, "--resume", flow_id(done.stderr))
     assert again.returncode == 0, again.stderr
     assert stage.effects == ["first", "second"]
@@ -265,7 +265,7 @@ def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
                     break
     assert process.wait(30) == 130
     said = process.communicate()[1]
-    assert f"Go on with: detent run {file} --resume {flow_id(said)} --db" in said
+    assert f"Go on with: keptwork run {file} --resume {flow_id(said)} --db" in said
 
 
 def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(here):
@@ -277,7 +277,7 @@ def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(h
     process.stdout.close()
     assert process.stderr is not None
     said = process.stderr.read()
-    assert (process.wait(30), said) == (1, f"Go on with: detent run {file} --resume {flow_id(said)} --db {here.url}\n")
+    assert (process.wait(30), said) == (1, f"Go on with: keptwork run {file} --resume {flow_id(said)} --db {here.url}\n")
     assert f"f is {flow_id(said)}" in told, "the first thing to know, should it be killed"
 
 
@@ -374,11 +374,11 @@ def test_in_a_narrow_terminal_no_word_is_cut_and_commands_stay_in_one_line(here)
         {"id": "b", "command": ["false"], "depends_on": ["inside"]},
     ]
     file = str(here.write("f.yaml", *steps))
-    done = detent("run", file, "--db", here.url, cwd=here.folder, stdin="", COLUMNS="60")
+    done = keptwork("run", file, "--db", here.url, cwd=here.folder, stdin="", COLUMNS="60")
     lines = done.stdout.splitlines()
     assert [line.split()[:3] for line in lines if line.startswith("✓   ")] == [["✓", "inside", "succeeded"]]
     assert "✗ b: b ended with exit code 1, not 0" in lines
-    assert f"log: detent events list --correlation {flow_id(done.stdout)} --db {here.url}" in lines
+    assert f"log: keptwork events list --correlation {flow_id(done.stdout)} --db {here.url}" in lines
     assert any(line.endswith("▸ inside begins: flow inner") for line in lines)
 
 
@@ -395,15 +395,15 @@ def test_of_a_thousand_steps_the_summary_shows_what_matters(here):
 
 def test_a_flow_without_money_says_so_and_is_gone_on_with_when_it_gets_some(here):
     with LlmServer([Say("It is mended.")]) as server:
-        (here.folder / "detent.toml").write_text(server.settings())
+        (here.folder / "keptwork.toml").write_text(server.settings())
         file = str(here.write("f.yaml", {"id": "ask", "agent": "Fix it", "tier": "haiku"}, budget_usd=0.0001))
         first = here.run(file)
         assert first.returncode == 1
         assert "ask is held: the budget of ws_" in first.stdout
         assert server.calls == []
         flow = flow_id(first.stdout)
-        assert f"detent budgets set {flow} USD" in " ".join(first.stdout.split())
-        assert detent("budgets", "set", flow, "1", "--db", here.url, cwd=here.folder).returncode == 0
+        assert f"keptwork budgets set {flow} USD" in " ".join(first.stdout.split())
+        assert keptwork("budgets", "set", flow, "1", "--db", here.url, cwd=here.folder).returncode == 0
         again = here.run(file, "--resume", flow)
     assert (again.returncode, len(server.calls)) == (0, 1)
     assert "✓ f succeeded" in again.stdout

@@ -1,4 +1,4 @@
-"""`detent run` a second time: with another file, another configuration, or under a key that is taken."""
+"""`keptwork run` a second time: with another file, another configuration, or under a key that is taken."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_key_that_has_made_a_flow_is_refused_with_other_inputs_and_for_a_chang
     made = flow_id(here.run(file, "--key", "k", "-i", "version=1.1").stdout)
     assert flow_id(here.run(file, "--key", "k", "-i", "version=1.1").stdout) == made
     other = here.run(file, "--key", "k", "-i", "version=1.2")
-    said = f"detent: The key 'k' has made {made} before, with other inputs: version; use a new key for a new flow, or"
+    said = f"keptwork: The key 'k' has made {made} before, with other inputs: version; use a new key for a new flow, or"
     assert (other.returncode, other.stdout) == (2, "")
-    assert other.stderr == f"{said} see that one: detent workstreams show {made}\n"
+    assert other.stderr == f"{said} see that one: keptwork workstreams show {made}\n"
     here.write("f.yaml", here.effect("a"), here.effect("b"), inputs=inputs)
     changed = here.run(file, "--key", "k", "-i", "version=1.1")
     assert (changed.returncode, changed.stdout, here.effects) == (2, "", ["a"])
@@ -60,7 +60,7 @@ def test_a_configuration_that_cannot_be_is_refused_before_anything_begins(
 ) -> None:
     file = str(here.write("f.yaml", here.effect("a")))
     assert "nowhere.toml: it cannot be read" in refusal(capsys, here, file, "--config", "nowhere.toml")
-    (here.folder / "detent.toml").write_text("[tools.t]\ncomand = []")
+    (here.folder / "keptwork.toml").write_text("[tools.t]\ncomand = []")
     assert "tools.t.comand is no key that is known here; did you mean command?" in refusal(capsys, here, file)
 
 
@@ -69,7 +69,7 @@ def test_a_tool_that_is_not_there_is_told_before_anything_begins(
 ) -> None:
     here.write("inner.yaml", {"id": "b", "tool": "rust"})
     file = str(here.write("f.yaml", here.effect("a"), INNER))
-    (here.folder / "detent.toml").write_text('[tools.ruff]\ncommand = ["ruff"]')
+    (here.folder / "keptwork.toml").write_text('[tools.ruff]\ncommand = ["ruff"]')
     said = refusal(capsys, here, file)
     assert "step b of inner: there is no tool rust in" in said
     assert "it has: ruff. Add it as [tools.rust]" in said
@@ -85,8 +85,8 @@ def test_the_configuration_that_the_environment_names_wins_over_the_one_beside_t
 ) -> None:
     for folder in ("flows", "named"):
         (here.folder / folder).mkdir()
-        (here.folder / folder / "detent.toml").write_text(f'[tools.say]\ncommand = ["echo", "{folder}"]')
+        (here.folder / folder / "keptwork.toml").write_text(f'[tools.say]\ncommand = ["echo", "{folder}"]')
     file = str(here.write("flows/f.yaml", {"id": "a", "tool": "say"}))
     assert json.loads(here.run(file, "--json").stdout)["outputs"]["a"]["stdout"] == "flows\n"
-    monkeypatch.setenv("DETENT_CONFIG", str(here.folder / "named" / "detent.toml"))
+    monkeypatch.setenv("KEPTWORK_CONFIG", str(here.folder / "named" / "keptwork.toml"))
     assert json.loads(here.run(file, "--json").stdout)["outputs"]["a"]["stdout"] == "named\n"

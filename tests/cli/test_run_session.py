@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 
-from detent import Detent
-from detent.cli.run_screen import Lines
-from detent.cli.run_session import Left, Manner, Session
-from detent.flow.definition import Flow
-from detent.service import flows
-from detent.service.flow_view import FlowView
+from keptwork import Keptwork
+from keptwork.cli.run_screen import Lines
+from keptwork.cli.run_session import Left, Manner, Session
+from keptwork.flow.definition import Flow
+from keptwork.service import flows
+from keptwork.service.flow_view import FlowView
 
 CHAIN = Flow.model_validate(
     {"name": "f", "steps": [{"id": "a", "command": ["true"]}, {"id": "b", "command": ["true"], "depends_on": ["a"]}]}
@@ -31,7 +31,7 @@ class Slow(FlowView):
 
 
 async def test_a_step_that_ends_just_before_its_flow_is_told_too(sqlite_url: str) -> None:
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         store = await app.open()
         view, told = Slow(store, await flows.start(store, CHAIN), app.tenant_id), io.StringIO()
         assert await Session(app, store, view, Lines(told), Manner()).carry_out() is Left.OVER

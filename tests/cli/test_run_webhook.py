@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from detent.cli import run_session
+from keptwork.cli import run_session
 from tests.cli.flow_scene import Scene
 from tests.cli.flow_stage import Stage, refusal
 from tests.support.command import Done, run
 from tests.support.hook_server import HANG, SECRET, HookServer, Reply, hook_server
 
-SHOP = "DETENT_WEBHOOK_SECRET_SHOP"
+SHOP = "KEPTWORK_WEBHOOK_SECRET_SHOP"
 
 
 def carried_out(stage: Stage, *arguments: str, **env: str) -> Done:
-    allowed: dict[str, Any] = {"DETENT_WEBHOOK_ALLOW": "127.0.0.1", "DETENT_WEBHOOK_SECRET": SECRET, **env}
+    allowed: dict[str, Any] = {"KEPTWORK_WEBHOOK_ALLOW": "127.0.0.1", "KEPTWORK_WEBHOOK_SECRET": SECRET, **env}
     return run("run", *arguments, "--db", stage.url, cwd=stage.folder, stdin="", **allowed)
 
 
 def told(hooks: HookServer) -> list[tuple[str, bool]]:
-    return [(got.headers["Detent-Event"], got.signed_with(SECRET)) for got in hooks.got]
+    return [(got.headers["Keptwork-Event"], got.signed_with(SECRET)) for got in hooks.got]
 
 
 def test_the_end_of_a_flow_is_told_before_the_command_ends(stage: Stage) -> None:
@@ -38,7 +38,7 @@ def test_the_end_of_a_flow_is_told_before_the_command_ends(stage: Stage) -> None
 def test_a_secret_of_its_own_is_named_and_signs_what_is_told(here: Stage) -> None:
     file = str(here.write("f.yaml", here.effect("a")))
     with hook_server() as hooks:
-        others = {"DETENT_WEBHOOK_SECRET": "another secret, and not this one's", SHOP: SECRET}
+        others = {"KEPTWORK_WEBHOOK_SECRET": "another secret, and not this one's", SHOP: SECRET}
         carried_out(here, file, "--webhook", hooks.url(), "--webhook-secret-env", SHOP, **others)
     assert told(hooks) == [("workstream.s_success", True)]
 
@@ -49,18 +49,18 @@ def test_who_could_not_be_told_yet_is_named_and_the_flow_has_succeeded_all_the_s
         done = carried_out(here, file, "--webhook", hooks.url())
     assert (done.returncode, len(hooks.got)) == (0, 1)
     assert done.stderr.startswith("The webhook is not told yet: the answer was 503. Workers and servers go on with it;")
-    assert "see: detent webhooks list --flow ws_" in done.stderr
+    assert "see: keptwork webhooks list --flow ws_" in done.stderr
     assert "token" not in done.stdout + done.stderr
 
 
 def test_a_webhook_that_does_not_answer_holds_the_command_up_for_a_bounded_time(
     here: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from detent.cli.main import _outcome
+    from keptwork.cli.main import _outcome
 
     monkeypatch.setattr(run_session, "TELL_SECONDS", 0.5)
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET", SECRET)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", SECRET)
     monkeypatch.chdir(here.folder)
     file = str(here.write("f.yaml", here.effect("a")))
     with hook_server(lambda number: Reply(HANG)) as hooks:
@@ -72,8 +72,8 @@ def test_a_webhook_that_does_not_answer_holds_the_command_up_for_a_bounded_time(
     ("given", "what"),
     [
         (["--webhook", "http://example.com/"], "https"),
-        (["--webhook", "https://example.com/"], "there is no secret to sign with: set DETENT_WEBHOOK_SECRET"),
-        (["--webhook", "https://example.com/", "--webhook-secret-env", "hunter2hunter2"], "must be DETENT_WEBHOOK"),
+        (["--webhook", "https://example.com/"], "there is no secret to sign with: set KEPTWORK_WEBHOOK_SECRET"),
+        (["--webhook", "https://example.com/", "--webhook-secret-env", "hunter2hunter2"], "must be KEPTWORK_WEBHOOK"),
         (["--webhook-secret-env", SHOP], "say whom to tell with --webhook URL"),
         (["--webhook", "https://example.com/", "--resume", "ws_1"], "leave out -i, --hold, --key, --webhook"),
     ],
@@ -85,15 +85,15 @@ def test_a_webhook_that_cannot_be_is_refused_before_anything_begins(
     given: list[str],
     what: str,
 ) -> None:
-    monkeypatch.delenv("DETENT_WEBHOOK_SECRET", raising=False)
+    monkeypatch.delenv("KEPTWORK_WEBHOOK_SECRET", raising=False)
     said = refusal(capsys, here, str(here.write("f.yaml", here.effect("a"))), *given)
     assert what in said
     assert "hunter2" not in said
 
 
 def test_a_template_is_started_with_a_webhook_that_workers_tell(here: Stage) -> None:
-    scene = Scene(f"{here.folder}/detent.db")
-    assert scene.detent("migrate").returncode == 0
+    scene = Scene(f"{here.folder}/keptwork.db")
+    assert scene.keptwork("migrate").returncode == 0
     file = str(here.write("asks.yaml", {"id": "sign", "approval": {}}, kind="run"))
     scene.told("templates", "put", file)
     hook = ("--webhook", "https://example.com/?token=t", "--webhook-secret-env", SHOP)

@@ -1,4 +1,4 @@
-"""`detent schedules` as its users run it: one story over one database."""
+"""`keptwork schedules` as its users run it: one story over one database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_in_one_line(sqlite_url):
         (("add", "x", "--kind", "k", "--every", "1m", "--payload", "[]"), 2, "must be a JSON object"),
         (("add", "x", "--kind", "k", "--every", "1m", "--catch-up", "some"), 2, "say 'latest', 'all' or 'none'"),
         (("add", "x", "--kind", "k", "--cron", "* * * * *", "--tz", "Mars"), 2, "'Mars' is no time zone"),
-        (("pause", "nothing"), 1, "No schedule nothing; list them with: detent schedules list"),
+        (("pause", "nothing"), 1, "No schedule nothing; list them with: keptwork schedules list"),
         (("show", "nothing"), 1, "No schedule nothing"),
     ):
         done = run("schedules", *arguments, "--db", sqlite_url)
@@ -57,7 +57,7 @@ def test_what_is_wrong_is_said_in_one_line(sqlite_url):
 
 
 def test_the_schedule_of_a_flow_is_called_by_what_it_starts(sqlite_url, tmp_path):
-    """It said detent.start, and the id of a template."""
+    """It said keptwork.start, and the id of a template."""
     assert run("migrate", "--db", sqlite_url).returncode == 0
     (tmp_path / "night.yaml").write_text("name: clean-up\nsteps:\n  - {id: a, command: [x]}\n")
     flow = ("--flow", f"{tmp_path}/night.yaml", "--every", "2s")
@@ -66,7 +66,7 @@ def test_the_schedule_of_a_flow_is_called_by_what_it_starts(sqlite_url, tmp_path
         listed = said(sqlite_url, "schedules", "list", columns=columns)
         assert "flow clean-up" in listed
         assert "every 2 s" in listed
-        assert "detent.start" not in listed
+        assert "keptwork.start" not in listed
     shown = [line.split(maxsplit=1) for line in said(sqlite_url, "schedules", "show", "nightly").splitlines()]
     assert ["flow", "clean-up in default"] in shown
-    assert answer(sqlite_url, "schedules", "show", "nightly")["kind"] == "detent.start"
+    assert answer(sqlite_url, "schedules", "show", "nightly")["kind"] == "keptwork.start"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.cli import screen
+from keptwork.cli import screen
 
 SECOND = 1_000_000
 

@@ -1,4 +1,4 @@
-"""`detent stats` as its users run it: figures of other processes, on a screen of any width, and for programs."""
+"""`keptwork stats` as its users run it: figures of other processes, on a screen of any width, and for programs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 from tests.cli.queue_scene import answer, fill, said
 from tests.support.command import run
 
 PROGRAM = """
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 @app.job(max_attempts=2, backoff="1ms")
 async def pay_the_invoice(ctx, number):
@@ -64,7 +64,7 @@ def test_the_figures_of_other_processes_are_shown(database_url, tmp_path):
 
     text = run("stats", "--prometheus", "--db", database_url).stdout
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    (succeeded,) = [sample.value for sample in samples if sample.name == "detent_successes_total"]
+    (succeeded,) = [sample.value for sample in samples if sample.name == "keptwork_successes_total"]
     assert succeeded == 2
 
 

@@ -1,4 +1,4 @@
-"""`detent tenants` as its users run it."""
+"""`keptwork tenants` as its users run it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.command import run
 def test_a_tenant_is_added_listed_and_worked_for(sqlite_url):
     assert run("migrate", "--db", sqlite_url).returncode == 0
     assert [tenant["name"] for tenant in answer(sqlite_url, "tenants", "list")["tenants"]] == ["default"]
-    refused(run("jobs", "list", "--tenant", "shop", "--db", sqlite_url), 1, "No tenant shop", "detent tenants list")
+    refused(run("jobs", "list", "--tenant", "shop", "--db", sqlite_url), 1, "No tenant shop", "keptwork tenants list")
     assert said(sqlite_url, "tenants", "add", "shop") == "shop is tenant 2.\n"
     assert said(sqlite_url, "jobs", "list", "--tenant", "shop") == "No jobs.\n"
     assert "shop" in said(sqlite_url, "tenants", "list", columns=80)

@@ -1,4 +1,4 @@
-"""`detent top` as its users run it: once, for a log or a program, and on a terminal of its own."""
+"""`keptwork top` as its users run it: once, for a log or a program, and on a terminal of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import apsw
 import pytest
 from rich.console import Console
 
-from detent.cli.main import _outcome
-from detent.cli.top_screen import drawn
-from detent.flow.definition import Flow
-from detent.service import flows, overview, queues
-from detent.store import NewJob, Store, open_store
+from keptwork.cli.main import _outcome
+from keptwork.cli.top_screen import drawn
+from keptwork.flow.definition import Flow
+from keptwork.service import flows, overview, queues
+from keptwork.store import NewJob, Store, open_store
 from tests.cli.flow_stage import Stage, Terminal
 from tests.conformance.stage import claim, worker
 from tests.http.flow_stage import GRAPH
@@ -109,7 +109,7 @@ def test_what_cannot_be_is_one_clear_line(
     assert _outcome(["top", *arguments, "--db", sqlite_url]) == code
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("detent: ")
+    assert said.err.startswith("keptwork: ")
 
 
 def test_on_a_terminal_it_keeps_up_until_q_is_typed_and_leaves_the_terminal_as_it_was(

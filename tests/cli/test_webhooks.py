@@ -1,14 +1,14 @@
-"""`detent webhooks` as its users run it."""
+"""`keptwork webhooks` as its users run it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from detent.lifecycle import RUN
-from detent.service.webhooks import name_of
-from detent.store import open_store
-from detent.store.outbox import NewDelivery
+from keptwork.lifecycle import RUN
+from keptwork.service.webhooks import name_of
+from keptwork.store import open_store
+from keptwork.store.outbox import NewDelivery
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 
@@ -48,7 +48,7 @@ def test_messages_are_listed_shown_and_sent_again(sqlite_url: str) -> None:
     shown = said(sqlite_url, "webhooks", "show", over)
     assert all(
         words in shown
-        for words in (over, "https://example.com/hook?***", "DETENT_WEBHOOK_SECRET", "given up after 1 attempt")
+        for words in (over, "https://example.com/hook?***", "KEPTWORK_WEBHOOK_SECRET", "given up after 1 attempt")
     )
     assert answer(sqlite_url, "webhooks", "show", over)["body"] == {"flow": {"state": "FAILED"}}
 
@@ -61,6 +61,6 @@ def test_messages_are_listed_shown_and_sent_again(sqlite_url: str) -> None:
 def test_what_is_not_there_is_said_in_one_line(sqlite_url: str) -> None:
     asyncio.run(told(sqlite_url))
     gone = run("webhooks", "show", "run_1:2", "--db", sqlite_url)
-    assert (gone.returncode, gone.stderr) == (1, "detent: No webhook 'run_1:2'; list them with: detent webhooks list\n")
+    assert (gone.returncode, gone.stderr) == (1, "keptwork: No webhook 'run_1:2'; list them with: keptwork webhooks list\n")
     assert run("webhooks", "list", "--state", "lost", "--db", sqlite_url).returncode == 2
     assert run("webhooks", "list", "--limit", "0", "--db", sqlite_url).returncode == 2

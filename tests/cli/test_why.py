@@ -1,12 +1,12 @@
-"""`detent why` as its users meet it."""
+"""`keptwork why` as its users meet it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from detent.service.entities import public_id
-from detent.store import NewJob, open_store
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, open_store
 from tests.support.command import run
 
 
@@ -30,7 +30,7 @@ def test_it_tells_everything_in_the_way_and_what_to_do(tmp_path):
     assert lines[0].startswith(f"{id} (send) is queued: it was enqueued for later; that clears in ")
     assert lines[1].startswith("  also: its queue 'default' has been paused since ")
     assert lines[2] == "  also: no worker serves its queue 'default'"
-    assert lines[3:] == ["  try: detent queues resume default", "  try: detent work MODULE:APP --queues default"]
+    assert lines[3:] == ["  try: keptwork queues resume default", "  try: keptwork work MODULE:APP --queues default"]
 
 
 def test_as_json(tmp_path):

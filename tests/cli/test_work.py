@@ -1,4 +1,4 @@
-"""`detent work`, run as a user would: a real process, a real application, real signals."""
+"""`keptwork work`, run as a user would: a real process, a real application, real signals."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from detent.app import Detent
-from detent.lifecycle import JOB
-from detent.store import NewJob
+from keptwork.app import Keptwork
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob
 
 PROGRAM = """
 import asyncio
 from pathlib import Path
 from typing import Any
 
-from detent import Detent
+from keptwork import Keptwork
 
-app = Detent()
+app = Keptwork()
 
 @app.job()
 async def greet(ctx, name):
@@ -48,9 +48,9 @@ SLOW_TO_OPEN = """
 import asyncio
 from pathlib import Path
 
-from detent import Detent
+from keptwork import Keptwork
 
-class Slow(Detent):
+class Slow(Keptwork):
     async def open(self):
         if not Path("opening").exists():
             Path("opening").touch()
@@ -62,7 +62,7 @@ app = Slow()
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "detent", "work", *arguments]
+    return [sys.executable, "-m", "keptwork", "work", *arguments]
 
 
 @pytest.fixture
@@ -72,19 +72,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def enqueued(url: str, kind: str, **arguments: Any) -> int:
-    app = Detent(url)
+    app = Keptwork(url)
     declared = app.job(name=kind)(lambda ctx, **any: None)
     async with app:
         return (await declared.enqueue(**arguments)).key
 
 
 async def stored(url: str, jobs: list[NewJob]) -> None:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         await (await app.open()).enqueue(jobs)
 
 
 async def job(url: str, key: int) -> dict[str, object]:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         row = await (await app.open()).get(JOB, key, None)
     assert row is not None
     return row
@@ -129,7 +129,7 @@ def test_without_an_application_it_carries_out_what_is_left_of_flows(folder: Pat
 
     async def flow(outputs: bool) -> dict[str, Any]:
         """The key makes one when it is first asked for; its outputs are waited for."""
-        async with Detent(sqlite_url) as app:
+        async with Keptwork(sqlite_url) as app:
             handle = await app.start_flow({"name": "f", "steps": steps}, key="one")
             return await handle.outputs() if outputs else {}
 
@@ -195,9 +195,9 @@ def test_a_signal_is_heard_while_the_database_is_being_opened(folder: Path, sqli
     [
         ("shop", "'shop' names no application; write MODULE:APP, as in shop.jobs:app"),
         ("nowhere:app", "there is no module 'nowhere' to import for nowhere:app, seen from here"),
-        ("shop:other", "shop has no application 'other'; it should say: other = Detent()"),
+        ("shop:other", "shop has no application 'other'; it should say: other = Keptwork()"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_one_clear_line(folder: Path, target: str, says: str) -> None:
     done = subprocess.run(command(target), cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout) == (2, f"detent: {says}\n", "")
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"keptwork: {says}\n", "")

@@ -1,4 +1,4 @@
-"""`detent work --server`: what it refuses, in one line. That it works is tested where it is killed."""
+"""`keptwork work --server`: what it refuses, in one line. That it works is tested where it is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import command
 
-SHOP = "from detent import Detent\n\napp = Detent()\n"
+SHOP = "from keptwork import Keptwork\n\napp = Keptwork()\n"
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -27,27 +27,27 @@ def refused(folder: Path, *options: str, **environment: Any) -> tuple[int, str]:
 
 
 def test_a_worker_has_a_database_or_a_server(folder: Path) -> None:
-    code, said = refused(folder, "--server", NOWHERE, "--db", "sqlite:///other.db", DETENT_KEY="dk_x")
+    code, said = refused(folder, "--server", NOWHERE, "--db", "sqlite:///other.db", KEPTWORK_KEY="kw_x")
     assert (code, "not both" in said) == (2, True)
 
 
 def test_a_worker_for_a_server_needs_a_key(folder: Path) -> None:
     code, said = refused(folder, "--server", NOWHERE)
-    assert (code, "DETENT_KEY" in said) == (2, True)
+    assert (code, "KEPTWORK_KEY" in said) == (2, True)
 
 
 def test_a_key_file_that_others_can_read_is_not_used(folder: Path) -> None:
-    (folder / "key").write_text("dk_secret", "utf-8")
+    (folder / "key").write_text("kw_secret", "utf-8")
     (folder / "key").chmod(0o644)
     code, said = refused(folder, "--server", NOWHERE, "--key-file", str(folder / "key"))
-    assert (code, "chmod 600" in said, "dk_secret" in said) == (2, True, False)
+    assert (code, "chmod 600" in said, "kw_secret" in said) == (2, True, False)
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line(folder: Path) -> None:
-    code, said = refused(folder, "--server", NOWHERE, DETENT_KEY="dk_x")
-    assert (code, NOWHERE in said, "dk_x" in said) == (1, True, False)
+    code, said = refused(folder, "--server", NOWHERE, KEPTWORK_KEY="kw_x")
+    assert (code, NOWHERE in said, "kw_x" in said) == (1, True, False)
 
 
 def test_what_only_a_worker_with_a_database_can_do_is_refused(folder: Path) -> None:
-    code, said = refused(folder, "--server", NOWHERE, "--max-memory", "1GiB", DETENT_KEY="dk_x")
+    code, said = refused(folder, "--server", NOWHERE, "--max-memory", "1GiB", KEPTWORK_KEY="kw_x")
     assert (code, "--server" in said) == (2, True)

@@ -1,12 +1,12 @@
-"""`detent workers` as its users run it: one story over one database, without any process that works."""
+"""`keptwork workers` as its users run it: one story over one database, without any process that works."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from detent.service.entities import public_id
-from detent.store import open_store
+from keptwork.service.entities import public_id
+from keptwork.store import open_store
 from tests.cli.queue_scene import answer, said
 from tests.conformance.stage import running, worker
 from tests.support.command import run
@@ -57,10 +57,10 @@ def test_what_is_not_allowed_says_what_is(sqlite_url):
     _, idle = asyncio.run(fill(sqlite_url))
     refused = run("workers", "pause", idle, "--db", sqlite_url)
     assert refused.returncode == 1
-    assert refused.stderr == f"detent: worker {idle} is IDLE: cannot pause; allowed: start_task, terminate\n"
+    assert refused.stderr == f"keptwork: worker {idle} is IDLE: cannot pause; allowed: start_task, terminate\n"
     unknown = run("workers", "show", "w_nonsense", "--db", sqlite_url)
     assert unknown.returncode == 1
-    assert "No worker 'w_nonsense'; list them with: detent workers list" in unknown.stderr
+    assert "No worker 'w_nonsense'; list them with: keptwork workers list" in unknown.stderr
     wrong = run("workers", "list", "--state", "asleep", "--db", sqlite_url)
     assert wrong.returncode == 2
     assert "a worker is never 'ASLEEP'" in wrong.stderr

@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.client.serving import Served, served
 
 
 @pytest.fixture(scope="session")
 def sqlite_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('client')}/detent.db"
+    url = f"sqlite:///{tmp_path_factory.mktemp('client')}/keptwork.db"
 
     async def migrate() -> None:
         await (await open_store(url)).close()

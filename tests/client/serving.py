@@ -1,4 +1,4 @@
-"""`detent serve` in a process of its own, for clients to ask; it can be ended and started again at the same place."""
+"""`keptwork serve` in a process of its own, for clients to ask; it can be ended and started again at the same place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from detent.service import keys
-from detent.store import open_store
+from keptwork.service import keys
+from keptwork.store import open_store
 from tests.support import command
 from tests.support.dev_server import announced
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from detent import errors
-from detent.client import AsyncClient, Client, Patience
-from detent.http.app import described
-from detent.openapi.operations import operations
+from keptwork import errors
+from keptwork.client import AsyncClient, Client, Patience
+from keptwork.http.app import described
+from keptwork.openapi.operations import operations
 from tests.client.odd_server import losing_proxy
 from tests.client.serving import Served
 
@@ -167,7 +167,7 @@ def test_ordinary_code_has_the_same_calls(plain: Client, server: Served, key: st
         plain.jobs.show("job_17")
     assert next(iter(plain.jobs.all(limit=1)))["id"] == ids[-1]
     assert plain.health.healthz() == {"status": "ok"}
-    assert b"detent_" in plain.health.metrics()
+    assert b"keptwork_" in plain.health.metrics()
     assert key not in repr(plain) + repr(plain.wire)
 
 
@@ -188,7 +188,7 @@ def test_a_client_goes_on_in_a_forked_process(plain: Client) -> None:
 
 def surface(client: type[Any]) -> dict[str, set[str]]:
     """The methods of a client, by tag."""
-    made = client("http://127.0.0.1:9", "dk_nobody")
+    made = client("http://127.0.0.1:9", "kw_nobody")
     tags = {tag: value for tag, value in vars(made).items() if tag != "wire"}
     return {
         tag: {name for name, _ in inspect.getmembers(value, callable) if name[0] != "_"} for tag, value in tags.items()

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from detent import errors
-from detent.client import credentials, patience, problems, wire
-from detent.client.credentials import server_key
-from detent.client.patience import Patience
-from detent.client.problems import KINDS, error_of
-from detent.client.wire import Wire
-from detent.errors import DetentError
+from keptwork import errors
+from keptwork.client import credentials, patience, problems, wire
+from keptwork.client.credentials import server_key
+from keptwork.client.patience import Patience
+from keptwork.client.problems import KINDS, error_of
+from keptwork.client.wire import Wire
+from keptwork.errors import KeptworkError
 from tests.client.odd_server import Reply, losing_proxy, odd_server
 from tests.client.serving import Served
 from tests.support import command
 
 QUICK = Patience(first_pause=0.01, longest_pause=0.05)
-KEY = "dk_test0123456789"
+KEY = "kw_test0123456789"
 PROBLEM = (("Content-Type", "application/problem+json"),)
 
 
@@ -79,7 +79,7 @@ def test_every_error_there_is_can_be_told_and_raised() -> None:
         raised = error_of({"type": type_, "title": kind.title(), "status": kind.status, "detail": "so"}, kind.status)
         assert type(raised) is kind
         assert (str(raised), raised.status, raised.facts["type"]) == ("so", kind.status, type_)
-    assert type(error_of({"type": "urn:detent:problem:from-tomorrow"}, 418)) is DetentError
+    assert type(error_of({"type": "urn:keptwork:problem:from-tomorrow"}, 418)) is KeptworkError
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -95,7 +95,7 @@ async def test_an_answer_that_may_pass_is_asked_for_again(status: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 409, 500])
 async def test_an_answer_that_stays_is_not_asked_for_again(status: int) -> None:
-    document = json.dumps({"type": "urn:detent:problem:internal-error", "detail": "so"}).encode()
+    document = json.dumps({"type": "urn:keptwork:problem:internal-error", "detail": "so"}).encode()
     with odd_server(Reply(status, document, PROBLEM)) as odd:
         async with Wire(odd.address, KEY, patience=QUICK) as through:
             with pytest.raises(errors.InternalError, match="so"):
@@ -104,7 +104,7 @@ async def test_an_answer_that_stays_is_not_asked_for_again(status: int) -> None:
 
 
 async def test_it_gives_up_after_so_many_tries_and_waits_no_longer_than_it_may() -> None:
-    document = json.dumps({"type": "urn:detent:problem:shutting-down", "detail": "so"}).encode()
+    document = json.dumps({"type": "urn:keptwork:problem:shutting-down", "detail": "so"}).encode()
     with odd_server(Reply(503, document, PROBLEM)) as odd:
         async with Wire(odd.address, KEY, patience=QUICK) as through:
             with pytest.raises(errors.ShuttingDown):
@@ -158,22 +158,22 @@ def test_the_key_comes_from_the_argument_a_file_or_the_environment(tmp_path: Pat
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n", "utf-8")
     file.chmod(stat.S_IRUSR)
-    assert server_key("dk_a", None, {"DETENT_KEY": "dk_b"}).value == "dk_a"
-    assert server_key(None, file, {"DETENT_KEY": "dk_b"}).value == KEY
-    assert server_key(None, None, {"DETENT_KEY": "dk_b", "DETENT_KEY_FILE": str(file)}).value == "dk_b"
-    assert server_key(None, None, {"DETENT_KEY_FILE": str(file)}).value == KEY
+    assert server_key("kw_a", None, {"KEPTWORK_KEY": "kw_b"}).value == "kw_a"
+    assert server_key(None, file, {"KEPTWORK_KEY": "kw_b"}).value == KEY
+    assert server_key(None, None, {"KEPTWORK_KEY": "kw_b", "KEPTWORK_KEY_FILE": str(file)}).value == "kw_b"
+    assert server_key(None, None, {"KEPTWORK_KEY_FILE": str(file)}).value == KEY
     file.chmod(0o644)
     with pytest.raises(errors.NoKey, match="chmod 600"):
         server_key(None, file, {})
-    with pytest.raises(errors.NoKey, match="DETENT_KEY"):
+    with pytest.raises(errors.NoKey, match="KEPTWORK_KEY"):
         server_key(None, None, {})
     with pytest.raises(errors.NoKey, match="one line"):
-        server_key("dk_a\r\nX-Evil: 1", None, {})
+        server_key("kw_a\r\nX-Evil: 1", None, {})
 
 
 @pytest.mark.parametrize("address", ["", "localhost:8321", "ftp://x", "http://", "http://me:secret@x", "http://x?a=1"])
 def test_what_is_no_address_of_a_server_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DETENT_SERVER", raising=False)
+    monkeypatch.delenv("KEPTWORK_SERVER", raising=False)
     with pytest.raises(errors.BadInput) as refused:
         Wire(address, KEY)
     assert "secret" not in str(refused.value)
@@ -193,6 +193,6 @@ async def test_what_is_no_json_is_refused_before_it_is_sent() -> None:
 
 
 def test_nothing_else_loads_what_the_client_needs() -> None:
-    modules = "detent, detent.cli.main, detent.app, detent.client"
+    modules = "keptwork, keptwork.cli.main, keptwork.app, keptwork.client"
     done = command.run(python=("-c", f"import sys, {modules}; print('httpx2' in sys.modules)"))
     assert done.stdout == "False\n"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import apsw
 import asyncpg
 
-from detent.store.url import database_url
+from keptwork.store.url import database_url
 
 
 class Hand(Protocol):

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent.store import Store, open_store
+from keptwork.store import Store, open_store
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.times import PostgresClock, SetClock, SqliteClock
 from tests.support.postgres_server import PostgresServer
@@ -60,7 +60,7 @@ async def clock(database_url: str) -> AsyncIterator[SetClock]:
         yield SqliteClock()
         return
     hand = await hand_on(database_url)
-    ((original,),) = await hand.run("SELECT pg_get_functiondef('detent_now'::regproc)")
+    ((original,),) = await hand.run("SELECT pg_get_functiondef('keptwork_now'::regproc)")
     clock = PostgresClock(hand)
     await clock.advance(0)
     yield clock

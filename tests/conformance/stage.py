@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from detent.lifecycle import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
-from detent.store import Event, EventFilter, Job, NewJob, Reader, Store, Transaction
+from keptwork.lifecycle import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
+from keptwork.store import Event, EventFilter, Job, NewJob, Reader, Store, Transaction
 from tests.conformance.times import SetClock
 
 LEASE = 60_000_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from detent.lifecycle import AGENT, JOB
-from detent.store import Job, NewJob, Store
-from detent.store.agents import AgentAudit, Spent
-from detent.store.protocol import Reader, Writer
+from keptwork.lifecycle import AGENT, JOB
+from keptwork.store import Job, NewJob, Store
+from keptwork.store.agents import AgentAudit, Spent
+from keptwork.store.protocol import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, entity, moved, started
 from tests.conformance.times import SetClock

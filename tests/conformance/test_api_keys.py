@@ -7,10 +7,10 @@ import asyncio
 import asyncpg
 import pytest
 
-from detent.errors import StoreError
-from detent.store import Store
-from detent.store.api_keys import ApiKeyRow, LiveApiKey, NewApiKey
-from detent.store.protocol import Reader, Writer
+from keptwork.errors import StoreError
+from keptwork.store import Store
+from keptwork.store.api_keys import ApiKeyRow, LiveApiKey, NewApiKey
+from keptwork.store.protocol import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import undone
 from tests.conformance.times import SECOND, SetClock

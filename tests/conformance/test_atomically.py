@@ -7,14 +7,14 @@ import contextlib
 
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM
-from detent.store import Blob, NewJob, Store, Transaction
-from detent.store.postgres import PostgresStore
-from detent.store.postgres_verbs import PostgresVerbs
-from detent.store.protocol import Store as Promises
-from detent.store.protocol import Transaction as Part
-from detent.store.protocol import Writer
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM
+from keptwork.store import Blob, NewJob, Store, Transaction
+from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres_verbs import PostgresVerbs
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.protocol import Transaction as Part
+from keptwork.store.protocol import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, entity, moved, queued
 from tests.conformance.waiting import PATIENCE

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from detent.errors import LeaseLost
-from detent.lifecycle import JOB
-from detent.store import Blob, Job, NewJob, Store, open_store
-from detent.store.blobs import RESULT_BLOB
-from detent.store.checkpoints import Save
-from detent.store.protocol import Reader, Writer
+from keptwork.errors import LeaseLost
+from keptwork.lifecycle import JOB
+from keptwork.store import Blob, Job, NewJob, Store, open_store
+from keptwork.store.blobs import RESULT_BLOB
+from keptwork.store.checkpoints import Save
+from keptwork.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, decided, entity, log, lost_jobs, moved, started, undone, worker

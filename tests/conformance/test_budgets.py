@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from detent.lifecycle import JOB
-from detent.store import Store, open_store
-from detent.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
-from detent.store.protocol import Reader, Transaction, Writer
+from keptwork.lifecycle import JOB
+from keptwork.store import Store, open_store
+from keptwork.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
+from keptwork.store.protocol import Reader, Transaction, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import moved, queued, undone
 from tests.conformance.times import SetClock

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import Blob, Job, Store, open_store
-from detent.store.checkpoints import PROGRESS, Checkpoint, Report, Save
-from detent.store.protocol import Reader, Writer
+from keptwork.lifecycle import JOB
+from keptwork.store import Blob, Job, Store, open_store
+from keptwork.store.checkpoints import PROGRESS, Checkpoint, Report, Save
+from keptwork.store.protocol import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, lost_jobs, moved, queued, started, worker
@@ -92,7 +92,7 @@ async def test_the_check_above_catches_a_statement_that_does_not_look(
     database_url: str, clock: SetClock, monkeypatch: pytest.MonkeyPatch, ignored: tuple[str, ...], caught: set[str]
 ) -> None:
     """Several conditions close most of the ways; a twin leaves out all that would notice."""
-    wanted = rf"(?:(?<=AND )|(?<=WHERE ))(j\.)?({'|'.join(ignored)}) (=|>) (:\w+|g\.\w+|detent_now\(\)|\{{[\w.]+\}})"
+    wanted = rf"(?:(?<=AND )|(?<=WHERE ))(j\.)?({'|'.join(ignored)}) (=|>) (:\w+|g\.\w+|keptwork_now\(\)|\{{[\w.]+\}})"
     leave_out(monkeypatch, "checkpoint", wanted, "true")
     store = await open_store(database_url, clock=getattr(clock, "manual", None))
     try:

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from detent.clock import HostClock, ManualClock
-from detent.lifecycle import RUN, WORKER
-from detent.lifecycle.replay import replay
-from detent.store import Store, open_store
-from detent.store.protocol import Reader
+from keptwork.clock import HostClock, ManualClock
+from keptwork.lifecycle import RUN, WORKER
+from keptwork.lifecycle.replay import replay
+from keptwork.store import Store, open_store
+from keptwork.store.protocol import Reader
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock
@@ -89,7 +89,7 @@ class Times:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Times:
     times = Times(wall=1_000_000, monotonic=50)
-    monkeypatch.setattr("detent.clock.time", times)
+    monkeypatch.setattr("keptwork.clock.time", times)
     return times
 
 

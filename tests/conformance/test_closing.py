@@ -10,10 +10,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import open_store
-from detent.store.protocol import Store as Promises
-from detent.store.protocol import Writer
+from keptwork.lifecycle import JOB
+from keptwork.store import open_store
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.protocol import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, eventually, log, queued, worker
 
@@ -44,7 +44,7 @@ async def test_what_was_acknowledged_is_there_when_the_store_is_opened_again(dat
 
 
 def our_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("detent")}
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("keptwork")}
 
 
 @keeps(Promises.close, "Gives everything back")

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from detent import metrics
-from detent.errors import BadInput
-from detent.histogram import bucket_of
-from detent.lifecycle import JOB, WORKER
-from detent.store import NewJob, Store, open_store
-from detent.store.digest import MoveCount
-from detent.store.protocol import Reader, Writer
-from detent.store.protocol import Store as Promises
-from detent.store.records import Counter, Progress
+from keptwork import metrics
+from keptwork.errors import BadInput
+from keptwork.histogram import bucket_of
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.digest import MoveCount
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.records import Counter, Progress
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, moved, queued, running, settled, undone, worker
@@ -206,16 +206,16 @@ async def test_closing_a_store_adds_what_was_asked_of_it_to_the_counters(databas
     await store.close()
     again = await open_store(database_url)
     assert names(await again.counters(OURS)) == {
-        'detent_claim_conflicts_total {"entity":"job","trigger":"start"}': 1,
-        'detent_idempotency_lookups_total {"door":"enqueue","outcome":"hit"}': 1,
-        'detent_idempotency_lookups_total {"door":"enqueue","outcome":"miss"}': 2,
-        'detent_idempotency_lookups_total {"door":"request","outcome":"miss"}': 1,
+        'keptwork_claim_conflicts_total {"entity":"job","trigger":"start"}': 1,
+        'keptwork_idempotency_lookups_total {"door":"enqueue","outcome":"hit"}': 1,
+        'keptwork_idempotency_lookups_total {"door":"enqueue","outcome":"miss"}': 2,
+        'keptwork_idempotency_lookups_total {"door":"request","outcome":"miss"}': 1,
     }
     assert names(await again.counters(metrics.ENGINE)) == {
-        'detent_claim_calls_total {"outcome":"empty"}': 1,
-        'detent_claim_calls_total {"outcome":"jobs"}': 1,
-        'detent_lease_renewals_total {"outcome":"kept"}': 1,
-        'detent_lease_renewals_total {"outcome":"lost"}': 1,
+        'keptwork_claim_calls_total {"outcome":"empty"}': 1,
+        'keptwork_claim_calls_total {"outcome":"jobs"}': 1,
+        'keptwork_lease_renewals_total {"outcome":"kept"}': 1,
+        'keptwork_lease_renewals_total {"outcome":"lost"}': 1,
     }
     await again.close()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import JOB
-from detent.store import Job, NewJob, Store
-from detent.store.protocol import Writer
-from detent.store.records import JOB_COLUMNS
+from keptwork.lifecycle import JOB
+from keptwork.store import Job, NewJob, Store
+from keptwork.store.protocol import Writer
+from keptwork.store.records import JOB_COLUMNS
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, entity, log, worker
 

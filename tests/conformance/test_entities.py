@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from detent.errors import NotFound, StoreError
-from detent.ids import public
-from detent.lifecycle import AGENT, BREAKER, CREW, JOB, LIFECYCLES, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.records import ITSELF
+from keptwork.errors import NotFound, StoreError
+from keptwork.ids import public
+from keptwork.lifecycle import AGENT, BREAKER, CREW, JOB, LIFECYCLES, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.records import ITSELF
 from tests.conformance.by_hand import Hand, PostgresHand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, entity, log, moved, queued
@@ -140,9 +140,9 @@ async def test_entities_are_counted_and_those_without_a_first_event_too(store: S
     assert [await store.counts(kind) for kind in (CREW, RUN_STEP, WORKSTREAM_STEP, JOB)] == [(1, 0)] * 3 + [(0, 0)]
     # Behind the product's back: where the log is written by trigger it is taken away, where the session logs it lies.
     if isinstance(hand, PostgresHand):
-        await hand.run("SET detent.logs = 'self'")
+        await hand.run("SET keptwork.logs = 'self'")
     else:
-        await hand.run("DROP TRIGGER detent_crew_log_birth")
+        await hand.run("DROP TRIGGER keptwork_crew_log_birth")
     await hand.run(
         "INSERT INTO crews (id, created_at, updated_at, tenant_id, state, move, task_description) "
         "VALUES (5, 0, 0, 1, 'SUBMITTED', 'submit', 'unlogged')"

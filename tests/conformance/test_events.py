@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadInput
-from detent.lifecycle import CREW, JOB, RUN
-from detent.store import Event, EventFilter, NewJob, Store
-from detent.store.protocol import Reader
+from keptwork.errors import BadInput
+from keptwork.lifecycle import CREW, JOB, RUN
+from keptwork.store import Event, EventFilter, NewJob, Store
+from keptwork.store.protocol import Reader
 from tests.conformance.by_hand import Hand, PostgresHand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import NEEDED, log, moved, queued, settled, worker
@@ -182,11 +182,11 @@ async def test_a_missing_guard_is_a_fault_and_a_sound_database_has_none(store: S
     await worker(store)
     assert await store.faults() == []
     if isinstance(hand, PostgresHand):
-        await hand.run("ALTER TABLE jobs DISABLE TRIGGER detent_job_moves")
+        await hand.run("ALTER TABLE jobs DISABLE TRIGGER keptwork_job_moves")
         faults = await store.faults()
-        await hand.run("ALTER TABLE jobs ENABLE TRIGGER detent_job_moves")
+        await hand.run("ALTER TABLE jobs ENABLE TRIGGER keptwork_job_moves")
     else:
-        await hand.run("DROP TRIGGER detent_job_moves")
+        await hand.run("DROP TRIGGER keptwork_job_moves")
         faults = await store.faults()
     assert len(faults) == 1
-    assert "detent_job_moves is missing" in faults[0]
+    assert "keptwork_job_moves is missing" in faults[0]

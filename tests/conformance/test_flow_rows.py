@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from detent.store import NewJob, Store, sqlite_session
-from detent.store.protocol import Reader, Writer
-from detent.store.records import Birth
-from detent.store.steps import STEP_COLUMNS, FlowFilter, Output
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.store import NewJob, Store, sqlite_session
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.records import Birth
+from keptwork.store.steps import STEP_COLUMNS, FlowFilter, Output
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, claim, entity, log, moved, worker
 from tests.conformance.times import SetClock

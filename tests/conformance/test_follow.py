@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import Event, EventFilter, Store, open_store
-from detent.store.protocol import Store as Promises
+from keptwork.lifecycle import JOB
+from keptwork.store import Event, EventFilter, Store, open_store
+from keptwork.store.protocol import Store as Promises
 from tests.conformance.by_hand import hand_on
 from tests.conformance.promises import keeps
 from tests.conformance.stage import eventually, moved, queued, settled, undone
@@ -109,7 +109,7 @@ async def without_horizon(postgres_copy: str) -> AsyncIterator[Store]:
     """The broken twin: readers do not stop before the oldest transaction that is still open."""
     hand = await hand_on(postgres_copy)
     await hand.run(
-        "CREATE OR REPLACE FUNCTION detent_tx_horizon() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 1000000000000000'"
+        "CREATE OR REPLACE FUNCTION keptwork_tx_horizon() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 1000000000000000'"
     )
     await hand.close()
     store = await open_store(postgres_copy)

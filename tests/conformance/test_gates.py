@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from detent.lifecycle import RUN, RUN_STEP, WORKSTREAM
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.steps import NewGate
+from keptwork.lifecycle import RUN, RUN_STEP, WORKSTREAM
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.steps import NewGate
 from tests.conformance.promises import keeps
 from tests.conformance.times import SetClock
 

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from detent.errors import KeyReused, RequestInFlight
-from detent.lifecycle import JOB
-from detent.store import Store
-from detent.store.protocol import Writer
-from detent.store.records import Seen
+from keptwork.errors import KeyReused, RequestInFlight
+from keptwork.lifecycle import JOB
+from keptwork.store import Store
+from keptwork.store.protocol import Writer
+from keptwork.store.records import Seen
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued, undone

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import JobFilter, NewJob, Store, job_list
-from detent.store.dialect import POSTGRES, SQLITE, Dialect
-from detent.store.protocol import Reader
-from detent.store.records import QueueSummary
+from keptwork.lifecycle import JOB
+from keptwork.store import JobFilter, NewJob, Store, job_list
+from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store.protocol import Reader
+from keptwork.store.records import QueueSummary
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock

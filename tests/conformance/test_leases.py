@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import JOB
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.records import Held
+from keptwork.lifecycle import JOB
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.records import Held
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, claimed, entity, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,9 +6,9 @@ from collections import deque
 
 import pytest
 
-from detent.lifecycle import JOB, LIFECYCLES
-from detent.lifecycle.replay import replay
-from detent.store import Event, Store
+from keptwork.lifecycle import JOB, LIFECYCLES
+from keptwork.lifecycle.replay import replay
+from keptwork.store import Event, Store
 from tests.conformance.stage import LEASE, NEEDED, claim, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock
 from tests.lifecycle.expected import EXPECTED, JOB_EVENTS, Expected

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from detent.store import NewJob, Store, open_store
-from detent.store.protocol import Store as Promises
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.protocol import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued
 
 ENQUEUE = """
 import asyncio, sys
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 
 async def main():
     store = await open_store(sys.argv[1])

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store, open_store
-from detent.store.postgres import PostgresStore
-from detent.store.postgres_connections import AppConnection
-from detent.store.protocol import Store as Promises
-from detent.store.records import DEFAULT_TENANT
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres_connections import AppConnection
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.records import DEFAULT_TENANT
 from tests.acceptance.write_calls import CALLS, Call, examine
 from tests.conformance.promises import keeps
 from tests.conformance.stage import eventually
@@ -63,11 +63,11 @@ async def test_a_tenants_writes_are_all_done_by_its_narrowed_store(postgres_stor
 async def test_plain_sql_on_a_narrowed_session_sees_no_foreign_row_in_any_table(peopled: Store) -> None:
     for tenant_id in (THEIRS, OURS, THEIRS):
         async with _session(peopled, tenant_id) as session:
-            assert await session.fetchval("SELECT current_user") == "detent_app"
+            assert await session.fetchval("SELECT current_user") == "keptwork_app"
             seen = await tenants_seen(session)
             await session.execute("RESET ALL")  # even so it is no engine: it sees nothing, until it is told again
             assert set(map(tuple, (await tenants_seen(session)).values())) == {()}
-            await session.execute("SELECT set_config('detent.tenant', $1, false)", str(tenant_id))
+            await session.execute("SELECT set_config('keptwork.tenant', $1, false)", str(tenant_id))
         assert seen == {table: [tenant_id] for table in seen}
         assert "jobs" in seen
 
@@ -169,16 +169,16 @@ async def test_a_role_that_is_missing_or_lacks_a_right_is_told(
 ) -> None:
     assert await store.cannot_narrow() is None
     database = postgres_copy.rpartition("/")[2]
-    postgres_server.superuser_sql("REVOKE SELECT ON runs FROM detent_app", database)
+    postgres_server.superuser_sql("REVOKE SELECT ON runs FROM keptwork_app", database)
     copy = await open_store(postgres_copy)
-    assert await copy.cannot_narrow() == "detent_app may not read runs"
+    assert await copy.cannot_narrow() == "keptwork_app may not read runs"
     await copy.close()
     role = f"stranger_{database}"
     postgres_server.superuser_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     postgres_server.superuser_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", database)
     try:
         stranger = await open_store(postgres_server.url(database, role, "x"))
-        assert 'permission denied to set role "detent_app"' in str(await stranger.cannot_narrow())
+        assert 'permission denied to set role "keptwork_app"' in str(await stranger.cannot_narrow())
         await stranger.close()
     finally:
         postgres_server.superuser_sql(f"DROP OWNED BY {role}", database)

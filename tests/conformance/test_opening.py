@@ -10,10 +10,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from detent.errors import NotOurDatabase
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store, open_store
-from detent.store.protocol import Store as Promises
+from keptwork.errors import NotOurDatabase
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.protocol import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, log, moved, queued, worker
 
@@ -50,7 +50,7 @@ async def test_a_postgres_database_of_another_program_is_refused_untouched(postg
 
 
 async def test_a_sqlite_file_of_another_program_is_refused_untouched(sqlite_url: str, tmp_path: Path) -> None:
-    path = tmp_path / "detent.db"
+    path = tmp_path / "keptwork.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE jobs (ours)")
     db.close()
@@ -58,7 +58,7 @@ async def test_a_sqlite_file_of_another_program_is_refused_untouched(sqlite_url:
     with pytest.raises(NotOurDatabase):
         await open_store(sqlite_url)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["detent.db"]
+    assert os.listdir(tmp_path) == ["keptwork.db"]
 
 
 async def test_two_programs_may_prepare_a_new_database_at_once(sqlite_url: str, postgres_url: str) -> None:
@@ -84,7 +84,7 @@ async def test_a_search_path_in_the_url_says_into_which_schema_it_goes(postgres_
     connection = await asyncpg.connect(postgres_url)
     found = await connection.fetch(
         "SELECT DISTINCT relnamespace::regnamespace::text FROM pg_class "
-        "WHERE relname IN ('jobs', 'events', 'detent_pages')"
+        "WHERE relname IN ('jobs', 'events', 'keptwork_pages')"
     )
     assert [row[0] for row in found] == ["other"]
     assert await connection.fetchval("SELECT count(*) FROM other.jobs") == 2

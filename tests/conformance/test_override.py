@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from detent.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, WORKSTREAM, WORKSTREAM_STEP, override
-from detent.service.audit import verify
-from detent.store import NewJob, Store
-from detent.store.protocol import Reader, Writer
-from detent.store.records import Birth
-from detent.store.steps import NewGate
+from keptwork.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, WORKSTREAM, WORKSTREAM_STEP, override
+from keptwork.service.audit import verify
+from keptwork.store import NewJob, Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.records import Birth
+from keptwork.store.steps import NewGate
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, entity, log, moved, queued, running, started, worker
 

@@ -9,11 +9,11 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.errors import BadInput, StoreError
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store
-from detent.store.protocol import Store as Promises
-from detent.store.protocol import Transaction
+from keptwork.errors import BadInput, StoreError
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.protocol import Transaction
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, log, queued, undone, worker
 
@@ -75,9 +75,9 @@ async def test_a_statement_that_would_end_the_transaction_is_refused_and_the_res
     async with store.transaction() as transaction:
         await transaction.execute(orders, 1, "ann")
         for sql in refused:
-            with pytest.raises(BadInput, match="cannot run inside a transaction of Detent"):
+            with pytest.raises(BadInput, match="cannot run inside a transaction of Keptwork"):
                 await transaction.execute(sql)
-            with pytest.raises(BadInput, match="cannot run inside a transaction of Detent"):
+            with pytest.raises(BadInput, match="cannot run inside a transaction of Keptwork"):
                 await transaction.fetch(sql)
         for sql in ("", "--", "/* /* */ COMMIT", "'x'"):
             with pytest.raises(BadInput, match="is no statement"):
@@ -142,7 +142,7 @@ async def test_what_is_no_transaction_of_the_database_is_refused_in_one_line(sto
 
 
 async def test_a_connection_of_postgresql_is_refused_by_a_file(sqlite_url: str, postgres_url: str) -> None:
-    from detent.store import open_store
+    from keptwork.store import open_store
 
     store, connection = await open_store(sqlite_url), await asyncpg.connect(postgres_url)
     with pytest.raises(BadInput, match=r"asyncpg\.connection\.Connection cannot be _tx"):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import LIFECYCLES, Change, Verb, decide, insist
-from detent.service import audit
-from detent.store import EventFilter, Store
-from detent.store.protocol import Writer
+from keptwork.lifecycle import LIFECYCLES, Change, Verb, decide, insist
+from keptwork.service import audit
+from keptwork.store import EventFilter, Store
+from keptwork.store.protocol import Writer
 from tests.conformance.promises import keeps
 
 BOTH = "A pair of moves has two events, one after the other"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store
-from detent.store.protocol import Reader
-from detent.store.records import Place
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store
+from keptwork.store.protocol import Reader
+from keptwork.store.records import Place
 from tests.conformance.promises import keeps
 from tests.conformance.stage import moved, queued
 

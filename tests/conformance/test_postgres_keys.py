@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from detent import ids
-from detent.lifecycle import JOB
-from detent.store import NewJob, Store
-from detent.store.postgres import PostgresStore
-from detent.store.postgres_keys import PAGE_LIFE_SECONDS, PAGE_SIZE, KeyPages
+from keptwork import ids
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob, Store
+from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres_keys import PAGE_LIFE_SECONDS, PAGE_SIZE, KeyPages
 
 TAKER = """
 import asyncio, sys
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 
 async def take():
     store = await open_store(sys.argv[1])
@@ -113,7 +113,7 @@ async def test_a_page_kept_too_long_is_thrown_away(monkeypatch: pytest.MonkeyPat
 async def test_the_pages_come_round_and_the_keys_still_grow(postgres_store: Store) -> None:
     assert isinstance(postgres_store, PostgresStore)
     async with postgres_store._connection() as connection:
-        await connection.execute("SELECT setval('detent_pages', 65534)")
+        await connection.execute("SELECT setval('keptwork_pages', 65534)")
     ids = await postgres_store.enqueue([NewJob("kind")] * (3 * PAGE_SIZE))
     assert ids == sorted(set(ids))
     assert await postgres_store.counts(JOB) == (3 * PAGE_SIZE, 0)

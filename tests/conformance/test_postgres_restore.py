@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from detent.lifecycle import JOB
-from detent.service.audit import verify
-from detent.service.seals import seal
-from detent.store import Event, Store, open_store
+from keptwork.lifecycle import JOB
+from keptwork.service.audit import verify
+from keptwork.service.seals import seal
+from keptwork.store import Event, Store, open_store
 from tests.conformance.stage import claimed, entity, log, moved, queued, settled, worker
 from tests.conformance.test_follow import following, until
 from tests.support import postgres_server as postgres
@@ -23,8 +23,8 @@ from tests.support.postgres_binaries import environment
 def fresh_server() -> Iterator[postgres.PostgresServer]:
     """A server whose transactions have only begun to count, with the roles of the old one."""
     with postgres.start(settings={"shared_buffers": "16MB"}) as server:
-        server.superuser_sql("CREATE ROLE detent_app NOLOGIN")
-        server.superuser_sql("GRANT detent_app TO detent")
+        server.superuser_sql("CREATE ROLE keptwork_app NOLOGIN")
+        server.superuser_sql("GRANT keptwork_app TO keptwork")
         yield server
 
 
@@ -101,7 +101,7 @@ async def test_a_restored_log_goes_on_where_it_ended(
 
 
 async def test_a_database_that_stays_where_it_is_is_not_touched(postgres_copy: str) -> None:
-    functions = "SELECT oid, xmin, prosrc FROM pg_proc WHERE proname LIKE 'detent_tx%' ORDER BY oid"
+    functions = "SELECT oid, xmin, prosrc FROM pg_proc WHERE proname LIKE 'keptwork_tx%' ORDER BY oid"
     store = await open_store(postgres_copy)
     await work(store)
     await store.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from detent.store import protocol
+from keptwork.store import protocol
 from tests.conformance.promises import KEPT, clauses, name_of
 
 HERE = Path(__file__).parent

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detent.store import NewJob, Store
-from detent.store.protocol import Writer
+from keptwork.store import NewJob, Store
+from keptwork.store.protocol import Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, queued, worker

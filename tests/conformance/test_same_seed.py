@@ -7,10 +7,10 @@ import random
 from itertools import count
 from pathlib import Path
 
-from detent.clock import ManualClock
-from detent.errors import InvalidTransition
-from detent.lifecycle import JOB, WORKER, Token, decide, insist
-from detent.store import Job, NewJob, Store, open_store
+from keptwork.clock import ManualClock
+from keptwork.errors import InvalidTransition
+from keptwork.lifecycle import JOB, WORKER, Token, decide, insist
+from keptwork.store import Job, NewJob, Store, open_store
 
 STEPS = 400
 

@@ -8,12 +8,12 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.lifecycle import JOB
-from detent.schedule import Rule
-from detent.service import schedules as service
-from detent.store import NewJob, Store
-from detent.store.protocol import Reader, Writer
-from detent.store.schedules import Plan, Schedule
+from keptwork.lifecycle import JOB
+from keptwork.schedule import Rule
+from keptwork.service import schedules as service
+from keptwork.store import NewJob, Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.schedules import Plan, Schedule
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.times import SECOND, SetClock

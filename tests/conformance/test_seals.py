@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.seals import NewSeal, Seal
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.seals import NewSeal, Seal
 from tests.conformance.promises import keeps
 from tests.conformance.times import SetClock
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import Job, Store, open_store
-from detent.store.protocol import Reader, Writer
-from detent.store.signals import EVERYONE, NewSignal, Sent, Signal
+from keptwork.lifecycle import JOB
+from keptwork.store import Job, Store, open_store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.signals import EVERYONE, NewSignal, Sent, Signal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, claim, decided, moved, queued, undone, worker
 from tests.conformance.times import SetClock
@@ -162,7 +162,7 @@ async def test_the_test_above_notices_a_store_without_the_lock(
 
 
 async def test_and_one_that_does_not_look_again(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.store.wakes._note_wait", lambda found, change: None)
+    monkeypatch.setattr("keptwork.store.wakes._note_wait", lambda found, change: None)
     store = await open_store(database_url)
     try:
         assert not await sent_before_the_wait_is_written(store)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB
-from detent.store import NewJob
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob
 from tests.conformance.plain_model import JOB_MOVES, WORKER_MOVES, PlainJob, PlainStore, Wish
 from tests.conformance.sides import MS, Side, Stores
 from tests.support.broken_sql import ignore_columns

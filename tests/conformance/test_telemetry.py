@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import JOB, WORKER
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.records import Telemetry
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.records import Telemetry
 from tests.conformance.promises import keeps
 from tests.conformance.stage import log, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from detent.errors import StoreError
-from detent.store import Store
-from detent.store.protocol import Reader, Writer
-from detent.store.templates import NewTemplate, Template
+from keptwork.errors import StoreError
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.templates import NewTemplate, Template
 from tests.conformance.promises import keeps
 
 OURS = 1

@@ -7,24 +7,24 @@ import asyncio
 import asyncpg
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB, WORKER
-from detent.schedule import Rule
-from detent.store import Blob, NewJob, Store
-from detent.store.agents import AgentAudit
-from detent.store.api_keys import NewApiKey
-from detent.store.approvals import NewApproval
-from detent.store.budgets import NewBudget, NewCharge
-from detent.store.checkpoints import Save
-from detent.store.outbox import NewDelivery
-from detent.store.postgres import PostgresStore, PostgresTransaction
-from detent.store.protocol import Reader, Writer
-from detent.store.protocol import Store as Promises
-from detent.store.records import Counter, Expiry, LimitRule
-from detent.store.schedules import Schedule
-from detent.store.signals import NewSignal
-from detent.store.templates import NewTemplate
-from detent.store.transcripts import NewLine
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.schedule import Rule
+from keptwork.store import Blob, NewJob, Store
+from keptwork.store.agents import AgentAudit
+from keptwork.store.api_keys import NewApiKey
+from keptwork.store.approvals import NewApproval
+from keptwork.store.budgets import NewBudget, NewCharge
+from keptwork.store.checkpoints import Save
+from keptwork.store.outbox import NewDelivery
+from keptwork.store.postgres import PostgresStore, PostgresTransaction
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.protocol import Store as Promises
+from keptwork.store.records import Counter, Expiry, LimitRule
+from keptwork.store.schedules import Schedule
+from keptwork.store.signals import NewSignal
+from keptwork.store.templates import NewTemplate
+from keptwork.store.transcripts import NewLine
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer
@@ -204,7 +204,7 @@ async def tenants_seen(connection: asyncpg.Connection) -> dict[str, list[int]]:
 async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_table(peopled: Store) -> None:
     async with peopled.transaction(tenant_id=THEIRS) as transaction:
         assert isinstance(transaction, PostgresTransaction)
-        assert await transaction._own.fetchval("SELECT current_user") == "detent_app"
+        assert await transaction._own.fetchval("SELECT current_user") == "keptwork_app"
         seen = await tenants_seen(transaction._own)
         assert [row[0] for row in await transaction._own.fetch("SELECT id FROM tenants")] == [THEIRS]
     assert set(seen) >= {
@@ -263,10 +263,10 @@ async def test_the_connection_is_the_engines_again_after_a_tenants_transaction(p
 async def test_a_session_of_the_app_role_without_a_tenant_sees_nothing(peopled: Store) -> None:
     connection = await asyncpg.connect(_url(peopled))
     names = await tables(connection)
-    await connection.execute("SET ROLE detent_app")
+    await connection.execute("SET ROLE keptwork_app")
     for setting in (None, ""):
         if setting is not None:
-            await connection.execute("SELECT set_config('detent.tenant', $1, false)", setting)
+            await connection.execute("SELECT set_config('keptwork.tenant', $1, false)", setting)
         for table in [*names, "tenants"]:
             assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
     await connection.close()
@@ -282,7 +282,7 @@ async def test_a_plain_role_that_was_granted_a_table_sees_nothing_without_a_tena
     try:
         connection = await asyncpg.connect(postgres_server.url(database, role, "plain"))
         assert await tenants_seen(connection) == {table: [] for table in await tables(connection)}
-        await connection.execute("SELECT set_config('detent.tenant', '2', false)")
+        await connection.execute("SELECT set_config('keptwork.tenant', '2', false)")
         assert set(map(tuple, (await tenants_seen(connection)).values())) == {(THEIRS,)}
         await connection.close()
     finally:

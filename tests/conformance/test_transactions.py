@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB, RUN, WORKER
-from detent.store import NewJob, Store, open_store
-from detent.store.protocol import Reader, Transaction, Writer
-from detent.store.protocol import Store as Promises
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB, RUN, WORKER
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.protocol import Reader, Transaction, Writer
+from keptwork.store.protocol import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, claimed, decided, entity, log, moved, queued, worker
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detent.lifecycle import JOB
-from detent.store import Blob, Job, Store, Transaction, open_store
-from detent.store.protocol import Reader, Writer
-from detent.store.transcripts import Line, NewLine
+from keptwork.lifecycle import JOB
+from keptwork.store import Blob, Job, Store, Transaction, open_store
+from keptwork.store.protocol import Reader, Writer
+from keptwork.store.transcripts import Line, NewLine
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import lost_jobs, moved, started, undone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from detent.clock import ManualClock
+from keptwork.clock import ManualClock
 from tests.conformance.by_hand import Hand
 
 START = 1_800_000_000_000_000
@@ -40,6 +40,6 @@ class PostgresClock:
     async def advance(self, microseconds: int) -> None:
         self.now += microseconds
         await self._hand.run(
-            "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE "
+            "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE "
             f"AS 'SELECT {self.now}::bigint'"
         )

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from detent.lifecycle import JOB
-from detent.store import Job, Store, Transaction
+from keptwork.lifecycle import JOB
+from keptwork.store import Job, Store, Transaction
 from tests.conformance.stage import entity
 
 T = TypeVar("T")

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from detent.http.gate import COOKIE
+from keptwork.http.gate import COOKIE
 from tests.http.conftest import OURS, Running, postgres_http_server, running, sqlite_server, two_tenants
 
 __all__ = ["postgres_http_server", "running", "sqlite_server"]
 
-CHROMIUM = os.environ.get("DETENT_CHROMIUM") or shutil.which("chromium")
+CHROMIUM = os.environ.get("KEPTWORK_CHROMIUM") or shutil.which("chromium")
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",

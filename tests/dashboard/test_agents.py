@@ -6,8 +6,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from detent.service import agents
-from detent.store import Store
+from keptwork.service import agents
+from keptwork.store import Store
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.test_agent_jobs import AGENTS, given, worked
@@ -43,7 +43,7 @@ def test_agent_jobs_are_listed_the_newest_first_by_state_and_page_by_page(runnin
 
 
 def test_without_agents_the_page_says_how_to_have_one(site: httpx.Client):
-    assert "detent agent" in site.get("/ui/agents").text
+    assert "keptwork agent" in site.get("/ui/agents").text
 
 
 def test_an_agent_is_shown_with_its_answer_conversation_calls_and_record(running: Running, site: httpx.Client):

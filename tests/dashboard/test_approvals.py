@@ -8,9 +8,9 @@ from html import unescape
 import httpx
 from playwright.sync_api import expect
 
-from detent import Context
-from detent.flow.definition import Flow
-from detent.service import flows
+from keptwork import Context
+from keptwork.flow.definition import Flow
+from keptwork.service import flows
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.http.conftest import OURS, READER, THEIRS, Running
 from tests.http.flow_stage import SIGNED, beside, run, worker_beside, workstream

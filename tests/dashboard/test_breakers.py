@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from detent.breaker import Breaker
-from detent.service import breakers
-from detent.store import NewJob, Store
+from keptwork.breaker import Breaker
+from keptwork.service import breakers
+from keptwork.store import NewJob, Store
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.flow_stage import open_breaker
@@ -68,13 +68,13 @@ def test_a_breaker_has_a_page_whatever_its_name(running: Running, site: httpx.Cl
 
 def test_a_breaker_is_reset_by_those_who_supervise_alone(running: Running, site: httpx.Client, signed_in: SignedIn):
     open_breaker(running)
-    ours = running.keys.known["dk_ours"]
+    ours = running.keys.known["kw_ours"]
     for address in ("/ui/breakers", "/ui/breakers/tool:aider"):
         assert "data-act" in site.get(address).text
         assert "data-act" not in signed_in(READER).get(address).text
-        running.keys.known["dk_ours"] = ours._replace(scopes=ours.scopes - {"supervise"})
+        running.keys.known["kw_ours"] = ours._replace(scopes=ours.scopes - {"supervise"})
         assert "data-act" not in site.get(address).text
-        running.keys.known["dk_ours"] = ours
+        running.keys.known["kw_ours"] = ours
     theirs = signed_in(THEIRS)
     assert "aider" not in theirs.get("/ui/breakers").text
     for name in ("tool:aider", "none"):

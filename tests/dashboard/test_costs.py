@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from detent.budget import day_name, day_of
-from detent.lifecycle import JOB
-from detent.service import budget_caps
-from detent.service.entities import public_id
-from detent.store import NewJob, Store
-from detent.store.budgets import Closing, NewBudget, NewCharge
+from keptwork.budget import day_name, day_of
+from keptwork.lifecycle import JOB
+from keptwork.service import budget_caps
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, Store
+from keptwork.store.budgets import Closing, NewBudget, NewCharge
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.test_budgets import held, spent
@@ -62,7 +62,7 @@ def test_budgets_say_what_is_left_and_whether_they_warn_or_hold(running: Running
     held(running, 3)
     page = site.get("/ui/costs").text
     assert "holds 3 jobs" in page
-    assert "detent budgets set tenant USD" in page
+    assert "keptwork budgets set tenant USD" in page
     assert f'href="/ui/jobs/{job}"' in page
     assert "warns at 80 %" in page
     days = site.get("/ui/costs", params={"scope": "day"}).text

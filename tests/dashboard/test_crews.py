@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 from playwright.sync_api import expect
 
-from detent import Detent
-from detent.service import crews
+from keptwork import Keptwork
+from keptwork.service import crews
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.flow_stage import beside, worker_beside
@@ -47,11 +47,11 @@ def test_crews_go_on_at_another_page(site: httpx.Client):
 
 
 def test_without_crews_the_page_says_how_to_have_one(site: httpx.Client):
-    assert "detent crews submit" in site.get("/ui/crews").text
+    assert "keptwork crews submit" in site.get("/ui/crews").text
 
 
 def test_a_crew_is_shown_with_its_tree_and_what_its_shares_returned(running: Running, site: httpx.Client):
-    def declare(app: Detent) -> None:
+    def declare(app: Keptwork) -> None:
         @app.job(name="count", queue=beside(running))
         async def count(ctx: Any, share: int, shares: int, task: str) -> int:
             return 21

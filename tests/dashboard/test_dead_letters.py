@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from detent.store import NewJob
+from keptwork.store import NewJob
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.dashboard.stage import HOSTILE, buttons, is_harmless, links
 from tests.dashboard.test_jobs import jobs_in
@@ -87,7 +87,7 @@ def test_a_browser_runs_them_all_again_after_telling_how_many(opens: Opens, look
 
 def test_what_carried_out_a_step_is_not_run_again_by_itself(running: Running, site: httpx.Client):
     begun(running)
-    worker = made(site, kinds=["detent.call"])
+    worker = made(site, kinds=["keptwork.call"])
     (step,) = claimed(site, worker)
     say(site, "fail", worker, step, error={"kind": "validation"})
     page = site.get("/ui/dead-letters").text

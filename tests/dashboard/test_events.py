@@ -8,12 +8,12 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from detent.dashboard.pages import events
-from detent.dashboard.pages.lifecycles import ways
-from detent.lifecycle import JOB, LIFECYCLES
-from detent.lifecycle.render import rows
-from detent.service.entities import public_id
-from detent.store import NewJob
+from keptwork.dashboard.pages import events
+from keptwork.dashboard.pages.lifecycles import ways
+from keptwork.lifecycle import JOB, LIFECYCLES
+from keptwork.lifecycle.render import rows
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob
 from tests.conformance.stage import moved
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running

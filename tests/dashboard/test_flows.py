@@ -10,10 +10,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from detent.dashboard.graph import MOST_STEPS
-from detent.flow.definition import Flow
-from detent.service import flows
-from detent.service.flow_scene import Actor
+from keptwork.dashboard.graph import MOST_STEPS
+from keptwork.flow.definition import Flow
+from keptwork.service import flows
+from keptwork.service.flow_scene import Actor
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.http.conftest import OURS, READER, THEIRS, Running
 from tests.http.flow_stage import (

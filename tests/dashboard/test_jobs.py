@@ -10,9 +10,9 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from detent import Detent, ids
-from detent.dashboard.pages import jobs
-from detent.store import NewJob
+from keptwork import Keptwork, ids
+from keptwork.dashboard.pages import jobs
+from keptwork.store import NewJob
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.dashboard.stage import HOSTILE, buttons, is_harmless, links
 from tests.http.conftest import READER, THEIRS, Running
@@ -55,7 +55,7 @@ def test_a_list_has_pages_and_none_comes_twice(running: Running, site: httpx.Cli
 
 
 def test_a_server_without_jobs_says_how_to_make_one(site: httpx.Client):
-    assert "detent jobs enqueue" in site.get("/ui/jobs").text
+    assert "keptwork jobs enqueue" in site.get("/ui/jobs").text
 
 
 @pytest.mark.parametrize("query", ["state=lost", "queue=%00", "after=nonsense", f"text={'x' * 201}"])
@@ -114,7 +114,7 @@ def test_a_job_says_why_it_waits_and_what_helps_until_it_has_ended(site: httpx.C
     id = enqueued(site, queue="nobody's")["id"]
     page = site.get(f"/ui/jobs/{id}").text
     assert "no worker serves its queue" in page
-    assert "detent work MODULE:APP --queues" in page
+    assert "keptwork work MODULE:APP --queues" in page
     site.post(f"/api/jobs/{id}/cancel", json={"reason": "no longer wanted"})
     page = site.get(f"/ui/jobs/{id}").text
     assert "Why it is" not in page
@@ -167,7 +167,7 @@ def test_of_what_there_is_too_much_the_newest_is_shown_and_the_rest_counted(
 
 
 def test_what_a_job_works_for_is_linked(running: Running, site: httpx.Client):
-    flow, worker = begun(running), made(site, kinds=["detent.call"])
+    flow, worker = begun(running), made(site, kinds=["keptwork.call"])
     (step,) = claimed(site, worker)
     page = site.get(f"/ui/jobs/{step['id']}").text
     assert f"/ui/flows/{flow}" in links(page, "/ui/flows/")
@@ -185,7 +185,7 @@ def test_what_a_job_works_for_is_linked(running: Running, site: httpx.Client):
 
 
 def test_a_job_and_those_it_spawned_lead_to_each_other(running: Running, site: httpx.Client):
-    def declare(app: Detent) -> None:
+    def declare(app: Keptwork) -> None:
         @app.job(name="child", queue=beside(running))
         async def child(ctx: Any) -> int:
             return 1

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from detent.dashboard import chart
-from detent.dashboard.pages import overview as page
-from detent.lifecycle import JOB
-from detent.service import queues, roll_up
-from detent.service.throughput import MINUTES, Minute
-from detent.store import NewJob, Store
+from keptwork.dashboard import chart
+from keptwork.dashboard.pages import overview as page
+from keptwork.lifecycle import JOB
+from keptwork.service import queues, roll_up
+from keptwork.service.throughput import MINUTES, Minute
+from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.http.conftest import READER, THEIRS, Running

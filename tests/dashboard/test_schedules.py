@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from detent.schedule import Rule
-from detent.store import NewJob, Store
-from detent.store.schedules import Schedule
+from keptwork.schedule import Rule
+from keptwork.store import NewJob, Store
+from keptwork.store.schedules import Schedule
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.flow_stage import GRAPH
@@ -63,7 +63,7 @@ def test_schedules_go_on_at_another_page(site: httpx.Client):
 
 
 def test_without_schedules_the_page_says_how_to_have_one(site: httpx.Client):
-    assert "detent schedules add" in site.get("/ui/schedules").text
+    assert "keptwork schedules add" in site.get("/ui/schedules").text
 
 
 def test_a_reader_and_another_tenant_see_what_is_theirs_to_see(site: httpx.Client, signed_in: SignedIn):

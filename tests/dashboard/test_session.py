@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from detent.dashboard import assets
-from detent.dashboard.page import MENU, POLICY
-from detent.http.gate import COOKIE
+from keptwork.dashboard import assets
+from keptwork.dashboard.page import MENU, POLICY
+from keptwork.http.gate import COOKIE
 from tests.dashboard.conftest import SignedIn
 from tests.http.conftest import NOBODY, OURS, Running
 
@@ -37,7 +37,7 @@ def test_behind_a_proxy_that_speaks_tls_the_cookie_goes_over_tls_only(running: R
     assert "Secure" in httpx.post(f"{running.address}/ui/session", headers=headers).headers["set-cookie"]
 
 
-@pytest.mark.parametrize("key", ["dk_unknown", NOBODY])
+@pytest.mark.parametrize("key", ["kw_unknown", NOBODY])
 def test_a_key_that_is_unknown_or_may_not_read_opens_nothing(running: Running, key: str):
     with httpx.Client(base_url=running.address) as client:
         answer = client.post("/ui/session", headers={"Authorization": f"Bearer {key}"})
@@ -101,14 +101,14 @@ def test_files_are_kept_until_they_change(running: Running):
         assert client.get("/ui/static/..%2Fpage.py").status_code == 404
 
 
-def test_a_browser_signs_in_by_the_address_that_detent_dev_shows(chromium: Browser, looked_at: Running):
+def test_a_browser_signs_in_by_the_address_that_keptwork_dev_shows(chromium: Browser, looked_at: Running):
     page = chromium.new_page(base_url=looked_at.address)
     page.goto(f"/#token={OURS}")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert "token" not in page.url
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Your key")).to_be_visible()
-    page.get_by_label("Your key").fill("dk_wrong")
+    page.get_by_label("Your key").fill("kw_wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_have_text("This key is not known, or is no longer good.")
     page.get_by_label("Your key").fill(OURS)
@@ -118,7 +118,7 @@ def test_a_browser_signs_in_by_the_address_that_detent_dev_shows(chromium: Brows
 
 
 def test_a_reader_signs_in_and_sees(signed_in: SignedIn):
-    assert "Overview" in signed_in("dk_reader").get("/ui/").text
+    assert "Overview" in signed_in("kw_reader").get("/ui/").text
 
 
 def test_style_sheets_close_whatever_they_open():

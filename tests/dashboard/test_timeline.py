@@ -6,10 +6,10 @@ import doctest
 
 import pytest
 
-from detent.dashboard import timeline as module
-from detent.dashboard.timeline import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
-from detent.lifecycle import JOB
-from detent.store import Event
+from keptwork.dashboard import timeline as module
+from keptwork.dashboard.timeline import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
+from keptwork.lifecycle import JOB
+from keptwork.store import Event
 
 S = 1_000_000
 

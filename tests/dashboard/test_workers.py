@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from detent import ids
-from detent.lifecycle import WORKER
-from detent.service import workers
+from keptwork import ids
+from keptwork.lifecycle import WORKER
+from keptwork.service import workers
 from tests.conformance.stage import worker as stage_worker
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.dashboard.stage import HOSTILE, buttons, is_harmless, links
@@ -23,7 +23,7 @@ def workers_in(page: str) -> list[str]:
 
 
 def test_workers_that_have_not_ended_are_listed_and_others_when_asked_for(site: httpx.Client):
-    assert "detent work MODULE:APP" in site.get("/ui/workers").text
+    assert "keptwork work MODULE:APP" in site.get("/ui/workers").text
     first, second = made(site, name="gpu-1", queues=["render", "still"], version="7", concurrency=4), made(site)
     site.post(f"/api/workers/{second}/end", json={"reason": "drained"})
     page = site.get("/ui/workers").text

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from detent.flow.definition import Flow, Step
-from detent.flow.phase import Phase, phases
-from detent.lifecycle import JOB, LIFECYCLES
-from detent.service.definitions import KINDS, shape
-from detent.store import Store
-from detent.store.records import Event, EventFilter
-from detent.store.steps import FlowFilter
+from keptwork.flow.definition import Flow, Step
+from keptwork.flow.phase import Phase, phases
+from keptwork.lifecycle import JOB, LIFECYCLES
+from keptwork.service.definitions import KINDS, shape
+from keptwork.store import Store
+from keptwork.store.records import Event, EventFilter
+from keptwork.store.steps import FlowFilter
 
 PAGE = 1_000
 BEGINNING = ("dependencies_met", "claim", "open_gate")

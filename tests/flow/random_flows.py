@@ -12,22 +12,22 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from detent.errors import AlreadyDecided, BadInput, InvalidTransition
-from detent.flow.definition import Flow
-from detent.flow.phase import Phase, phases
-from detent.flow.shape import Shape
-from detent.outcomes import Cancel, PermanentError, Snooze
-from detent.service import crew_mend, flows, settle
-from detent.service.definitions import KINDS, shape
-from detent.service.doctor import rounds
-from detent.service.flow_scene import Actor
-from detent.service.step_crews import SHARE
-from detent.service.step_jobs import DEATHS
-from detent.service.stretch import Carried, Stretch
-from detent.store import Job
-from detent.worker import settlement
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork.errors import AlreadyDecided, BadInput, InvalidTransition
+from keptwork.flow.definition import Flow
+from keptwork.flow.phase import Phase, phases
+from keptwork.flow.shape import Shape
+from keptwork.outcomes import Cancel, PermanentError, Snooze
+from keptwork.service import crew_mend, flows, settle
+from keptwork.service.definitions import KINDS, shape
+from keptwork.service.doctor import rounds
+from keptwork.service.flow_scene import Actor
+from keptwork.service.step_crews import SHARE
+from keptwork.service.step_jobs import DEATHS
+from keptwork.service.stretch import Carried, Stretch
+from keptwork.store import Job
+from keptwork.worker import settlement
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 from tests.conformance.stage import worker
 from tests.support.database_time import Timed
 

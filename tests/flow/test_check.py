@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.errors import BadFlow
-from detent.flow.check import load, misfit
-from detent.flow.definition import VALUES, Input
-from detent.flow.inputs import from_text
+from keptwork.errors import BadFlow
+from keptwork.flow.check import load, misfit
+from keptwork.flow.definition import VALUES, Input
+from keptwork.flow.inputs import from_text
 
 RELEASE = """name: release-check
 kind: workstream
@@ -106,7 +106,7 @@ WRONG = [
         "a step with for_each has no such value; it has: count, items",
     ),
     (steps("{id: a, command: [x], timeout: 0s}"), 3, "steps[1].timeout: '0s' leaves no time at all"),
-    (steps("{id: a, command: [x], env: {DETENT_KEY: k}}"), 3, "steps[1].env: DETENT_KEY is kept from tools"),
+    (steps("{id: a, command: [x], env: {KEPTWORK_KEY: k}}"), 3, "steps[1].env: KEPTWORK_KEY is kept from tools"),
     (steps("{id: a, command: [x], env: {a=b: k}}"), 3, "steps[1].env: 'a=b' names no variable"),
     (steps("{id: a, command: [x], when: 'import os'}"), 3, "is no condition"),
     (steps("{id: a, command: [x], when: '__import__(1)'}"), 3, "compares values"),

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, ids
-from detent.clock import ManualClock
-from detent.errors import BadInput, BelongsToStep
-from detent.flow.definition import Flow
-from detent.flow.phase import Phase, phases
-from detent.lifecycle import JOB
-from detent.outcomes import PermanentError
-from detent.service import advance, flows, jobs, launch, lost_steps, overrides, settle
-from detent.service.flow_scene import Actor, Row, Scene
-from detent.store import Store, open_store
-from detent.worker import settlement
+from keptwork import Keptwork, ids
+from keptwork.clock import ManualClock
+from keptwork.errors import BadInput, BelongsToStep
+from keptwork.flow.definition import Flow
+from keptwork.flow.phase import Phase, phases
+from keptwork.lifecycle import JOB
+from keptwork.outcomes import PermanentError
+from keptwork.service import advance, flows, jobs, launch, lost_steps, overrides, settle
+from keptwork.service.flow_scene import Actor, Row, Scene
+from keptwork.store import Store, open_store
+from keptwork.worker import settlement
 from tests.conformance.stage import worker
 
 ORDER: list[str] = []
@@ -42,10 +42,10 @@ def fail_at_first(name: str, times: int) -> str:
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
     ORDER.clear()
     FAILURES.clear()
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     yield app
     await app.close()
 
@@ -61,7 +61,7 @@ def flow(*steps: dict[str, Any], **more: Any) -> Flow:
     return Flow.model_validate({"name": "test", "steps": list(steps), **more})
 
 
-async def carried_out(app: Detent, definition: Flow, **given: Any) -> tuple[flows.FlowRef, Store]:
+async def carried_out(app: Keptwork, definition: Flow, **given: Any) -> tuple[flows.FlowRef, Store]:
     store = await app.open()
     ref = await flows.start(store, definition, given)
     await app.work(until_idle=True)
@@ -73,7 +73,7 @@ async def states(store: Store, ref: flows.FlowRef) -> tuple[str, dict[str, str]]
     return row["state"], {step["name"]: step["state"] for step in await store.steps(ref.id)}
 
 
-async def test_steps_run_after_what_they_depend_on(app: Detent) -> None:
+async def test_steps_run_after_what_they_depend_on(app: Keptwork) -> None:
     ref, store = await carried_out(app, flow(step("a"), step("b", "a"), step("c", "a"), step("d", "b", "c")))
     state, steps = await states(store, ref)
     assert state == "S_SUCCESS"
@@ -83,7 +83,7 @@ async def test_steps_run_after_what_they_depend_on(app: Detent) -> None:
     assert sorted(ORDER) == ["a", "b", "c", "d"]
 
 
-async def test_values_go_from_step_to_step_with_their_types(app: Detent) -> None:
+async def test_values_go_from_step_to_step_with_their_types(app: Keptwork) -> None:
     definition = flow(
         step("a", given={"n": 3, "list": ["x", {"y": True}]}),
         step("b", "a", given={"n": "${a.n}", "text": "n is ${a.n}", "y": "${a.list[1].y}", "who": "${inputs.who}"}),
@@ -95,7 +95,7 @@ async def test_values_go_from_step_to_step_with_their_types(app: Detent) -> None
     assert json.loads(output.output) == {"name": "b", "n": 3, "text": "n is 3", "y": True, "who": "ann"}
 
 
-async def test_a_condition_that_is_not_met_skips_the_step_and_what_follows_goes_on(app: Detent) -> None:
+async def test_a_condition_that_is_not_met_skips_the_step_and_what_follows_goes_on(app: Keptwork) -> None:
     definition = flow(step("a"), step("b", "a", when="${a.name} == 'other'"), step("c", "b"))
     ref, store = await carried_out(app, definition)
     state, steps = await states(store, ref)
@@ -103,7 +103,7 @@ async def test_a_condition_that_is_not_met_skips_the_step_and_what_follows_goes_
     assert steps == {"a": "S_SUCCESS", "b": "S_SKIPPED", "c": "S_SUCCESS"}
 
 
-async def test_a_step_runs_once_for_each_element_of_a_list_and_its_results_are_a_list(app: Detent) -> None:
+async def test_a_step_runs_once_for_each_element_of_a_list_and_its_results_are_a_list(app: Keptwork) -> None:
     definition = flow(
         step("a", given={"list": [1, 2, 3, 4, 5]}),
         step("b", "a", for_each={"items": "${a.list}", "limit": 2}, given={"item": "${item}"}),
@@ -117,7 +117,7 @@ async def test_a_step_runs_once_for_each_element_of_a_list_and_its_results_are_a
     assert json.loads(output.output or "") == {"name": "c", "third": 3, "count": 5}
 
 
-async def test_a_step_is_retried_as_often_as_it_says(app: Detent) -> None:
+async def test_a_step_is_retried_as_often_as_it_says(app: Keptwork) -> None:
     definition = flow(
         {
             "id": "a",
@@ -149,7 +149,7 @@ async def _ended(store: Store, ref: flows.FlowRef) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_run_waits_for_an_approval_and_goes_on_with_it(app: Detent) -> None:
+async def test_a_run_waits_for_an_approval_and_goes_on_with_it(app: Keptwork) -> None:
     definition = flow(step("a"), step("sign", approval={"by": "ops"}), step("b"), kind="run")
     ref, store = await carried_out(app, definition)
     state, steps = await states(store, ref)
@@ -162,7 +162,7 @@ async def test_a_run_waits_for_an_approval_and_goes_on_with_it(app: Detent) -> N
     assert set(steps.values()) == {"SUCCEEDED"}
 
 
-async def test_a_failed_step_fails_its_run_and_cancels_what_comes_after_it(app: Detent) -> None:
+async def test_a_failed_step_fails_its_run_and_cancels_what_comes_after_it(app: Keptwork) -> None:
     definition = flow(
         {"id": "a", "call": f"{__name__}:fail_at_first", "with": {"name": "a", "times": 9}, "retries": 0},
         step("b"),
@@ -173,7 +173,7 @@ async def test_a_failed_step_fails_its_run_and_cancels_what_comes_after_it(app: 
     assert (state, steps) == ("FAILED", {"a": "FAILED", "b": "CANCELED"})
 
 
-async def test_a_workstream_that_failed_runs_again_only_what_did_not_succeed(app: Detent) -> None:
+async def test_a_workstream_that_failed_runs_again_only_what_did_not_succeed(app: Keptwork) -> None:
     definition = flow(
         step("a"),
         {"id": "b", "call": f"{__name__}:fail_at_first", "with": {"name": "b", "times": 1}, "depends_on": ["a"]},
@@ -189,7 +189,7 @@ async def test_a_workstream_that_failed_runs_again_only_what_did_not_succeed(app
     assert ORDER == ["a", "c"]
 
 
-async def test_a_flow_inside_a_flow_gives_its_results_to_the_step_it_is(app: Detent) -> None:
+async def test_a_flow_inside_a_flow_gives_its_results_to_the_step_it_is(app: Keptwork) -> None:
     inner = flow(step("x", given={"n": "${inputs.n}"}), inputs={"n": {"type": "integer"}})
     outer = flow(
         step("a", given={"n": 7}),
@@ -205,20 +205,20 @@ async def test_a_flow_inside_a_flow_gives_its_results_to_the_step_it_is(app: Det
     assert json.loads(output.output or "")["n"] == 7
 
 
-async def test_a_function_that_is_built_in_can_be_called(app: Detent) -> None:
+async def test_a_function_that_is_built_in_can_be_called(app: Keptwork) -> None:
     """Some do not tell their parameters, and were never called."""
     ref, store = await carried_out(app, flow(step("a", call="time:time")))
     assert (await states(store, ref))[0] == "S_SUCCESS"
 
 
-async def test_a_flow_of_which_nothing_is_to_be_done_begins_and_ends(app: Detent) -> None:
+async def test_a_flow_of_which_nothing_is_to_be_done_begins_and_ends(app: Keptwork) -> None:
     """It went from its first state to its last, which no move does, and could not be started at all."""
     store = await app.open()
     ref = await flows.start(store, flow(step("a", when="1 == 2"), step("b", "a", when="1 == 2")))
     assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SKIPPED", "b": "S_SKIPPED"})
 
 
-async def test_a_cancelled_flow_leaves_nothing_behind(app: Detent) -> None:
+async def test_a_cancelled_flow_leaves_nothing_behind(app: Keptwork) -> None:
     definition = flow(
         step("a"), step("sign", "a", approval={}), step("b", "sign"), step("w", **{"call": "time:sleep", "with": {}})
     )
@@ -236,7 +236,7 @@ async def test_a_cancelled_flow_leaves_nothing_behind(app: Detent) -> None:
     assert phases(ref.kind.step)["S_ABANDONED"] is Phase.GONE
 
 
-async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Detent) -> None:
+async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Keptwork) -> None:
     definition = flow({"id": "a", "call": f"{__name__}:fail_at_first", "with": {"name": "a", "times": 9}})
     ref, store = await carried_out(app, definition)
     (row,) = await store.steps(ref.id)
@@ -245,11 +245,11 @@ async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Detent) 
 
 
 def test_no_job_may_be_called_as_those_of_steps_are() -> None:
-    with pytest.raises(BadInput, match="detent"):
-        Detent("sqlite:///:memory:").job(name="detent.call")(lambda ctx: None)
+    with pytest.raises(BadInput, match="keptwork"):
+        Keptwork("sqlite:///:memory:").job(name="keptwork.call")(lambda ctx: None)
 
 
-async def test_a_flow_runs_once_for_each_element_of_a_list(app: Detent) -> None:
+async def test_a_flow_runs_once_for_each_element_of_a_list(app: Keptwork) -> None:
     inner = flow(step("x", given={"n": "${inputs.n}"}), inputs={"n": {"type": "integer"}})
     each = step("each", flow="inner", for_each={"items": [1, 2, 3], "limit": 2}, **{"with": {"n": "${item}"}})
     store = await app.open()
@@ -262,7 +262,7 @@ async def test_a_flow_runs_once_for_each_element_of_a_list(app: Detent) -> None:
     assert (state, json.loads(output.output or "")["n"]) == ("S_SUCCESS", 3)
 
 
-async def test_a_flow_inside_that_cannot_be_started_fails_its_step_and_says_why(app: Detent) -> None:
+async def test_a_flow_inside_that_cannot_be_started_fails_its_step_and_says_why(app: Keptwork) -> None:
     inner = flow(step("x"), inputs={"n": {"type": "integer", "required": True}})
     sub = step("sub", "a", flow="inner", **{"with": {"n": "${a.name}"}})
     store = await app.open()
@@ -273,7 +273,7 @@ async def test_a_flow_inside_that_cannot_be_started_fails_its_step_and_says_why(
     assert "should be of type integer" in str((await store.steps(ref.id, names=["sub"]))[0]["error"])
 
 
-async def test_of_several_steps_one_of_which_cannot_begin_none_does(app: Detent) -> None:
+async def test_of_several_steps_one_of_which_cannot_begin_none_does(app: Keptwork) -> None:
     definition = flow(
         step("a"), step("b", "a"), step("bad", "a", when="${a.name} < 3"), step("c", "a"), abandon_after="1h"
     )
@@ -284,7 +284,7 @@ async def test_of_several_steps_one_of_which_cannot_begin_none_does(app: Detent)
     assert await store.unfinished_jobs(ref.id) == []
 
 
-async def test_a_failed_flow_inside_fails_the_one_around_it(app: Detent) -> None:
+async def test_a_failed_flow_inside_fails_the_one_around_it(app: Keptwork) -> None:
     inner = flow({"id": "x", "call": f"{__name__}:fail_at_first", "with": {"name": "x", "times": 9}})
     store = await app.open()
     ref = await flows.start(store, flow(step("sub", flow="inner"), step("b", "sub")), library={"inner": inner})
@@ -298,7 +298,7 @@ def dig(share: int, shares: int, task: str) -> str:
     return f"hole {share}"
 
 
-async def test_a_crew_works_on_a_step_and_its_shares_are_what_came_of_it(app: Detent) -> None:
+async def test_a_crew_works_on_a_step_and_its_shares_are_what_came_of_it(app: Keptwork) -> None:
     crew = {"task": "dig ${a.name}", "workers": 3, "call": f"{__name__}:dig"}
     definition = flow(
         step("a"), step("crew", "a", crew=crew), step("c", "crew", given={"second": "${crew.shares[1].value}"})
@@ -312,7 +312,7 @@ async def test_a_crew_works_on_a_step_and_its_shares_are_what_came_of_it(app: De
     assert steps["crew"] == "S_SUCCESS"
 
 
-async def test_a_failed_crew_fails_its_step_and_a_cancelled_flow_calls_its_crew_off(app: Detent) -> None:
+async def test_a_failed_crew_fails_its_step_and_a_cancelled_flow_calls_its_crew_off(app: Keptwork) -> None:
     bad = flow(step("crew", crew={"task": "dig", "workers": 2, "call": f"{__name__}:nowhere"}))
     ref, store = await carried_out(app, bad)
     assert (await states(store, ref))[0] == "S_FAILED"
@@ -324,7 +324,7 @@ async def test_a_failed_crew_fails_its_step_and_a_cancelled_flow_calls_its_crew_
 
 
 async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_worker(
-    app: Detent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await app.open()
     broken = await flows.start(store, flow(step("a"), step("b", "a")))
@@ -345,10 +345,10 @@ async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_work
     job = await store.get(JOB, row["job_id"], 1)
     assert job is not None
     assert (job["state"], json.loads(job["result"])) == ("succeeded", {"name": "a"})
-    assert "out of order; see: detent doctor" in caplog.text
+    assert "out of order; see: keptwork doctor" in caplog.text
 
 
-async def test_a_flow_inside_that_cannot_be_started_fails_its_step(app: Detent) -> None:
+async def test_a_flow_inside_that_cannot_be_started_fails_its_step(app: Keptwork) -> None:
     """Its inputs do not fit, there is none of that name, or what it is given does not exist."""
     inner = flow(step("x"), inputs={"n": {"type": "integer", "required": True}})
     for given in ({"with": {"n": "${a.name}"}}, {"flow": "nobody"}, {"with": {"n": "${a.nothing}"}}):
@@ -361,7 +361,7 @@ async def test_a_flow_inside_that_cannot_be_started_fails_its_step(app: Detent) 
         assert (state, steps) == ("S_FAILED", {"a": "S_SUCCESS", "sub": "S_FAILED", "c": "S_PENDING"})
 
 
-async def test_a_flow_that_contains_itself_ends(app: Detent) -> None:
+async def test_a_flow_that_contains_itself_ends(app: Keptwork) -> None:
     store = await app.open()
     definition = flow(step("a"), step("sub", flow="test"))
     ref = await flows.start(store, definition)
@@ -371,7 +371,7 @@ async def test_a_flow_that_contains_itself_ends(app: Detent) -> None:
     assert "does one contain itself?" in row["error"]
 
 
-async def test_many_flows_inside_one_after_the_other_may_have_nothing_to_do(app: Detent) -> None:
+async def test_many_flows_inside_one_after_the_other_may_have_nothing_to_do(app: Keptwork) -> None:
     """Each ends at the moment it starts, and none of them is started from within the one before it."""
     inner = flow(step("x", when="false"))
     steps = [step(f"s{n}", *([f"s{n - 1}"] if n else []), flow="inner") for n in range(200)]
@@ -381,19 +381,19 @@ async def test_many_flows_inside_one_after_the_other_may_have_nothing_to_do(app:
     assert set(found.values()) == {"S_SUCCESS"}
 
 
-async def carried_out_with(app: Detent, definition: Flow, library: dict[str, Flow]) -> tuple[flows.FlowRef, Store]:
+async def carried_out_with(app: Keptwork, definition: Flow, library: dict[str, Flow]) -> tuple[flows.FlowRef, Store]:
     store = await app.open()
     ref = await flows.start(store, definition, library=library)
     await app.work(until_idle=True)
     return ref, store
 
 
-async def test_a_flow_of_which_every_step_is_skipped_has_succeeded(app: Detent) -> None:
+async def test_a_flow_of_which_every_step_is_skipped_has_succeeded(app: Keptwork) -> None:
     ref, store = await carried_out(app, flow(step("a", when="false"), step("b", "a", when="false")))
     assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SKIPPED", "b": "S_SKIPPED"})
 
 
-async def test_elements_after_a_skipped_one_all_run(app: Detent) -> None:
+async def test_elements_after_a_skipped_one_all_run(app: Keptwork) -> None:
     """Skipping one in the middle neither runs it nor leaves out another."""
     store = await app.open()
     ref = await flows.start(store, flow(step("b", for_each={"items": [0, 1, 2, 3, 4], "limit": 1})))
@@ -430,7 +430,7 @@ async def test_two_databases_may_give_one_key_to_two_definitions() -> None:
 
 
 async def test_a_flow_with_a_step_that_was_given_up_does_not_succeed_until_somebody_brings_that_back(
-    app: Detent,
+    app: Keptwork,
 ) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("b", "a"), abandon_after="1h"))
@@ -453,7 +453,7 @@ async def test_a_flow_with_a_step_that_was_given_up_does_not_succeed_until_someb
 
 
 async def test_a_worker_that_works_until_nothing_is_left_tries_flows_again_that_are_due(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It used to end before it had looked at the time, or when that had just brought a job."""
     monkeypatch.setattr(advance, "pause_us", lambda round: 0)
@@ -462,7 +462,7 @@ async def test_a_worker_that_works_until_nothing_is_left_tries_flows_again_that_
     assert await states(store, ref) == ("S_SUCCESS", {"a": "S_SUCCESS", "b": "S_SUCCESS"})
 
 
-async def test_a_run_whose_last_step_was_cancelled_by_hand_fails_where_it_would_have_succeeded(app: Detent) -> None:
+async def test_a_run_whose_last_step_was_cancelled_by_hand_fails_where_it_would_have_succeeded(app: Keptwork) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a", approval={}), step("b"), kind="run"))
     await overrides.overridden(store, 1, f"{ref.public_id}/b", "CANCELED", reason="by mistake", actor="ann")
@@ -498,16 +498,16 @@ def test_no_step_that_nobody_carries_out_runs_for_each_element() -> None:
 
 
 async def test_while_a_function_is_imported_other_threads_may_open_databases(
-    app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker's lease thread opens its own connection just then."""
     opened = """import asyncio, threading
-from detent import Detent
+from keptwork import Keptwork
 
 found = []
 
 async def look():
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
         await app.open()
         return "opened"
 

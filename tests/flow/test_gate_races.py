@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import AlreadyDecided, ApprovalChanged, BadInput, DetentError, InvalidTransition
-from detent.flow.definition import Flow
-from detent.lifecycle import RUN_STEP, WORKSTREAM_STEP
-from detent.service import flows, gates
-from detent.service.flow_scene import Actor
-from detent.store import Store, open_store
-from detent.store.records import EventFilter
+from keptwork import Keptwork
+from keptwork.errors import AlreadyDecided, ApprovalChanged, BadInput, KeptworkError, InvalidTransition
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import RUN_STEP, WORKSTREAM_STEP
+from keptwork.service import flows, gates
+from keptwork.service.flow_scene import Actor
+from keptwork.store import Store, open_store
+from keptwork.store.records import EventFilter
 from tests.conformance.stage import worker
 from tests.support.database_time import open_timed
 
@@ -124,7 +124,7 @@ async def test_an_answer_and_the_end_of_its_time_race_and_one_wins(database_url:
         *(flows.decide_gate(timed.store, step, "approved", by="late") for _ in range(4)),
         return_exceptions=True,
     )
-    assert all(isinstance(one, int | DetentError) for one in results), results
+    assert all(isinstance(one, int | KeptworkError) for one in results), results
     assert await ends_of(timed.store, step) == ["failure"]
     await timed.close()
 
@@ -152,7 +152,7 @@ async def test_if_what_it_releases_has_changed_it_is_asked_anew(store: Store, mo
 
 
 async def test_two_processes_that_start_a_flow_under_one_key_start_one(database_url: str) -> None:
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     store = await app.open()
     others = [await open_store(database_url) for _ in range(4)]
     refs = await asyncio.gather(

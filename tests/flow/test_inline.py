@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from detent import Context, Detent
-from detent.errors import BadFlow
-from detent.flow import check
-from detent.flow.definition import Flow
-from detent.lifecycle import JOB, WORKSTREAM_STEP
-from detent.outcomes import PermanentError, Snooze
-from detent.service import approvals, audit, flows, overrides, settle, why_flows
-from detent.service.doctor import rounds
-from detent.service.entities import public_id
-from detent.service.flow_scene import Actor
-from detent.service.stretch import Carried, Stretch
-from detent.store import EventFilter, JobFilter, Store
-from detent.worker import ahead, settlement
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork import Context, Keptwork
+from keptwork.errors import BadFlow
+from keptwork.flow import check
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB, WORKSTREAM_STEP
+from keptwork.outcomes import PermanentError, Snooze
+from keptwork.service import approvals, audit, flows, overrides, settle, why_flows
+from keptwork.service.doctor import rounds
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Actor
+from keptwork.service.stretch import Carried, Stretch
+from keptwork.store import EventFilter, JobFilter, Store
+from keptwork.worker import ahead, settlement
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 from tests.conformance.stage import worker
 from tests.flow.flow_log import faults, known
 from tests.support.database_time import open_timed
@@ -142,8 +142,8 @@ def fresh() -> None:
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    app = Detent(database_url)
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    app = Keptwork(database_url)
     yield app
     await app.close()
 
@@ -157,7 +157,7 @@ def flow(*steps: dict[str, Any], **more: Any) -> Flow:
     return Flow.model_validate({"name": "test", "steps": list(steps), **more})
 
 
-async def carried_out(app: Detent, definition: Flow, **given: Any) -> tuple[flows.FlowRef, Store]:
+async def carried_out(app: Keptwork, definition: Flow, **given: Any) -> tuple[flows.FlowRef, Store]:
     store = await app.open()
     ref = await flows.start(store, definition, given)
     await app.work(until_idle=True)
@@ -180,7 +180,7 @@ async def in_order(store: Store) -> None:
     assert [one for one in await rounds.examine(store) if one.check != "blocked"] == []
 
 
-async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_in_order(app: Detent) -> None:
+async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_in_order(app: Keptwork) -> None:
     names = [f"s{place}" for place in range(30)]
     chain = [step(names[0])] + [
         step(name, before, given={"number": f"${{{before}.value}}"}) for before, name in pairwise(names)
@@ -202,7 +202,7 @@ async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_i
     await in_order(store)
 
 
-async def test_steps_that_begin_together_share_jobs(app: Detent) -> None:
+async def test_steps_that_begin_together_share_jobs(app: Keptwork) -> None:
     wide = [step(f"s{place}") for place in range(250)]
     ref, store = await carried_out(app, flow(*wide, step("end", *(one["id"] for one in wide))))
     assert (await states(store, ref))[0] == "S_SUCCESS"
@@ -211,7 +211,7 @@ async def test_steps_that_begin_together_share_jobs(app: Detent) -> None:
     await in_order(store)
 
 
-async def test_a_step_may_wait_for_others_that_are_done_elsewhere(app: Detent) -> None:
+async def test_a_step_may_wait_for_others_that_are_done_elsewhere(app: Keptwork) -> None:
     definition = flow(
         step("a"),
         {"id": "tool", "command": ["true"], "depends_on": ["a"]},
@@ -228,7 +228,7 @@ async def test_a_step_may_wait_for_others_that_are_done_elsewhere(app: Detent) -
     await in_order(store)
 
 
-async def test_what_a_later_step_is_given_is_what_the_database_would_give_it(app: Detent) -> None:
+async def test_what_a_later_step_is_given_is_what_the_database_would_give_it(app: Keptwork) -> None:
     """A tuple has become a list on the way there; and functions that are not async run in a thread."""
     ref, store = await carried_out(
         app,
@@ -242,7 +242,7 @@ async def test_what_a_later_step_is_given_is_what_the_database_would_give_it(app
     assert threading.get_ident() not in (found["a"][1], found["b"][1])
 
 
-async def test_one_that_raises_is_called_again_by_a_job_of_its_own_with_its_retries(app: Detent) -> None:
+async def test_one_that_raises_is_called_again_by_a_job_of_its_own_with_its_retries(app: Keptwork) -> None:
     bad = step("bad", "a", does="fails", given={"times": 2}, retries=1, backoff="1ms")
     ref, store = await carried_out(app, flow(step("a"), bad, step("b", "a"), step("c", "bad", "b")))
     assert (await states(store, ref))[0] == "S_SUCCESS"
@@ -252,7 +252,7 @@ async def test_one_that_raises_is_called_again_by_a_job_of_its_own_with_its_retr
     await in_order(store)
 
 
-async def test_one_that_fails_for_good_fails_the_flow_and_says_why(app: Detent) -> None:
+async def test_one_that_fails_for_good_fails_the_flow_and_says_why(app: Keptwork) -> None:
     ref, store = await carried_out(
         app, flow(step("a"), step("bad", "a", does="fails", given={"times": 9}), step("b", "bad"))
     )
@@ -263,7 +263,7 @@ async def test_one_that_fails_for_good_fails_the_flow_and_says_why(app: Detent) 
     await in_order(store)
 
 
-async def test_companions_of_one_that_is_tried_again_do_not_wait_for_it(app: Detent) -> None:
+async def test_companions_of_one_that_is_tried_again_do_not_wait_for_it(app: Keptwork) -> None:
     first = step("first", does="fails", given={"times": 1}, retries=1, backoff="1h")
     ref, store = await carried_out(app, flow(first, step("b"), step("c"), step("d", "b")))
     assert await states(store, ref) == (
@@ -274,14 +274,14 @@ async def test_companions_of_one_that_is_tried_again_do_not_wait_for_it(app: Det
 
 
 @pytest.mark.parametrize("wrong", ["odd", "nowhere"])
-async def test_what_cannot_be_kept_or_called_is_told_as_of_any_step(app: Detent, wrong: str) -> None:
+async def test_what_cannot_be_kept_or_called_is_told_as_of_any_step(app: Keptwork, wrong: str) -> None:
     ref, store = await carried_out(app, flow(step("a"), step("bad", "a", does=wrong)))
     (row,) = await store.steps(ref.id, names=["bad"])
     assert row["state"] == "S_FAILED"
     assert ("returned what cannot be kept" if wrong == "odd" else "has no nowhere") in row["error"]
 
 
-async def test_a_large_result_is_kept_by_its_hash(app: Detent) -> None:
+async def test_a_large_result_is_kept_by_its_hash(app: Keptwork) -> None:
     definition = flow(step("a"), step("big", "a", does="large", given={"size": 20_000}), step("c", "big"))
     ref, store = await carried_out(app, definition)
     (output,) = await store.outputs(ref.id, ["big"])
@@ -290,7 +290,7 @@ async def test_a_large_result_is_kept_by_its_hash(app: Detent) -> None:
     assert (await states(store, ref))[0] == "S_SUCCESS"
 
 
-async def test_one_that_wants_a_context_has_a_job_of_its_own(app: Detent) -> None:
+async def test_one_that_wants_a_context_has_a_job_of_its_own(app: Keptwork) -> None:
     ref, store = await carried_out(app, flow(step("a"), step("own", "a", does="with_context"), step("b", "own")))
     (output,) = await store.outputs(ref.id, ["own"])
     (row,) = await store.steps(ref.id, names=["own"])
@@ -300,7 +300,7 @@ async def test_one_that_wants_a_context_has_a_job_of_its_own(app: Detent) -> Non
 
 
 async def test_one_that_takes_long_does_not_keep_the_others_from_being_handed_in(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.05)
     slow = step("slow", "a", does="dawdles", given={"seconds": 0.3})
@@ -312,7 +312,7 @@ async def test_one_that_takes_long_does_not_keep_the_others_from_being_handed_in
 
 
 async def test_one_that_does_not_end_when_it_is_asked_to_keeps_nobody_waiting(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.05)
     slow = step("slow", "a", does="does_not_end", given={"seconds": 0.5})
@@ -324,7 +324,7 @@ async def test_one_that_does_not_end_when_it_is_asked_to_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_one_that_cancels_the_task_it_runs_in_does_so_for_itself_alone(app: Detent, waits: bool) -> None:
+async def test_one_that_cancels_the_task_it_runs_in_does_so_for_itself_alone(app: Keptwork, waits: bool) -> None:
     culprit = step("c", "b", does="cancels_itself", given={"waits": waits})
     ref, store = await carried_out(app, flow(step("a"), step("b", "a"), culprit, step("d", "a"), step("e", "d")))
     state, steps = await states(store, ref)
@@ -336,7 +336,7 @@ async def test_one_that_cancels_the_task_it_runs_in_does_so_for_itself_alone(app
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_a_function_that_raises_stop_iteration_fails_like_any_other(app: Detent, inline: bool) -> None:
+async def test_a_function_that_raises_stop_iteration_fails_like_any_other(app: Keptwork, inline: bool) -> None:
     """No future can hold it, and whoever waited for one waited for ever."""
     async with asyncio.timeout(20):
         ref, store = await carried_out(app, flow(step("a"), step("b", "a", does="exhausted", inline=inline)))
@@ -345,7 +345,7 @@ async def test_a_function_that_raises_stop_iteration_fails_like_any_other(app: D
     assert "StopIteration" in row["error"]
 
 
-async def test_what_came_of_a_step_is_what_it_returned_whatever_others_do_to_that(app: Detent) -> None:
+async def test_what_came_of_a_step_is_what_it_returned_whatever_others_do_to_that(app: Keptwork) -> None:
     later = step("b", "a", does="shares", given={"given": "${a.value}"})
     ref, store = await carried_out(app, flow(step("a", does="shares"), later, step("c", "b", does="shares")))
     found = {one.name: json.loads(one.output or "")["value"] for one in await store.outputs(ref.id, ["a", "b", "c"])}
@@ -353,7 +353,7 @@ async def test_what_came_of_a_step_is_what_it_returned_whatever_others_do_to_tha
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_two_signs_stand_for_one_whoever_carries_the_step_out(app: Detent, inline: bool) -> None:
+async def test_two_signs_stand_for_one_whoever_carries_the_step_out(app: Keptwork, inline: bool) -> None:
     plain = [step(name, does="echo", given={"given": "$${HOME}"}, inline=inline) for name in ("a", "b")]
     more = step("c", "a", does="echo", given={"given": "$${HOME}"}, when="${a.value} != 1", inline=inline)
     ref, store = await carried_out(app, flow(*plain, more))
@@ -361,7 +361,7 @@ async def test_two_signs_stand_for_one_whoever_carries_the_step_out(app: Detent,
     assert found == dict.fromkeys("abc", "${HOME}")
 
 
-async def test_functions_that_block_hold_up_no_others(app: Detent) -> None:
+async def test_functions_that_block_hold_up_no_others(app: Keptwork) -> None:
     """As many threads as there are calls: a few for all would be taken by a few."""
     crowd = [step(f"s{place}", does="blocks", inline=False) for place in range(24)]
     store = await app.open()
@@ -372,7 +372,7 @@ async def test_functions_that_block_hold_up_no_others(app: Detent) -> None:
     assert (await states(store, ref))[0] == "S_SUCCESS"
 
 
-async def test_slow_ones_are_spread_over_jobs(app: Detent) -> None:
+async def test_slow_ones_are_spread_over_jobs(app: Keptwork) -> None:
     """What does not get done in a few milliseconds is shared out in portions that do."""
     wide = [step(f"s{place}", does="dawdles", given={"seconds": 0.02}) for place in range(40)]
     store = await app.open()
@@ -385,7 +385,7 @@ async def test_slow_ones_are_spread_over_jobs(app: Detent) -> None:
     await in_order(store)
 
 
-async def test_conditions_are_left_to_the_engine(app: Detent) -> None:
+async def test_conditions_are_left_to_the_engine(app: Keptwork) -> None:
     definition = flow(step("a"), step("b", "a", when="${a.value} == 2"), step("c", "b"), step("d", "c", when="true"))
     ref, store = await carried_out(app, definition)
     assert await states(store, ref) == (
@@ -395,7 +395,7 @@ async def test_conditions_are_left_to_the_engine(app: Detent) -> None:
     await in_order(store)
 
 
-async def test_a_run_stops_at_a_question_and_goes_on_behind_it(app: Detent) -> None:
+async def test_a_run_stops_at_a_question_and_goes_on_behind_it(app: Keptwork) -> None:
     steps = [step("a"), step("b"), {"id": "ask", "approval": {}}, step("c"), step("d")]
     ref, store = await carried_out(app, flow(*steps, kind="run"))
     assert await states(store, ref) == (
@@ -410,7 +410,7 @@ async def test_a_run_stops_at_a_question_and_goes_on_behind_it(app: Detent) -> N
     await in_order(store)
 
 
-async def test_a_flow_that_is_held_meanwhile_keeps_what_its_job_was_of_and_nothing_more(app: Detent) -> None:
+async def test_a_flow_that_is_held_meanwhile_keeps_what_its_job_was_of_and_nothing_more(app: Keptwork) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("b"), step("c", "b", does="holds"), step("d", "c")))
     HOLD.append(lambda: flows.hold(store, ref, Actor("ann")))
@@ -426,7 +426,7 @@ async def test_a_flow_that_is_held_meanwhile_keeps_what_its_job_was_of_and_nothi
     await in_order(store)
 
 
-async def test_a_flow_that_is_cancelled_meanwhile_stays_cancelled(app: Detent) -> None:
+async def test_a_flow_that_is_cancelled_meanwhile_stays_cancelled(app: Keptwork) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("b", "a", does="holds"), step("c", "b")))
     HOLD.append(lambda: flows.cancel(store, ref, Actor("ann")))
@@ -435,13 +435,13 @@ async def test_a_flow_that_is_cancelled_meanwhile_stays_cancelled(app: Detent) -
     await in_order(store)
 
 
-async def test_companions_of_one_that_sleeps_do_not_wait_for_it(app: Detent) -> None:
+async def test_companions_of_one_that_sleeps_do_not_wait_for_it(app: Keptwork) -> None:
     ref, store = await carried_out(app, flow(step("a", does="sleeps"), step("b"), step("c", "b")))
     assert await states(store, ref) == ("S_RUNNING", {"a": "S_RUNNING", "b": "S_SUCCESS", "c": "S_SUCCESS"})
     await in_order(store)
 
 
-async def test_a_function_that_changes_what_it_is_given_changes_it_for_nobody_else(app: Detent) -> None:
+async def test_a_function_that_changes_what_it_is_given_changes_it_for_nobody_else(app: Keptwork) -> None:
     def with_given(name: str, does: str, given: Any, *after: str) -> dict[str, Any]:
         return step(name, *after, does=does, given={"given": given})
 
@@ -459,7 +459,7 @@ async def test_a_function_that_changes_what_it_is_given_changes_it_for_nobody_el
         assert found == {"m": 3, "s": [1, 2], "l": 2}
 
 
-async def test_what_was_made_of_a_step_that_was_skipped_meanwhile_counts_for_nothing(app: Detent) -> None:
+async def test_what_was_made_of_a_step_that_was_skipped_meanwhile_counts_for_nothing(app: Keptwork) -> None:
     """What comes after it finds no value of it, as after any step that was skipped."""
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("y", "a"), step("z", "y", given={"number": "${y.value}"})))
@@ -473,7 +473,7 @@ async def test_what_was_made_of_a_step_that_was_skipped_meanwhile_counts_for_not
     await in_order(store)
 
 
-async def test_companions_of_a_job_that_comes_too_late_for_its_own_step_begin_all_the_same(app: Detent) -> None:
+async def test_companions_of_a_job_that_comes_too_late_for_its_own_step_begin_all_the_same(app: Keptwork) -> None:
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("b"), step("c", "b")))
     (job,) = await store.claim(await worker(store), ["default"], 9, 60_000_000, claim_id=1, start=True)
@@ -528,7 +528,7 @@ async def test_after_the_death_of_a_worker_steps_go_one_by_one(database_url: str
     await timed.advance(2_000_000)
     await Reaper(store, lambda: None, Outage()).run_once()
     await timed.close()
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     await app.work(until_idle=True)
     store = await app.open()
     assert (await states(store, ref))[0] == "S_SUCCESS"

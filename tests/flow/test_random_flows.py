@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadFlow
-from detent.flow import check
-from detent.flow.definition import Flow
-from detent.flow.phase import Phase
-from detent.flow.shape import Shape
-from detent.lifecycle import Change
-from detent.service import advance, audit, elements, flows, list_mends, stretch
-from detent.service.flow_scene import Row, Scene
-from detent.service.stretch import Stretch
-from detent.store import open_store
+from keptwork.errors import BadFlow
+from keptwork.flow import check
+from keptwork.flow.definition import Flow
+from keptwork.flow.phase import Phase
+from keptwork.flow.shape import Shape
+from keptwork.lifecycle import Change
+from keptwork.service import advance, audit, elements, flows, list_mends, stretch
+from keptwork.service.flow_scene import Row, Scene
+from keptwork.service.stretch import Stretch
+from keptwork.store import open_store
 from tests.flow.flow_log import Known, faults, known
 from tests.flow.random_flows import Driver
 from tests.support.database_time import open_timed

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from detent.flow.definition import Flow
-from detent.service import advance, flows, settle
-from detent.store import open_store
-from detent.store.postgres import PostgresTransaction
-from detent.worker import settlement
+from keptwork.flow.definition import Flow
+from keptwork.service import advance, flows, settle
+from keptwork.store import open_store
+from keptwork.store.postgres import PostgresTransaction
+from keptwork.worker import settlement
 from tests.conformance.stage import worker
 from tests.flow.flow_log import faults, known
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import httpx
 
-from detent.api_key import Scope, scopes_of
-from detent.http.auth import Caller
+from keptwork.api_key import Scope, scopes_of
+from keptwork.http.auth import Caller
 from tests.http.conftest import Running
 
-ADMIN = "dk_admin"
+ADMIN = "kw_admin"
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def admin(running: Running) -> Iterator[httpx.Client]:
 @contextmanager
 def only(running: Running, *scopes: str) -> Iterator[httpx.Client]:
     """One of ours whose key is for these alone."""
-    token = f"dk_only_{'_'.join(scopes).replace(':', '_')}"
+    token = f"kw_only_{'_'.join(scopes).replace(':', '_')}"
     running.keys.known[token] = Caller(running.ours, frozenset(scopes_of(scopes)), "key:only")
     with running.client(token) as opened:
         yield opened
@@ -36,6 +36,6 @@ def refused_without(running: Running, scope: str, method: str, path: str, body: 
     others = [one for one in Scope if one not in (scope, Scope.ADMIN)]
     with only(running, *others) as without, only(running, scope) as alone:
         answer = without.request(method, path, json=body)
-        assert (answer.status_code, answer.json()["type"]) == (403, "urn:detent:problem:missing-scope"), path
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:keptwork:problem:missing-scope"), path
         assert repr(scope) in answer.json()["detail"]
         assert alone.request(method, path, json=body).status_code != 403, path

@@ -20,18 +20,18 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from detent.api_key import Scope
-from detent.dashboard.site import install
-from detent.http.app import create_app
-from detent.http.auth import Caller, Principal
-from detent.http.limits import Limits
-from detent.http.server import Server, server
-from detent.store import Store, open_store
+from keptwork.api_key import Scope
+from keptwork.dashboard.site import install
+from keptwork.http.app import create_app
+from keptwork.http.auth import Caller, Principal
+from keptwork.http.limits import Limits
+from keptwork.http.server import Server, server
+from keptwork.store import Store, open_store
 from tests.http.declared import check_declared
 
 T = TypeVar("T")
 
-OURS, THEIRS, READER, NOBODY = "dk_ours", "dk_theirs", "dk_reader", "dk_nobody"
+OURS, THEIRS, READER, NOBODY = "kw_ours", "kw_theirs", "kw_reader", "kw_nobody"
 
 _numbers = itertools.count(1)
 
@@ -136,7 +136,7 @@ SHORT = Limits(
 
 @pytest.fixture(scope="session")
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('strict')}/detent.db", Keys(), SHORT) as started:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('strict')}/keptwork.db", Keys(), SHORT) as started:
         yield started
 
 
@@ -149,7 +149,7 @@ def strict(strict_server: Running) -> Running:
 
 @pytest.fixture(scope="session")
 def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('http')}/detent.db", Keys()) as started:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('http')}/keptwork.db", Keys()) as started:
         yield started
 
 

@@ -8,9 +8,9 @@ import httpx
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from detent.http import problems
-from detent.http.pages import Problem
-from detent.http.routes import ROUTERS
+from keptwork.http import problems
+from keptwork.http.pages import Problem
+from keptwork.http.routes import ROUTERS
 
 ANYWHERE = frozenset({400, 405, 408, 413, 415, 429, 431, 500, 503})
 """What the door and the server may answer to any request."""

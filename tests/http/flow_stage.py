@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 
-from detent import Detent
-from detent.breaker import Breaker
-from detent.flow.definition import Flow
-from detent.lifecycle import BREAKER, decide, insist
-from detent.service import breakers, templates
-from detent.store import Store
-from detent.store.protocol import Transaction
+from keptwork import Keptwork
+from keptwork.breaker import Breaker
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import BREAKER, decide, insist
+from keptwork.service import breakers, templates
+from keptwork.store import Store
+from keptwork.store.protocol import Transaction
 from tests.http.conftest import Running
 
 HERE = "tests.http.flow_stage"
@@ -108,9 +108,9 @@ def beside(running: Running) -> str:
 
 
 @contextmanager
-def worker_beside(running: Running, declare: Callable[[Detent], object] = lambda app: None) -> Iterator[None]:
+def worker_beside(running: Running, declare: Callable[[Keptwork], object] = lambda app: None) -> Iterator[None]:
     """A worker of the same database, in a thread of its own, until the block ends."""
-    app, begun = Detent(running.url), threading.Event()
+    app, begun = Keptwork(running.url), threading.Event()
     declare(app)
     loops: list[asyncio.AbstractEventLoop] = []
 

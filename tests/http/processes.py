@@ -1,4 +1,4 @@
-"""Servers as they are run: `detent serve` in a process of its own, and keys to it."""
+"""Servers as they are run: `keptwork serve` in a process of its own, and keys to it."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def new_key(url: str, tenant: str = "default", scopes: str = "admin") -> str:
 
 @contextmanager
 def server(database: str, configuration: str = "") -> Iterator[Opened]:
-    """Over a new database of either kind, with what its `detent.toml` says."""
+    """Over a new database of either kind, with what its `keptwork.toml` says."""
     with ExitStack() as ending:
         folder = ending.enter_context(tempfile.TemporaryDirectory())
-        said = Path(folder, "detent.toml")
+        said = Path(folder, "keptwork.toml")
         said.write_text(configuration)
         if database == "sqlite":
-            url = f"sqlite:///{Path(folder)}/detent.db"
+            url = f"sqlite:///{Path(folder)}/keptwork.db"
         else:
             url = ending.enter_context(postgres.start(settings={"autovacuum": "off"})).create_database()
         assert command.run("migrate", "--db", url).returncode == 0

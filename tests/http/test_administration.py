@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from detent.lifecycle import JOB
-from detent.service import limits
-from detent.service.doctor import orphaned_lease
-from detent.service.entities import public_id
-from detent.store import NewJob, Store
-from detent.throttle import Throttle
+from keptwork.lifecycle import JOB
+from keptwork.service import limits
+from keptwork.service.doctor import orphaned_lease
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, Store
+from keptwork.throttle import Throttle
 from tests.conformance.stage import claim, worker
 from tests.http.admin import admin, refused_without
 from tests.http.conftest import THEIRS, Running

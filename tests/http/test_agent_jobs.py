@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import Detent
-from detent.config import Config, read
-from detent.service import agents
+from keptwork import Keptwork
+from keptwork.config import Config, read
+from keptwork.service import agents
 from tests.http.admin import refused_without
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_isolation import told
@@ -33,7 +33,7 @@ def worked(running: Running, queue: str, *says: Reply) -> None:
     """A worker of its own carries out what is in a queue, with a model that says this."""
 
     async def work() -> None:
-        async with Detent(running.url) as app:
+        async with Keptwork(running.url) as app:
             app.provider = Scripted(*says)
             await app.work(until_idle=True, queues=[queue])
 
@@ -73,7 +73,7 @@ def test_a_task_is_given_once_under_a_key_of_either_kind(client: httpx.Client) -
     traced = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
     made = client.post(AGENTS, json=body, headers=traced).json()
     job = client.get(f"/api/jobs/{made['job_id']}").json()
-    assert (job["kind"], job["trace_id"]) == ("detent.agent", "4bf92f3577b34da6a3ce929d0e0e4736")
+    assert (job["kind"], job["trace_id"]) == ("keptwork.agent", "4bf92f3577b34da6a3ce929d0e0e4736")
 
 
 def test_what_no_agent_could_begin_with_is_a_problem_and_stores_nothing(client: httpx.Client) -> None:
@@ -148,8 +148,8 @@ OWN = "---\nname: poetry\ndescription: Write a poem\nkeywords: [poem, rhyme]\n--
 def configured(running: Running, tmp_path: Path) -> Iterator[Running]:
     (tmp_path / "skills" / "poetry").mkdir(parents=True)
     (tmp_path / "skills" / "poetry" / "SKILL.md").write_text(OWN, "utf-8")
-    (tmp_path / "detent.toml").write_text(TOML, "utf-8")
-    running.app.state.config = read(tmp_path / "detent.toml")
+    (tmp_path / "keptwork.toml").write_text(TOML, "utf-8")
+    running.app.state.config = read(tmp_path / "keptwork.toml")
     yield running
     running.app.state.config = Config()
 
@@ -173,7 +173,7 @@ def test_a_skill_that_cannot_be_read_is_the_servers_fault_and_tells_no_path(
     file = configured.app.state.config.skills / "poetry" / "SKILL.md"
     file.write_text("no front matter", "utf-8")
     answer = client.get("/api/skills")
-    assert (answer.status_code, answer.json()["type"]) == (500, "urn:detent:problem:internal-error")
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:keptwork:problem:internal-error")
     assert "SKILL" not in answer.text
 
 

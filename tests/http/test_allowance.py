@@ -10,18 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from detent.allowance import Allowance
-from detent.errors import BadInput, QueueFull, TooManyAtOnce, TooManyRequests, TooManyStreams, TooManyWrongKeys
-from detent.http import guesses as guessing
-from detent.http.guesses import Guesses
-from detent.http.limits import Limits
-from detent.http.room import COUNT_SECONDS, FULL_SECONDS, Room
-from detent.http.turnstile import KNOWN_SECONDS, Turnstile
+from keptwork.allowance import Allowance
+from keptwork.errors import BadInput, QueueFull, TooManyAtOnce, TooManyRequests, TooManyStreams, TooManyWrongKeys
+from keptwork.http import guesses as guessing
+from keptwork.http.guesses import Guesses
+from keptwork.http.limits import Limits
+from keptwork.http.room import COUNT_SECONDS, FULL_SECONDS, Room
+from keptwork.http.turnstile import KNOWN_SECONDS, Turnstile
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.limited import limit
 from tests.http.wire import connected, head
 
-TOO_MANY = "urn:detent:problem:too-many-requests"
+TOO_MANY = "urn:keptwork:problem:too-many-requests"
 
 
 class Time:
@@ -135,13 +135,13 @@ def test_a_bound_on_waiting_jobs_is_overshot_by_little_however_many_come_at_once
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server that hears five wrong keys a minute."""
     limits = Limits(failed_keys_per_minute=5)
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('guarded')}/detent.db", Keys(), limits) as started:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('guarded')}/keptwork.db", Keys(), limits) as started:
         two_tenants(started)
         yield started
 
 
 def test_an_address_that_guesses_keys_is_told_to_wait_and_who_was_known_there_before_is_not(guarded: Running) -> None:
-    with guarded.client() as known, guarded.client("dk_guess") as guessing, guarded.client(THEIRS) as new:
+    with guarded.client() as known, guarded.client("kw_guess") as guessing, guarded.client(THEIRS) as new:
         assert known.get("/api/queues").status_code == 200
         answers = [guessing.get("/api/queues") for _ in range(7)]
         assert [one.status_code for one in answers] == [401] * 5 + [429] * 2
@@ -168,7 +168,7 @@ def test_guesses_take_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPat
     for number in range(100):
         guesses.wrong(f"10.0.0.{number}")
         guesses.wrong(f"2001:db8:{number}::1")
-        guesses.right(f"dk_{number}")
+        guesses.right(f"kw_{number}")
     assert (len(guesses._buckets), len(guesses._good)) == (10, 10)
 
 
@@ -178,10 +178,10 @@ def test_addresses_of_one_network_of_ipv6_are_one() -> None:
     for number in range(2):
         guesses.wrong(f"2001:db8::{number}")
     with pytest.raises(TooManyWrongKeys):
-        guesses.insist_few("2001:db8::77", "dk_x")
-    guesses.insist_few("2001:db8:0:1::77", "dk_x")
+        guesses.insist_few("2001:db8::77", "kw_x")
+    guesses.insist_few("2001:db8:0:1::77", "kw_x")
     clock.now += 30
-    guesses.insist_few("2001:db8::77", "dk_x")
+    guesses.insist_few("2001:db8::77", "kw_x")
 
 
 # --- by itself, with a clock of its own

@@ -8,9 +8,9 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from detent.http import broadcast
-from detent.http.broadcast import Broadcast, Listener
-from detent.store import Event, EventFilter, NewJob, Store
+from keptwork.http import broadcast
+from keptwork.http.broadcast import Broadcast, Listener
+from keptwork.store import Event, EventFilter, NewJob, Store
 
 BEFORE, LATER = 3, 2
 

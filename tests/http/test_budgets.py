@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import ids
-from detent.budget import day_name, day_of
-from detent.lifecycle import JOB
-from detent.service.entities import public_id
-from detent.store import NewJob, Store
-from detent.store.budgets import Closing, NewBudget, NewCharge
+from keptwork import ids
+from keptwork.budget import day_name, day_of
+from keptwork.lifecycle import JOB
+from keptwork.service.entities import public_id
+from keptwork.store import NewJob, Store
+from keptwork.store.budgets import Closing, NewBudget, NewCharge
 from tests.http.admin import admin, refused_without
 from tests.http.conftest import THEIRS, Running
 

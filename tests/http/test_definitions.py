@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.service import submissions
+from keptwork.service import submissions
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import HERE, SIGNED, kept
 
@@ -25,7 +25,7 @@ def posted(client: httpx.Client, *steps: dict[str, Any], at: str = "/api/workstr
 def test_everything_wrong_with_a_definition_is_told_at_once_with_its_place(client: httpx.Client) -> None:
     answer = posted(client, {"id": "a", "tool": "x", "timeout": "soon"}, {"id": "b", "toll": "x"}, max_retries="two")
     told = answer.json()
-    assert (answer.status_code, told["type"]) == (422, "urn:detent:problem:bad-flow")
+    assert (answer.status_code, told["type"]) == (422, "urn:keptwork:problem:bad-flow")
     places = {one["where"].removeprefix("body.definition.") for one in told["errors"]}
     assert places == {"max_retries", "steps.0.timeout", "steps.1.toll"}
     assert any("did you mean tool?" in one["what"] for one in told["errors"])
@@ -74,7 +74,7 @@ PROGRAMS: list[dict[str, Any]] = [
 
 @contextmanager
 def taking_programs(running: Running, taken: bool) -> Iterator[None]:
-    """As `detent serve --programs` would have it."""
+    """As `keptwork serve --programs` would have it."""
     before = running.app.state.limits
     running.app.state.limits = replace(before, programs=taken)
     try:
@@ -96,7 +96,7 @@ def test_a_step_that_says_what_is_run_is_taken_from_nobody_unless_the_server_is_
         answers = [posted(client, step, at=at) for step in PROGRAMS]
     assert [one.status_code for one in answers] == [status] * len(PROGRAMS)
     for refused in answers if status == 403 else []:
-        assert refused.json()["type"] == "urn:detent:problem:programs-refused"
+        assert refused.json()["type"] == "urn:keptwork:problem:programs-refused"
         assert "The step p says what is to be run" in refused.json()["detail"]
     assert bool(client.get(at).json()[at.rpartition("/")[2]]) == (status == 201)
 
@@ -113,7 +113,7 @@ def test_a_definition_is_checked_and_nothing_is_kept_of_it(client: httpx.Client)
     assert posted(client, ASK, ASK, at="/api/flows/check").status_code == 422
     assert client.get("/api/templates").json()["templates"] == []
     schema = client.get("/api/flows/schema").json()
-    assert schema["title"] == "Detent flow"
+    assert schema["title"] == "Keptwork flow"
     assert "Step" in schema["$defs"]
 
 
@@ -135,7 +135,7 @@ def test_a_template_that_an_operator_kept_is_started_with_the_right_to_write(
     assert client.post("/api/workstreams", json={"template": "trusted"}).status_code == 201
 
 
-@pytest.mark.parametrize("kind", ["detent.command", "detent.share", "detent.start"])
+@pytest.mark.parametrize("kind", ["keptwork.command", "keptwork.share", "keptwork.start"])
 def test_a_job_that_carries_out_a_step_cannot_be_put_in_past_its_flow(client: httpx.Client, kind: str) -> None:
     for at, body in [
         ("/api/jobs", {"kind": kind}),
@@ -143,18 +143,18 @@ def test_a_job_that_carries_out_a_step_cannot_be_put_in_past_its_flow(client: ht
         ("/api/crews", {"kind": kind, "task_description": "t"}),
     ]:
         answer = client.post(at, json=body)
-        assert (answer.status_code, answer.json()["type"]) == (422, "urn:detent:problem:bad-input"), at
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:keptwork:problem:bad-input"), at
 
 
 def test_a_step_whose_job_is_run_again_with_other_arguments_is_refused(client: httpx.Client, running: Running) -> None:
-    from detent.store import NewJob
+    from keptwork.store import NewJob
 
-    (key,) = running.do(lambda store: store.enqueue([NewJob("detent.share", tenant_id=running.ours)]))
+    (key,) = running.do(lambda store: store.enqueue([NewJob("keptwork.share", tenant_id=running.ours)]))
     id = client.get("/api/jobs").json()["jobs"][0]["id"]
     assert key
     client.post(f"/api/jobs/{id}/cancel")
     answer = client.post(f"/api/jobs/{id}/retry", json={"payload": {"call": "os:system"}})
-    assert (answer.status_code, answer.json()["type"]) == (422, "urn:detent:problem:bad-input")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:keptwork:problem:bad-input")
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800"])

@@ -11,10 +11,10 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from detent.http import directory
-from detent.http.app import ROUTES
-from detent.http.directory import CHOSEN, Directory
-from detent.http.server import listening_on
+from keptwork.http import directory
+from keptwork.http.app import ROUTES
+from keptwork.http.directory import CHOSEN, Directory
+from keptwork.http.server import listening_on
 from tests.http.conftest import Running
 
 

@@ -109,4 +109,4 @@ def test_a_server_that_ends_ends_its_streams(sqlite_url: str) -> None:
 def test_a_cursor_that_is_none_is_refused_before_the_stream_begins(client: httpx.Client) -> None:
     for cursor in ("nonsense", "AAAA", client.get("/api/jobs").json()["next"] or "x"):
         answer = client.get("/api/events/stream", headers={"Last-Event-ID": cursor})
-        assert (answer.status_code, answer.json()["type"]) == (400, "urn:detent:problem:bad-cursor")
+        assert (answer.status_code, answer.json()["type"]) == (400, "urn:keptwork:problem:bad-cursor")

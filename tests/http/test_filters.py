@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from detent.service import search
+from keptwork.service import search
 from tests.http.conftest import Running
 from tests.http.flow_stage import workstream
 from tests.http.test_jobs import enqueued

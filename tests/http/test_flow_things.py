@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import Detent
-from detent.errors import FlowBusy
-from detent.lifecycle import CREW
-from detent.service import crews, flows
+from keptwork import Keptwork
+from keptwork.errors import FlowBusy
+from keptwork.lifecycle import CREW
+from keptwork.service import crews, flows
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
@@ -59,7 +59,7 @@ def test_whatever_is_done_to_a_flow_is_done_once_under_one_key(client: httpx.Cli
     assert len(client.get(f"{path}/{flow}/events").json()["events"]) == once
     assert once > before or deed in ("hold", "resume")  # which move nothing here
     other = client.post(f"{at}/{deed}", headers=key, json={"reason": "another"})
-    assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:key-reused")
+    assert (other.status_code, other.json()["type"]) == (422, "urn:keptwork:problem:key-reused")
 
 
 def test_a_flow_that_a_worker_moved_meanwhile_is_looked_at_again_with_its_key(
@@ -110,7 +110,7 @@ def test_what_a_workstream_asks_is_found_and_answered(client: httpx.Client) -> N
     assert approved["digest"] == question["digest"]
     assert client.post(f"/api/approvals/{question['id']}/approve").status_code == 200
     other = client.post(f"/api/approvals/{question['id']}/reject")
-    assert (other.status_code, other.json()["type"]) == (409, "urn:detent:problem:already-decided")
+    assert (other.status_code, other.json()["type"]) == (409, "urn:keptwork:problem:already-decided")
     (left,) = client.get("/api/approvals").json()["approvals"]
     assert left["step"] == "after"
     assert client.post(f"/api/approvals/{left['id']}/reject").json()["state"] == "rejected"
@@ -164,7 +164,7 @@ def test_a_template_has_versions_and_is_started_by_name_or_by_version(client: ht
 
 
 def test_a_crew_is_submitted_carried_out_and_shown(client: httpx.Client, running: Running) -> None:
-    def declare(app: Detent) -> None:
+    def declare(app: Keptwork) -> None:
         @app.job(name="review")
         async def review(ctx: Any, share: int, shares: int, task: str, factor: int) -> int:
             return share * factor
@@ -186,7 +186,7 @@ def test_a_crew_is_submitted_carried_out_and_shown(client: httpx.Client, running
 
 
 def test_a_share_that_goes_on_no_longer_says_what_it_waited_for(client: httpx.Client, running: Running) -> None:
-    def declare(app: Detent) -> None:
+    def declare(app: Keptwork) -> None:
         @app.job(name="review")
         async def review(ctx: Any, share: int, shares: int, task: str) -> str:
             await ctx.sleep("1ms")
@@ -257,7 +257,7 @@ def test_a_schedule_is_added_paused_resumed_run_and_deleted(client: httpx.Client
     made = twice(client, "POST", "/api/schedules", name="report", kind="report", cron="0 9 * * mon", tz="Europe/Berlin")
     assert (made["cron"], made["tz"], made["declared_by"]) == ("0 9 * * mon", "Europe/Berlin", "key:k1")
     taken = client.post("/api/schedules", json={"name": "report", "kind": "report", "every": 60})
-    assert (taken.status_code, taken.json()["type"]) == (409, "urn:detent:problem:schedule-there")
+    assert (taken.status_code, taken.json()["type"]) == (409, "urn:keptwork:problem:schedule-there")
     assert len(client.get("/api/schedules/report").json()["upcoming"]) == 5
     assert twice(client, "POST", "/api/schedules/report/pause") == {"name": "report", "paused": True, "changed": True}
     assert client.post("/api/schedules/report/pause").json()["changed"] is False
@@ -284,7 +284,7 @@ def test_a_schedule_starts_a_flow_of_a_template(client: httpx.Client, running: R
     client.post("/api/templates", json={"definition": GRAPH})
     asked = {"name": "nightly", "template": "graph", "every": "1h", "queue": beside(running)}
     made = client.post("/api/schedules", json=asked).json()
-    assert (made["kind"], made["payload"]["flow"]) == ("detent.start", "graph")
+    assert (made["kind"], made["payload"]["flow"]) == ("keptwork.start", "graph")
     with client.stream("GET", "/api/events/stream", params={"entity": "workstream"}) as stream:
         client.post("/api/schedules/nightly/run-now")
         with worker_beside(running):

@@ -12,11 +12,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from detent import errors
-from detent.config import Config
-from detent.http import app as application
-from detent.http.auth import Reads
-from detent.http.pages import answer, fails
+from keptwork import errors
+from keptwork.config import Config
+from keptwork.http import app as application
+from keptwork.http.auth import Reads
+from keptwork.http.pages import answer, fails
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.flow_stage import open_breaker
 from tests.http.fuzz.fuzzer import TRIES, Fuzzer
@@ -130,7 +130,7 @@ def serving_only(router: APIRouter, folder: Path) -> Iterator[Running]:
     """A server that has these routes and no others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(application, "ROUTES", tuple(application.named([router])))
-        with serving(f"sqlite:///{folder}/detent.db", Keys()) as started:
+        with serving(f"sqlite:///{folder}/keptwork.db", Keys()) as started:
             two_tenants(started)
             yield started
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from detent import ids
+from keptwork import ids
 from tests.http.fuzz.choices import Choices
 from tests.http.fuzz.things import Claim, Things
 

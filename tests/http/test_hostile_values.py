@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.http.routes import budgets
+from keptwork.http.routes import budgets
 from tests.http.admin import admin
 from tests.http.conftest import Running
 from tests.http.test_supervisor import made
 
 NASTY: list[Any] = [
-    *("", "\0", "\ud800", "\udfff\ud800", "a\nb", "‮", "x" * 100_000, "'; DROP TABLE jobs; --", "%00", "null", "dk_"),
+    *("", "\0", "\ud800", "\udfff\ud800", "a\nb", "‮", "x" * 100_000, "'; DROP TABLE jobs; --", "%00", "null", "kw_"),
     *("1e999999999", "1e400000", "-1", "NaN", "sNaN", "9" * 45, "0001-01-01", "9999-12-31T23:59:59-23:59"),
     *(float("nan"), {"a": float("inf")}),
     *(0, -1, 1 << 31, 1 << 63, 1 << 80, 1e308, True, None, [], {}, [[]], {"a": {"b": "\ud800"}}, ["\0"], ["\ud800"]),

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from detent.http.idempotency import Once
+from keptwork.http.idempotency import Once
 from tests.http.conftest import THEIRS, Running
 
 BODY = {"kind": "fetch", "payload": {"n": 1}}
@@ -31,13 +31,13 @@ def test_the_same_key_and_body_is_answered_byte_for_byte_as_the_first_time(clien
 def test_the_same_key_with_another_body_is_refused(client: httpx.Client) -> None:
     client.post("/api/jobs", json=BODY, headers={"Idempotency-Key": "a"})
     other = client.post("/api/jobs", json={"kind": "other"}, headers={"Idempotency-Key": "a"})
-    assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:key-reused")
+    assert (other.status_code, other.json()["type"]) == (422, "urn:keptwork:problem:key-reused")
     assert jobs(client) == 1
 
 
 def test_header_and_field_must_agree(client: httpx.Client) -> None:
     answer = client.post("/api/jobs", json={**BODY, "request_id": "b"}, headers={"Idempotency-Key": "a"})
-    assert (answer.status_code, answer.json()["type"]) == (422, "urn:detent:problem:bad-input")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:keptwork:problem:bad-input")
     same = client.post("/api/jobs", json={**BODY, "request_id": "a"}, headers={"Idempotency-Key": "a"})
     assert same.status_code == 201
 

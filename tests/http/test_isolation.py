@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import ids
-from detent.http import problems
+from keptwork import ids
+from keptwork.http import problems
 from tests.http.admin import admin
 from tests.http.conftest import NOBODY, READER, THEIRS, Running
 from tests.http.flow_stage import SIGNED, open_breaker, run, workstream
@@ -206,7 +206,7 @@ def test_lists_events_and_queues_show_only_ones_own(client: httpx.Client, runnin
         assert [one.status_code for one in signals] == [404, 404]
         assert signals[0].content == signals[1].content
         many = other.post("/api/jobs/cancel", json={"ids": [id]}).json()
-        assert many["refused"][id]["type"] == "urn:detent:problem:not-found"
+        assert many["refused"][id]["type"] == "urn:keptwork:problem:not-found"
     assert client.get(f"/api/jobs/{id}").json()["state"] == "queued"
 
 
@@ -256,7 +256,7 @@ def test_lists_of_flows_and_what_belongs_to_them_show_only_ones_own(client: http
 
 def test_every_route_but_health_needs_a_key_and_a_scope(running: Running) -> None:
     open_routes = {"/healthz", "/readyz"}
-    with running.client(None) as nobody, running.client("dk_wrong") as wrong, running.client(NOBODY) as bare:
+    with running.client(None) as nobody, running.client("kw_wrong") as wrong, running.client(NOBODY) as bare:
         for path, methods in running.app.openapi()["paths"].items():
             for method in methods:
                 url = path.replace("{id}", "x").replace("{name}", "job").replace("{tool}", "x")
@@ -267,7 +267,7 @@ def test_every_route_but_health_needs_a_key_and_a_scope(running: Running) -> Non
                     answer = caller.request(method, url)
                     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), url
                 answer = bare.request(method, url)
-                assert (answer.status_code, answer.json()["type"]) == (403, "urn:detent:problem:missing-scope"), url
+                assert (answer.status_code, answer.json()["type"]) == (403, "urn:keptwork:problem:missing-scope"), url
 
 
 def test_a_key_that_only_reads_changes_nothing(client: httpx.Client, running: Running) -> None:

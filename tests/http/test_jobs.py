@@ -72,7 +72,7 @@ def test_a_cancelled_job_is_run_again_as_a_new_one(client: httpx.Client) -> None
     assert again.json()["old"] == id
     new = client.get(f"/api/jobs/{again.json()['new']}").json()
     assert (new["state"], new["redriven_from"]) == ("queued", id)
-    assert client.post(f"/api/jobs/{id}/retry").json()["type"] == "urn:detent:problem:run-again-before"
+    assert client.post(f"/api/jobs/{id}/retry").json()["type"] == "urn:keptwork:problem:run-again-before"
 
 
 def test_many_are_counted_then_cancelled_then_run_again(client: httpx.Client) -> None:
@@ -84,11 +84,11 @@ def test_many_are_counted_then_cancelled_then_run_again(client: httpx.Client) ->
     assert (two["done"], two["more"]) == (dict.fromkeys(ids[:2], "cancelled"), True)
     rest = client.post("/api/jobs/cancel", json={"ids": ids}).json()
     assert rest["done"] == {ids[2]: "cancelled"}
-    assert [one["type"] for one in rest["refused"].values()] == ["urn:detent:problem:invalid-transition"] * 2
+    assert [one["type"] for one in rest["refused"].values()] == ["urn:keptwork:problem:invalid-transition"] * 2
     again = client.post("/api/jobs/retry", json={"ids": ids}).json()
     assert list(again["done"]) == ids
     both = client.post("/api/jobs/retry", json={"ids": ids, "filter": {}})
-    assert (both.status_code, both.json()["type"]) == (422, "urn:detent:problem:bad-input")
+    assert (both.status_code, both.json()["type"]) == (422, "urn:keptwork:problem:bad-input")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import api_key
-from detent.http.idempotency import Once
-from detent.service import keys
-from detent.store import open_store
+from keptwork import api_key
+from keptwork.http.idempotency import Once
+from keptwork.service import keys
+from keptwork.store import open_store
 from tests.http.admin import admin, refused_without
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_isolation import told
@@ -131,7 +131,7 @@ def test_a_key_is_revoked_once_and_for_all_and_cannot_be_rotated_then(boss: http
     assert first == second
     assert (first["state"], first["revoked_by"]) == ("revoked", "key:admin")
     refused = boss.post(f"/api/keys/{id}/rotate")
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:detent:problem:key-ended")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:key-ended")
 
 
 def test_a_rotated_key_lives_on_for_the_overlap(boss: httpx.Client, running: Running) -> None:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from detent.http.server import listening_on
-from detent.store import NewJob
+from keptwork.http.server import listening_on
+from keptwork.store import NewJob
 from tests.http.conftest import OURS, Running
 from tests.http.wire import connected, exchanged, head
 
@@ -24,7 +24,7 @@ def test_ten_megabytes_are_too_large_by_length_and_in_chunks(strict: Running) ->
         chunked = client.post("/api/jobs", content=pieces, headers=json_type)
         assert client.get("/api/jobs").json()["jobs"] == []
     for answer in (known, chunked):
-        assert (answer.status_code, answer.json()["type"]) == (413, "urn:detent:problem:body-too-large")
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:keptwork:problem:body-too-large")
 
 
 def test_ten_thousand_brackets_are_too_deep_and_brackets_in_a_text_are_not(strict: Running) -> None:
@@ -32,7 +32,7 @@ def test_ten_thousand_brackets_are_too_deep_and_brackets_in_a_text_are_not(stric
         json_type = {"Content-Type": "application/json"}
         deep = b'{"kind": "a", "payload": ' + b'{"x":' * 10_000 + b"1" + b"}" * 10_000 + b"}"
         answer = client.post("/api/jobs", content=deep, headers=json_type)
-        assert (answer.status_code, answer.json()["type"]) == (400, "urn:detent:problem:too-deep")
+        assert (answer.status_code, answer.json()["type"]) == (400, "urn:keptwork:problem:too-deep")
         text = client.post("/api/jobs", json={"kind": "a", "payload": {"x": "[{" * 10_000}})
         assert text.status_code == 201
 
@@ -41,7 +41,7 @@ def test_ten_thousand_brackets_are_too_deep_and_brackets_in_a_text_are_not(stric
 def test_what_is_no_json_is_a_problem(strict: Running, content: bytes) -> None:
     with strict.client() as client:
         answer = client.post("/api/jobs", content=content, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["type"]) == (400, "urn:detent:problem:not-json")
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:keptwork:problem:not-json")
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_what_is_no_json_is_a_problem(strict: Running, content: bytes) -> None:
 def test_other_content_types_are_refused(strict: Running, kind: str) -> None:
     with strict.client() as client:
         answer = client.post("/api/jobs", content=b'{"kind": "a"}', headers={"Content-Type": kind})
-    assert (answer.status_code, answer.json()["type"]) == (415, "urn:detent:problem:wrong-content-type")
+    assert (answer.status_code, answer.json()["type"]) == (415, "urn:keptwork:problem:wrong-content-type")
 
 
 def test_a_slow_body_and_slow_headers_are_given_up(strict: Running) -> None:
     body = head("POST", "/api/jobs", "Content-Type: application/json", "Content-Length: 100")
     assert exchanged(strict, body, b'{"kind"')[0] == 408
     status, problem = exchanged(strict, b"GET /healthz HTTP/1.1\r\nHost:")
-    assert (status, problem["type"]) == (408, "urn:detent:problem:too-slow")
+    assert (status, problem["type"]) == (408, "urn:keptwork:problem:too-slow")
     assert exchanged(strict, b"")[0] == 408
 
 
 def test_headers_that_are_too_large_or_never_end_are_refused(strict: Running) -> None:
     status, problem = exchanged(strict, head("GET", "/healthz", "X-Long: " + "y" * 5000))
-    assert (status, problem["type"]) == (431, "urn:detent:problem:headers-too-large")
+    assert (status, problem["type"]) == (431, "urn:keptwork:problem:headers-too-large")
     assert exchanged(strict, b"GET / HTTP/1.1\r\nX-Endless: " + b"y" * 5000)[0] == 431
 
 
 def test_what_is_no_http_is_a_problem(strict: Running) -> None:
     status, problem = exchanged(strict, b"HELO there\r\n\r\n")
-    assert (status, problem["type"]) == (400, "urn:detent:problem:not-http")
+    assert (status, problem["type"]) == (400, "urn:keptwork:problem:not-http")
 
 
 def test_every_answer_has_an_id_and_the_headers_that_keep_browsers_from_guessing(strict: Running) -> None:
@@ -129,7 +129,7 @@ def test_a_page_has_bounds(strict: Running, limit: str) -> None:
     with strict.client() as client:
         for path in ("/api/jobs", "/api/events", "/api/dead-letters"):
             answer = client.get(path, params={"limit": limit})
-            assert (answer.status_code, answer.json()["type"]) == (422, "urn:detent:problem:invalid-request")
+            assert (answer.status_code, answer.json()["type"]) == (422, "urn:keptwork:problem:invalid-request")
             assert answer.json()["errors"][0]["where"] == "query.limit"
 
 

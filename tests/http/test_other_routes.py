@@ -9,9 +9,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from detent.lifecycle import JOB, LIFECYCLES, render
-from detent.service.entities import public_id
-from detent.store import Blob, NewJob, Store
+from keptwork.lifecycle import JOB, LIFECYCLES, render
+from keptwork.service.entities import public_id
+from keptwork.store import Blob, NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_jobs import enqueued
@@ -87,7 +87,7 @@ def test_dead_letters_are_listed_shown_counted_and_run_again(client: httpx.Clien
     assert one.status_code == 201
     assert client.get(f"/api/jobs/{one.json()['new']}").json()["payload"] == {"n": 2}
     twice = client.post(f"/api/dead-letters/{ids[0]}/redrive")
-    assert (twice.status_code, twice.json()["type"]) == (409, "urn:detent:problem:run-again-before")
+    assert (twice.status_code, twice.json()["type"]) == (409, "urn:keptwork:problem:run-again-before")
     counted = client.post("/api/dead-letters/redrive", json={"dry_run": True}).json()
     assert counted == {"count": 2, "redriven": [], "dry_run": True}
     done = client.post("/api/dead-letters/redrive", json={}, headers={"Idempotency-Key": "all"}).json()
@@ -131,14 +131,14 @@ def test_an_illegal_move_says_from_where_by_what_and_what_is_allowed(client: htt
     problem = answer.json()
     assert answer.status_code == problem["status"] == 409
     assert answer.headers["content-type"] == "application/problem+json"
-    assert (problem["type"], problem["title"]) == ("urn:detent:problem:invalid-transition", "Invalid transition")
+    assert (problem["type"], problem["title"]) == ("urn:keptwork:problem:invalid-transition", "Invalid transition")
     assert (problem["from"], problem["trigger"], problem["allowed"]) == ("cancelled", "cancel", [])
 
 
 def test_other_addresses_and_methods_are_problems(client: httpx.Client) -> None:
     nowhere, wrong = client.get("/api/nothing"), client.delete("/api/jobs")
-    assert (nowhere.status_code, nowhere.json()["type"]) == (404, "urn:detent:problem:no-such-route")
-    assert (wrong.status_code, wrong.json()["type"]) == (405, "urn:detent:problem:wrong-method")
+    assert (nowhere.status_code, nowhere.json()["type"]) == (404, "urn:keptwork:problem:no-such-route")
+    assert (wrong.status_code, wrong.json()["type"]) == (405, "urn:keptwork:problem:wrong-method")
 
 
 def test_the_routes_are_listed_for_people_without_anything_from_elsewhere(

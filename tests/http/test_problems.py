@@ -11,12 +11,12 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from detent import errors
-from detent.errors import DetentError
-from detent.http import problems
-from detent.http.auth import Principal
-from detent.http.idempotency import fingerprint
-from detent.http.routes.jobs import Job, NewJob
+from keptwork import errors
+from keptwork.errors import KeptworkError
+from keptwork.http import problems
+from keptwork.http.auth import Principal
+from keptwork.http.idempotency import fingerprint
+from keptwork.http.routes.jobs import Job, NewJob
 from tests.http.conftest import NOBODY, OURS, Keys, Running, serving, two_tenants
 from tests.http.declared import check_declared, undeclared
 from tests.http.flow_stage import SIGNED, TWICE, run
@@ -29,9 +29,9 @@ class Trouble(Keys):
     """Keys whose look-up goes wrong for two tokens."""
 
     async def authenticate(self, token: str) -> Principal | None:
-        if token == "dk_down":
+        if token == "kw_down":
             raise errors.Unreachable(url="postgresql://secret.example/db", detail="secret")
-        if token == "dk_bug":
+        if token == "kw_bug":
             raise RuntimeError("secret")
         return await super().authenticate(token)
 
@@ -39,7 +39,7 @@ class Trouble(Keys):
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server whose keys can be out of reach."""
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('trouble')}/detent.db", Trouble()) as started:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('trouble')}/keptwork.db", Trouble()) as started:
         two_tenants(started)
         yield started
 
@@ -133,12 +133,12 @@ def guessed(running: Running, client: httpx.Client) -> httpx.Response:
     guesses = running.app.state.guesses
     while not guesses._buckets or next(iter(guesses._buckets.values())).level >= 1:
         guesses.wrong("127.0.0.1")
-    answer = as_other("dk_guess")(running, client)
+    answer = as_other("kw_guess")(running, client)
     guesses._buckets.clear()
     return answer
 
 
-PROVOKED: dict[type[DetentError], Callable[[Running, httpx.Client], httpx.Response]] = {
+PROVOKED: dict[type[KeptworkError], Callable[[Running, httpx.Client], httpx.Response]] = {
     errors.InvalidTransition: cancelled_twice,
     errors.NotFound: got("/api/jobs/none"),
     errors.BadInput: got("/api/jobs?state=happy"),
@@ -164,10 +164,10 @@ PROVOKED: dict[type[DetentError], Callable[[Running, httpx.Client], httpx.Respon
     errors.AlreadyDecided: answered(SIGNED, {}, {}),
     errors.ScheduleThere: scheduled_twice,
     errors.ShuttingDown: shutting_down,
-    errors.InternalError: as_other("dk_bug"),
-    errors.Unreachable: as_other("dk_down"),
+    errors.InternalError: as_other("kw_bug"),
+    errors.Unreachable: as_other("kw_down"),
 }
-ON_THE_WIRE: dict[type[DetentError], bytes] = {
+ON_THE_WIRE: dict[type[KeptworkError], bytes] = {
     errors.TooSlow: b"GET /healthz",
     errors.HeadersTooLarge: head("GET", "/healthz", "X-Long: " + "y" * 5000),
     errors.NotHttp: b"HELO there\r\n\r\n",
@@ -175,7 +175,7 @@ ON_THE_WIRE: dict[type[DetentError], bytes] = {
 
 
 @pytest.mark.parametrize("error", PROVOKED, ids=lambda error: error.slug())
-def test_it_is_told_as_a_problem_of_its_type(troubled: Running, error: type[DetentError]) -> None:
+def test_it_is_told_as_a_problem_of_its_type(troubled: Running, error: type[KeptworkError]) -> None:
     with troubled.client(OURS) as client:
         answer = PROVOKED[error](troubled, client)
     assert (answer.status_code, answer.headers["content-type"]) == (error.status, problems.MEDIA_TYPE)
@@ -187,19 +187,19 @@ def test_it_is_told_as_a_problem_of_its_type(troubled: Running, error: type[Dete
 
 
 @pytest.mark.parametrize("error", ON_THE_WIRE, ids=lambda error: error.slug())
-def test_what_never_reaches_the_application_is_told_so_too(strict: Running, error: type[DetentError]) -> None:
+def test_what_never_reaches_the_application_is_told_so_too(strict: Running, error: type[KeptworkError]) -> None:
     status, told = exchanged(strict, ON_THE_WIRE[error])
     assert (status, told["type"]) == (error.status, error.problem())
 
 
 def test_every_error_of_the_api_is_among_them() -> None:
-    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, DetentError)]
+    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)]
     first, last = declared.index(errors.Unauthenticated), declared.index(errors.InternalError)
     assert set(declared[first : last + 1]) <= {*PROVOKED, *ON_THE_WIRE}
 
 
 def test_no_two_errors_have_one_type() -> None:
-    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, DetentError)]
+    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)]
     assert len({found.problem() for found in declared}) == len(declared)
 
 

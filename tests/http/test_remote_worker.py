@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from detent import Cancel, Detent, PermanentError, Snooze, ids
-from detent.errors import BadInput, NeedsDatabase, ServerRefuses, WorkerTerminated
-from detent.flow_handle import flow_file
-from detent.service import flows, workers
-from detent.service.flow_scene import Actor
-from detent.store import Store
+from keptwork import Cancel, Keptwork, PermanentError, Snooze, ids
+from keptwork.errors import BadInput, NeedsDatabase, ServerRefuses, WorkerTerminated
+from keptwork.flow_handle import flow_file
+from keptwork.service import flows, workers
+from keptwork.service.flow_scene import Actor
+from keptwork.store import Store
 from tests.http.conftest import OURS, Running
 from tests.http.test_workers import until
 
-app = Detent()
+app = Keptwork()
 seen: list[Any] = []
 tries: dict[str, int] = {}
 
@@ -214,7 +214,7 @@ def test_what_such_a_worker_cannot_do_is_refused_at_once(running: Running) -> No
 
 def test_a_key_that_is_not_known_ends_the_worker(running: Running) -> None:
     with pytest.raises(ServerRefuses, match="needs a key"):
-        asyncio.run(app.work(server=running.address, key="dk_wrong", until_idle=True))
+        asyncio.run(app.work(server=running.address, key="kw_wrong", until_idle=True))
 
 
 def test_a_refused_verb_names_what_was_asked() -> None:

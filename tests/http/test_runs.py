@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from detent.lifecycle import RUN, RUN_STEP
+from keptwork.lifecycle import RUN, RUN_STEP
 from tests.http.conftest import OURS, THEIRS, Running
 from tests.http.flow_stage import RELEASE, SIGNED, TWICE, beside, kept, run, worker_beside
 
@@ -94,7 +94,7 @@ def test_a_key_makes_one_run_whichever_address_it_is_sent_to(client: httpx.Clien
     assert by_field.content == first.content
     assert first.json()["key"] == "once"
     other = client.post("/runs", json={"definition": TWICE}, headers=key)
-    assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:key-reused")
+    assert (other.status_code, other.json()["type"]) == (422, "urn:keptwork:problem:key-reused")
     found = client.post("/runs", json={"definition": SIGNED, "key": "once"}).json()
     assert (found["id"], found["created"]) == (first.json()["id"], False)
     assert len(client.get("/runs").json()["runs"]) == 1
@@ -133,13 +133,13 @@ def test_approving_twice_is_answered_the_same_and_writes_no_second_event(client:
     assert (first.status_code, second.status_code) == (200, 200)
     assert second.json()["approval"] == first.json()["approval"]
     assert events(client, "/runs", id).count("run_succeed") == 1
-    assert client.post(f"/runs/{id}/reject").json()["type"] == "urn:detent:problem:already-decided"
+    assert client.post(f"/runs/{id}/reject").json()["type"] == "urn:keptwork:problem:already-decided"
 
 
 def test_a_run_with_several_gates_needs_the_gate_named(client: httpx.Client) -> None:
     id = run(client, TWICE)["id"]
     unnamed = client.post(f"/runs/{id}/approve")
-    assert (unnamed.status_code, unnamed.json()["type"]) == (422, "urn:detent:problem:bad-input")
+    assert (unnamed.status_code, unnamed.json()["type"]) == (422, "urn:keptwork:problem:bad-input")
     for _ in range(2):  # a repeated answer opens no other gate
         answer = client.post(f"/runs/{id}/approve", json={"gate": "first"})
         assert (answer.status_code, answer.json()["status"]) == (200, "WAITING_APPROVAL")
@@ -149,7 +149,7 @@ def test_a_run_with_several_gates_needs_the_gate_named(client: httpx.Client) -> 
 def test_what_nobody_asks_cannot_be_approved_and_says_what_could_be(client: httpx.Client) -> None:
     id = run(client, TWICE)["id"]
     refused = client.post(f"/runs/{id}/approve", json={"gate": "second"})
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:detent:problem:nothing-asked")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:nothing-asked")
     assert (refused.json()["from"], refused.json()["trigger"]) == ("PENDING", "approve")
     assert set(refused.json()["allowed"]) == set(RUN_STEP.allowed_from("PENDING"))
 
@@ -162,7 +162,7 @@ def test_a_run_that_has_ended_refuses_every_move_with_from_trigger_and_allowed(
     id = run(client)["id"]
     state = client.post(f"/runs/{id}/{end}").json()["status"]
     refused = client.post(f"/runs/{id}/{deed}")
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:detent:problem:invalid-transition")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:invalid-transition")
     assert (refused.json()["from"], refused.json()["trigger"], refused.json()["allowed"]) == (state, trigger, [])
     assert RUN.state(state).final
 
@@ -185,7 +185,7 @@ def test_runs_are_listed_by_page_state_and_name(client: httpx.Client) -> None:
     rest = client.get("/api/runs", params={"limit": 3, "after": first["next"]}).json()
     assert [one["id"] for one in [*first["runs"], *rest["runs"]]] == [other, *made[::-1]]
     assert rest["next"] is None
-    assert client.get("/runs", params={"after": "bm9uZQ"}).json()["type"] == "urn:detent:problem:bad-cursor"
+    assert client.get("/runs", params={"after": "bm9uZQ"}).json()["type"] == "urn:keptwork:problem:bad-cursor"
     assert client.get("/runs", params={"state": "asleep"}).status_code == 422
 
 
@@ -231,4 +231,4 @@ def test_a_key_for_writing_alone_starts_a_run_and_cannot_approve_it(client: http
     running.keys.known[OURS] = running.keys.known[OURS]._replace(scopes=frozenset({"write"}))
     id = run(client)["id"]
     refused = client.post(f"/runs/{id}/approve")
-    assert (refused.status_code, refused.json()["type"]) == (403, "urn:detent:problem:missing-scope")
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:keptwork:problem:missing-scope")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from detent.api_key import Scope
-from detent.http.auth import Caller, Principal
-from detent.http.catalogue import routes
+from keptwork.api_key import Scope
+from keptwork.http.auth import Caller, Principal
+from keptwork.http.catalogue import routes
 from tests.http.admin import only
 from tests.http.conftest import Running
 from tests.http.flow_stage import run, step_named, workstream

@@ -11,16 +11,16 @@ import pytest
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from detent.errors import BadInput
-from detent.http import app as application
-from detent.http.auth import Reads, Writes
-from detent.http.idempotency import Asked, Does
-from detent.http.limits import Limits
-from detent.http.pages import Db, answer
-from detent.http.routes import ROUTERS
-from detent.http.second_lock import narrows
-from detent.lifecycle import JOB
-from detent.store import EventFilter, JobFilter, Store, open_store
+from keptwork.errors import BadInput
+from keptwork.http import app as application
+from keptwork.http.auth import Reads, Writes
+from keptwork.http.idempotency import Asked, Does
+from keptwork.http.limits import Limits
+from keptwork.http.pages import Db, answer
+from keptwork.http.routes import ROUTERS
+from keptwork.http.second_lock import narrows
+from keptwork.lifecycle import JOB
+from keptwork.store import EventFilter, JobFilter, Store, open_store
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.support.postgres_server import PostgresServer
@@ -93,13 +93,13 @@ async def test_a_server_whose_role_may_not_be_narrowed_says_so_or_refuses(
     postgres_server: PostgresServer, migrated_template: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = postgres_server.create_database(template=migrated_template)
-    postgres_server.superuser_sql("REVOKE SELECT ON jobs FROM detent_app", url.rpartition("/")[2])
+    postgres_server.superuser_sql("REVOKE SELECT ON jobs FROM keptwork_app", url.rpartition("/")[2])
     store = await open_store(url)
     try:
         with caplog.at_level(logging.WARNING):
             assert not await narrows(store, "auto")
-        assert "detent_app may not read jobs" in caplog.text
-        with pytest.raises(BadInput, match="detent_app may not read jobs"):
+        assert "keptwork_app may not read jobs" in caplog.text
+        with pytest.raises(BadInput, match="keptwork_app may not read jobs"):
             await narrows(store, "require")
         assert not await narrows(store, "off")
     finally:
@@ -115,5 +115,5 @@ def test_streams_and_figures_work_behind_the_second_lock(running: Running) -> No
         enqueued(client)
         with client.stream("GET", "/api/events/stream", params={"after": first}) as stream:
             assert any("job_enqueued" in line for line in stream.iter_lines())
-        assert "detent_" in client.get("/metrics").text
+        assert "keptwork_" in client.get("/metrics").text
         assert httpx.get(f"{running.address}/readyz").status_code == 200

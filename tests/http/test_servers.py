@@ -76,7 +76,7 @@ def begun(place: Served, key: str) -> socket.socket:
     """A request whose body is yet to come, which the server has begun to read."""
     wire = socket.create_connection(("127.0.0.1", place.port), timeout=30)
     more = ("Content-Type: application/json", f"Content-Length: {len(JOB)}", "Expect: 100-continue")
-    wire.sendall(head("POST", "/api/jobs", *more).replace(b"dk_ours", key.encode()))
+    wire.sendall(head("POST", "/api/jobs", *more).replace(b"kw_ours", key.encode()))
     assert b"100 Continue" in wire.recv(65536)
     return wire
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.lifecycle import WORKER
-from detent.service.entities import resolve
-from detent.store import NewJob, Store
+from keptwork.lifecycle import WORKER
+from keptwork.service.entities import resolve
+from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved
 from tests.http.admin import refused_without
 from tests.http.conftest import THEIRS, Running
@@ -95,7 +95,7 @@ def test_what_is_forbidden_is_a_conflict_that_says_what_is_allowed(
     for command in FORBIDDEN[state]:
         answer = client.post(f"{WORKERS}/{id}/{command}", json={})
         problem = answer.json()
-        assert (answer.status_code, problem["type"]) == (409, "urn:detent:problem:invalid-transition")
+        assert (answer.status_code, problem["type"]) == (409, "urn:keptwork:problem:invalid-transition")
         assert (problem["from"], problem["trigger"]) == (state, {"start": "start_task"}.get(command, command))
         sources = {move.trigger: {source.name for source in move.sources} for move in WORKER.moves}
         assert set(problem["allowed"]) == {trigger for trigger, found in sources.items() if state in found}

@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.flow_handle import flow_file
-from detent.http.limits import Limits
-from detent.lifecycle import JOB, decide, insist
-from detent.service import flows
-from detent.service import jobs as job_service
-from detent.service import workers as worker_service
-from detent.store import NewJob, Store
-from detent.worker import remote_reports
-from detent.worker.remote_claims import Claims
+from keptwork.flow_handle import flow_file
+from keptwork.http.limits import Limits
+from keptwork.lifecycle import JOB, decide, insist
+from keptwork.service import flows
+from keptwork.service import jobs as job_service
+from keptwork.service import workers as worker_service
+from keptwork.store import NewJob, Store
+from keptwork.worker import remote_reports
+from keptwork.worker.remote_claims import Claims
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.http.wire import connected, head
@@ -139,11 +139,11 @@ def test_a_worker_is_given_only_the_queues_and_kinds_it_serves(client: httpx.Cli
 
 
 def test_what_needs_the_database_is_no_kind_for_such_a_worker(client: httpx.Client, running: Running) -> None:
-    refused = client.post("/api/workers", json={"kinds": ["detent.agent"]})
+    refused = client.post("/api/workers", json={"kinds": ["keptwork.agent"]})
     assert (refused.status_code, "with the database" in refused.json()["detail"]) == (422, True)
     worker = made(client)
     tenant = running.ours
-    running.do(lambda store: store.enqueue([NewJob("detent.tool", tenant_id=tenant)]))  # nobody can put one in by hand
+    running.do(lambda store: store.enqueue([NewJob("keptwork.tool", tenant_id=tenant)]))  # nobody can put one in by hand
     assert claimed(client, worker) == []
 
 
@@ -367,7 +367,7 @@ def test_what_was_claimed_for_one_who_hung_up_goes_back(
 
 
 def test_waits_end_when_the_server_does(tmp_path: Any) -> None:
-    with serving(f"sqlite:///{tmp_path}/detent.db", Keys(), Limits(shutdown_seconds=20)) as started:
+    with serving(f"sqlite:///{tmp_path}/keptwork.db", Keys(), Limits(shutdown_seconds=20)) as started:
         two_tenants(started)
         with started.client() as client:
             worker, found = made(client), []
@@ -428,7 +428,7 @@ def test_an_outcome_other_than_the_first_is_refused(client: httpx.Client) -> Non
     worker, job = one_claimed(client)
     assert say(client, "succeed", worker, job).status_code == 200
     refused = say(client, "fail", worker, job)
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:detent:problem:lease-lost")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:lease-lost")
 
 
 REPORTS: list[tuple[str, Document]] = [
@@ -453,7 +453,7 @@ def test_a_stale_epoch_changes_nothing_and_is_told_so(
     before = client.get(f"/api/jobs/{job['id']}").json()
     for speaker, epoch in ((worker, 0), (worker, again["epoch"]), (other, 0), (other, 9)):
         refused = say(client, what, speaker, {**job, "epoch": epoch}, **more)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:detent:problem:lease-lost"), (speaker, epoch)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:lease-lost"), (speaker, epoch)
         assert "has moved on" in refused.json()["detail"]
     assert client.get(f"/api/jobs/{job['id']}").json() == before
     assert say(client, "succeed", other, again).status_code == 200
@@ -573,7 +573,7 @@ def test_a_foreign_worker_speaks_of_no_job_and_is_answered_like_an_unknown_one(
     client: httpx.Client, running: Running
 ) -> None:
     _, job = one_claimed(client)
-    with running.client("dk_theirs") as other:
+    with running.client("kw_theirs") as other:
         foreign = made(other)
     for what, more in REPORTS:
         told = {say(client, what, worker, job, **more).content for worker in (foreign, "w_nonsense", str(job["id"]))}
@@ -607,7 +607,7 @@ def begun(running: Running) -> str:
 def test_steps_of_a_flow_are_carried_out_by_any_worker_and_a_lost_reply_moves_it_once(
     client: httpx.Client, running: Running
 ) -> None:
-    flow, worker = begun(running), made(client, kinds=["detent.call"])
+    flow, worker = begun(running), made(client, kinds=["keptwork.call"])
     (first,) = claimed(client, worker)
     assert first["step"] == {
         "flow": flow,
@@ -631,7 +631,7 @@ def test_steps_of_a_flow_are_carried_out_by_any_worker_and_a_lost_reply_moves_it
 
 
 def test_a_step_whose_references_lead_nowhere_fails_before_it_is_given(client: httpx.Client, running: Running) -> None:
-    flow, worker = begun(running), made(client, kinds=["detent.call"])
+    flow, worker = begun(running), made(client, kinds=["keptwork.call"])
     (first,) = claimed(client, worker)
     say(client, "succeed", worker, first, result={"other": "short"})
     assert claimed(client, worker) == []
@@ -652,7 +652,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_a_key_that_only_reads_takes_no_work(client: httpx.Client, running: Running) -> None:
     worker = made(client)
-    with running.client("dk_reader") as reader:
+    with running.client("kw_reader") as reader:
         assert reader.get(f"/api/workers/{worker}").status_code == 200
         assert reader.post(f"/api/workers/{worker}/claim").status_code == 403
     assert OURS in running.keys.known

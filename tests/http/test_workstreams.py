@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from detent.lifecycle import BREAKER, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.lifecycle import BREAKER, WORKSTREAM, WORKSTREAM_STEP
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,
@@ -56,7 +56,7 @@ def test_a_key_that_has_made_a_workstream_is_refused_for_another_one(client: htt
     kept(running, asks)
     for at, what, body in several:
         other = client.post(at, json={**body, "key": "release-2"})
-        assert (other.status_code, other.json()["type"]) == (422, "urn:detent:problem:flow-key-reused"), body
+        assert (other.status_code, other.json()["type"]) == (422, "urn:keptwork:problem:flow-key-reused"), body
         assert f"'release-2' has made {made['id']} before, {what};" in other.json()["detail"]
     again = client.post("/api/templates/graph/start", json={"key": "release-2"})
     assert (again.json()["id"], again.json()["created"]) == (made["id"], False)
@@ -139,7 +139,7 @@ def test_to_skip_an_approval_takes_the_right_to_approve(client: httpx.Client, ru
     whole = running.keys.known[OURS]
     running.keys.known[OURS] = whole._replace(scopes=frozenset({"read", "write"}))
     answer = client.post(f"/api/steps/{step['id']}/skip")
-    assert (answer.status_code, answer.json()["type"]) == (403, "urn:detent:problem:missing-scope")
+    assert (answer.status_code, answer.json()["type"]) == (403, "urn:keptwork:problem:missing-scope")
     assert client.get(f"/api/workstreams/{id}").json()["state"] == "S_FAILED"
     running.keys.known[OURS] = whole
     assert client.post(f"/api/steps/{step['id']}/skip").status_code == 200
@@ -200,7 +200,7 @@ def test_a_template_of_a_run_is_not_started_among_workstreams(client: httpx.Clie
     run = {**GRAPH, "kind": "run", "name": "r", "steps": [{"id": "a", "approval": {}}]}
     assert client.post("/api/templates", json={"definition": run}).status_code == 201
     wrong = client.post("/api/workstreams", json={"template": "r"})
-    assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:detent:problem:bad-input")
+    assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:keptwork:problem:bad-input")
     wrong = client.post("/api/workstreams", json={"definition": run})
     assert wrong.json()["errors"][0]["where"] == "body.definition.kind"
     for neither_or_both in ({}, {"template": "r", "definition": run}):

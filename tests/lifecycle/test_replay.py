@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.lifecycle import JOB, LIFECYCLES, Lifecycle, Move, Note
-from detent.lifecycle.machine import OVERRIDE
-from detent.lifecycle.replay import replay
+from keptwork.lifecycle import JOB, LIFECYCLES, Lifecycle, Move, Note
+from keptwork.lifecycle.machine import OVERRIDE
+from keptwork.lifecycle.replay import replay
 
 Event = dict[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detent.lifecycle import JOB, WORKER, Change, Right
-from detent.store import NewJob
+from keptwork.lifecycle import JOB, WORKER, Change, Right
+from keptwork.store import NewJob
 from tests.model.scenes import Act
 from tests.model.world import DELAYS, LEASE_TICKS, Message, Rec, Rules
 from tests.support.database_time import Timed

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from detent.errors import StoreError
+from keptwork.errors import StoreError
 from tests.model.explore import Bounds, Explorer
 from tests.model.replay_on_stores import Player
 from tests.model.scenes import Act, along, repeated, wander

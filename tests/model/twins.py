@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from detent.lifecycle import JOB, Change, Lifecycle, Move, Right, machine
-from detent.lifecycle.machine import Record
+from keptwork.lifecycle import JOB, Change, Lifecycle, Move, Right, machine
+from keptwork.lifecycle.machine import Record
 from tests.model import invariants as must
 from tests.model.world import Rules
 

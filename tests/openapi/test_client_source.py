@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from detent import docs
-from detent.client import unset
-from detent.openapi import layout, methods, models, spelling
-from detent.openapi.operations import Unsayable, operations
+from keptwork import docs
+from keptwork.client import unset
+from keptwork.openapi import layout, methods, models, spelling
+from keptwork.openapi.operations import Unsayable, operations
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def checked(found: dict[str, Any], folder: Path) -> str:
         (folder / f"{name}.py").write_text(text, "utf-8")
     config = ("--config", str(ROOT / "pyproject.toml"))
     run(sys.executable, "-m", "ruff", "format", "--check", *config, str(folder))
-    ours = ("--config", "lint.isort.known-first-party=['detent']")  # it is not in its place
+    ours = ("--config", "lint.isort.known-first-party=['keptwork']")  # it is not in its place
     run(sys.executable, "-m", "ruff", "check", *config, *ours, str(folder))
     return texts["odd_things"]
 
@@ -89,7 +89,7 @@ def test_whatever_a_document_has_becomes_code_that_needs_no_mending(tmp_path: Pa
             "type": "object",
             "description": 'A "thing"',
             "properties": {
-                "items": {"type": "array", "items": {"$ref": "#/components/schemas/detent__http__routes__odd__Item"}},
+                "items": {"type": "array", "items": {"$ref": "#/components/schemas/keptwork__http__routes__odd__Item"}},
                 "next": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                 "shape": {"$ref": "#/components/schemas/Shape"},
                 "colour": {"$ref": "#/components/schemas/Colour"},
@@ -97,7 +97,7 @@ def test_whatever_a_document_has_becomes_code_that_needs_no_mending(tmp_path: Pa
         },
         Shape={"type": "object", "additionalProperties": True},
         Colour={"enum": ["red"], "type": "string"},
-        detent__http__routes__odd__Item={"type": "object", "properties": {"from": {"const": "x"}}},
+        keptwork__http__routes__odd__Item={"type": "object", "properties": {"from": {"const": "x"}}},
     )
     for one in made["paths"]["/api/things/{id}/file"].values():
         one["parameters"] = [parameter("id", "path")]

@@ -4,9 +4,9 @@ import contextlib
 import os
 import signal
 
-from detent.process import bonds
-from detent.process.tool_process import prepare, run
-from detent.process.tree import Tree
+from keptwork.process import bonds
+from keptwork.process.tool_process import prepare, run
+from keptwork.process.tree import Tree
 
 __all__ = ["prepare", "run"]
 

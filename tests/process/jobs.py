@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detent import Cancel, PermanentError, Snooze, TransientError, ValidationError
-from detent.errors import BadInput
-from detent.process.frames import ASIDE, HEADER, receive
-from detent.worker.context import Context
-from detent.worker.handler_process import IsolatedContext
-from detent.worker.tool_step import ToolSpec, run_tool
+from keptwork import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.errors import BadInput
+from keptwork.process.frames import ASIDE, HEADER, receive
+from keptwork.worker.context import Context
+from keptwork.worker.handler_process import IsolatedContext
+from keptwork.worker.tool_step import ToolSpec, run_tool
 from tests.process import programs
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from detent.process.frames import framed, receive
+from keptwork.process.frames import framed, receive
 
 MB = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from detent.errors import DetentError
+from keptwork.errors import KeptworkError
 
 
 def _note(path: str, what: str, size: int = 0) -> str:
@@ -76,7 +76,7 @@ def forges(ctx: Any, what: str) -> str:
     json.dumps = lambda *_, **__: head[0]
     try:
         return str(line.ask("anything", content=head[2].encode()))
-    except DetentError as refusal:
+    except KeptworkError as refusal:
         return str(refusal)
     finally:
         json.dumps = shipped

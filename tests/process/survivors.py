@@ -8,9 +8,9 @@ import signal
 import time
 from pathlib import Path
 
-from detent.process.tree import signal_all
+from keptwork.process.tree import signal_all
 
-NAME = "DETENT_TEST_MARK"
+NAME = "KEPTWORK_TEST_MARK"
 SECONDS = 2.0
 
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detent.errors import BadInput
-from detent.process.environment import passed_on
-from detent.process.limits import Limits
-from detent.process.output import CHUNK, Kept, Stream
-from detent.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools
-from detent.process.tree import signal_all
+from keptwork.errors import BadInput
+from keptwork.process.environment import passed_on
+from keptwork.process.limits import Limits
+from keptwork.process.output import CHUNK, Kept, Stream
+from keptwork.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools
+from keptwork.process.tree import signal_all
 from tests.process.programs import MB
 from tests.process.stage import there, until
 from tests.process.survivors import assert_none, marked, new_mark, survivors
@@ -175,7 +175,7 @@ def leaks(environment_text: str) -> bool:
 
 async def test_of_our_environment_it_gets_only_what_is_listed(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
-    monkeypatch.setenv("DETENT_DB", f"postgresql://u:{CANARY}@host/db")
+    monkeypatch.setenv("KEPTWORK_DB", f"postgresql://u:{CANARY}@host/db")
     monkeypatch.setenv("WANTED", "yes")
     os.environb[b"ODD"] = b"\xff\xfe"
     try:
@@ -283,7 +283,7 @@ async def test_a_flood_is_cut_in_the_middle_and_fills_neither_pipe_nor_memory(to
 async def test_after_all_it_could_take_a_reader_rests_so_that_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch, rest: float, taken: int
 ) -> None:
-    monkeypatch.setattr("detent.process.output.REST_SECONDS", rest)
+    monkeypatch.setattr("keptwork.process.output.REST_SECONDS", rest)
     heard: list[Kept] = []
     stream = Stream(Kept(MOST_OUTPUT), heard.append)
     try:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from detent.process.tool import Output, Tools
+from keptwork.process.tool import Output, Tools
 from tests.process.tool_stage import GRACE, runaway
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from detent.process.cages import Ending
-from detent.process.tool import Command, Output, Tools
+from keptwork.process.cages import Ending
+from keptwork.process.tool import Command, Output, Tools
 from tests.process.survivors import NAME, survivors
 
 PATH = "/usr/bin:/bin"

@@ -1,6 +1,6 @@
 """The same program under keepers that adopt no orphans, as if they went by parents alone."""
 
-from detent.process import bonds
+from keptwork.process import bonds
 from tests.process.programs import prepare, run
 
 __all__ = ["prepare", "run"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from detent.process import tree
+from keptwork.process import tree
 from tests.process.programs import prepare, run
 
 __all__ = ["prepare", "run"]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from detent.agent.conversation import Message, Request, Role
-from detent.provider.anthropic import Anthropic
-from detent.provider.key import Key
-from detent.provider.limits import Limits
-from detent.provider.openai import OpenAI
-from detent.provider.sdk import SdkProvider
+from keptwork.agent.conversation import Message, Request, Role
+from keptwork.provider.anthropic import Anthropic
+from keptwork.provider.key import Key
+from keptwork.provider.limits import Limits
+from keptwork.provider.openai import OpenAI
+from keptwork.provider.sdk import SdkProvider
 
 CANARY = "sk-canary-0123456789abcdefghij"
 MODELS = {"anthropic": "claude-haiku-4-5", "openai": "gpt-5.4-nano"}

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from detent import config
-from detent.agent.conversation import Message, Request, Role
-from detent.agent.redaction import current
-from detent.agent.routing import Tier
-from detent.config import Config
-from detent.errors import NoKey
-from detent.provider.choice import choose
-from detent.provider.key import HIDDEN, Key, from_file
-from detent.provider.recorded import Recorded
+from keptwork import config
+from keptwork.agent.conversation import Message, Request, Role
+from keptwork.agent.redaction import current
+from keptwork.agent.routing import Tier
+from keptwork.config import Config
+from keptwork.errors import NoKey
+from keptwork.provider.choice import choose
+from keptwork.provider.key import HIDDEN, Key, from_file
+from keptwork.provider.recorded import Recorded
 from tests.support.llm_server import LlmServer, Say
 
 BOTH = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 
 
 def settings(tmp_path: Path, text: str) -> Config:
-    file = tmp_path / "detent.toml"
+    file = tmp_path / "keptwork.toml"
     file.write_text(text)
     return config.read(file)
 
@@ -33,12 +33,12 @@ CHOICES = [
     ("", BOTH, "anthropic", "claude-haiku-4-5", "ANTHROPIC_API_KEY is set"),
     ("", {"OPENAI_API_KEY": "sk-o"}, "openai", "gpt-5.4-nano", "OPENAI_API_KEY is set"),
     ('[models]\nhaiku = "mine"', BOTH, "anthropic", "mine", "ANTHROPIC_API_KEY is set"),
-    ('[models]\nprovider = "openai"', BOTH, "openai", "gpt-5.4-nano", "detent.toml says so"),
-    ('[models]\nprovider = "offline"', BOTH, "offline", "offline-haiku", "detent.toml says so"),
+    ('[models]\nprovider = "openai"', BOTH, "openai", "gpt-5.4-nano", "keptwork.toml says so"),
+    ('[models]\nprovider = "offline"', BOTH, "offline", "offline-haiku", "keptwork.toml says so"),
     ('[models]\nprovider = "recorded"', {}, "anthropic", "claude-haiku-4-5", "cassettes is played"),
     (
         '[models]\nprovider = "recorded"\nrecorded_from = "openai"',
-        {**BOTH, "DETENT_RECORD": "1"},
+        {**BOTH, "KEPTWORK_RECORD": "1"},
         "openai",
         "gpt-5.4-nano",
         "cassettes is recorded",

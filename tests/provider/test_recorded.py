@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from detent.agent.conversation import Answer, BusinessFailure, Message, Offer, Request, Role, Stop, Usage
-from detent.errors import BadInput, CannotWriteFile, NoRecording
-from detent.provider.anthropic import Anthropic
-from detent.provider.key import Key
-from detent.provider.offline import LABEL, Offline
-from detent.provider.recorded import Recorded
+from keptwork.agent.conversation import Answer, BusinessFailure, Message, Offer, Request, Role, Stop, Usage
+from keptwork.errors import BadInput, CannotWriteFile, NoRecording
+from keptwork.provider.anthropic import Anthropic
+from keptwork.provider.key import Key
+from keptwork.provider.offline import LABEL, Offline
+from keptwork.provider.recorded import Recorded
 from tests.provider.conftest import CANARY
 from tests.support.llm_server import LlmServer, Say, use
 
@@ -63,7 +63,7 @@ async def test_a_request_without_a_recording_is_an_error_that_names_the_file_and
     with pytest.raises(NoRecording) as missing:
         await player.answer(other)
     assert str(player.file(other)) in str(missing.value)
-    assert str(missing.value).endswith("make it with a key and DETENT_RECORD=1")
+    assert str(missing.value).endswith("make it with a key and KEPTWORK_RECORD=1")
 
 
 async def test_nothing_secret_gets_into_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

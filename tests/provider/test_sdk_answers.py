@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from detent.agent.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
-from detent.agent.prices import cost_micros, most_input_tokens
-from detent.config import Config
-from detent.provider.key import Key
-from detent.provider.openai import OpenAI
-from detent.provider.sdk import load
+from keptwork.agent.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
+from keptwork.agent.prices import cost_micros, most_input_tokens
+from keptwork.config import Config
+from keptwork.provider.key import Key
+from keptwork.provider.openai import OpenAI
+from keptwork.provider.sdk import load
 from tests.provider.conftest import CANARY, Connect
 from tests.support.command import environment
 from tests.support.llm_server import Call, Hang, LlmServer, Raw, Say, Status, use
@@ -144,8 +144,8 @@ async def test_a_call_that_is_cancelled_ends_at_once_and_stays_cancelled(connect
 def test_nothing_of_an_sdk_is_loaded_before_a_call() -> None:
     code = """
 import sys
-from detent.config import read
-from detent.provider.choice import choose
+from keptwork.config import read
+from keptwork.provider.choice import choose
 choose(read(), {"ANTHROPIC_API_KEY": "sk-x"}), choose(read(), {"OPENAI_API_KEY": "sk-x"})
 print([name for name in ("anthropic", "openai", "httpx2", "genai_prices") if name in sys.modules])
 """
@@ -160,5 +160,5 @@ def test_an_sdk_that_is_not_installed_is_named_with_how_to_get_it(monkeypatch: p
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(Exception, match=r"^The provider anthropic .* pip install 'detent\[anthropic\]'$"):
+    with pytest.raises(Exception, match=r"^The provider anthropic .* pip install 'keptwork\[anthropic\]'$"):
         load("anthropic")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from detent.agent.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
-from detent.outcomes import PermanentError
-from detent.provider.draft import Malformed
-from detent.provider.key import Key
-from detent.provider.sdk import SdkProvider
+from keptwork.agent.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
+from keptwork.outcomes import PermanentError
+from keptwork.provider.draft import Malformed
+from keptwork.provider.key import Key
+from keptwork.provider.sdk import SdkProvider
 from tests.provider.conftest import CANARY, Connect
 from tests.support.hook_server import hook_server
 from tests.support.llm_server import (

@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
-from detent.agent.conversation import AgentFailure, Answer, Request
-from detent.agent.prices import ceiling_micros, cost_micros
-from detent.config import Config
-from detent.outcomes import PermanentError
-from detent.provider.sdk import SdkProvider
+from keptwork.agent.conversation import AgentFailure, Answer, Request
+from keptwork.agent.prices import ceiling_micros, cost_micros
+from keptwork.config import Config
+from keptwork.outcomes import PermanentError
+from keptwork.provider.sdk import SdkProvider
 from tests.provider.conftest import Connect
 from tests.support.llm_server import Act, BadJson, Cut, Drip, Hang, Large, LlmServer, Lose, Say, Status, use
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import apsw
 import pytest
 
-from detent.store import Store
+from keptwork.store import Store
 from tests.conformance.by_hand import hand_on
 from tests.support.database_time import Timed, open_timed
 

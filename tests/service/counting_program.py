@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from detent.service import stats
-from detent.store import open_store
+from keptwork.service import stats
+from keptwork.store import open_store
 
 
 async def main(url: str, page: int) -> None:

@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from detent.errors import InvalidTransition
-from detent.flow import crew_plan
-from detent.job_type import JobType
-from detent.lifecycle import CREW, JOB
-from detent.outcomes import PermanentError
-from detent.process.tool import Tools
-from detent.service import crew_mend, crew_moves, crews
-from detent.service.entities import public_id
-from detent.service.settle import applied
-from detent.store import EventFilter, Job, Store
-from detent.worker.breaker_gate import Gate
-from detent.worker.context import Context
-from detent.worker.journal import Journal
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
-from detent.worker.settlement import settle
-from detent.worker.shelf import Shelf
-from detent.worker.steps import Steps, said_by
-from detent.worker.threads import Threads
-from detent.worker.waits import Desk
+from keptwork.errors import InvalidTransition
+from keptwork.flow import crew_plan
+from keptwork.job_type import JobType
+from keptwork.lifecycle import CREW, JOB
+from keptwork.outcomes import PermanentError
+from keptwork.process.tool import Tools
+from keptwork.service import crew_mend, crew_moves, crews
+from keptwork.service.entities import public_id
+from keptwork.service.settle import applied
+from keptwork.store import EventFilter, Job, Store
+from keptwork.worker.breaker_gate import Gate
+from keptwork.worker.context import Context
+from keptwork.worker.journal import Journal
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
+from keptwork.worker.settlement import settle
+from keptwork.worker.shelf import Shelf
+from keptwork.worker.steps import Steps, said_by
+from keptwork.worker.threads import Threads
+from keptwork.worker.waits import Desk
 from tests.conformance.stage import worker
 
 LEASE = 30_000_000

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from detent.errors import AlreadyDecided, ApprovalChanged
-from detent.flow.definition import Flow
-from detent.lifecycle import JOB, RUN, WORKSTREAM, decide, insist
-from detent.service import approvals, flows, settle
-from detent.store import Job, Store
-from detent.store.steps import FlowFilter
+from keptwork.errors import AlreadyDecided, ApprovalChanged
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB, RUN, WORKSTREAM, decide, insist
+from keptwork.service import approvals, flows, settle
+from keptwork.store import Job, Store
+from keptwork.store.steps import FlowFilter
 from tests.conformance.stage import claim, worker
 
 Failing = Callable[[str], bool]

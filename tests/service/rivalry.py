@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from detent.store import Store
+from keptwork.store import Store
 
 
 class Rivalry:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from detent.agent.conversation import NOTHING, Usage
-from detent.service import budgets
-from detent.service.budgets import Refused, Reserved
-from detent.store import Store
+from keptwork.agent.conversation import NOTHING, Usage
+from keptwork.service import budgets
+from keptwork.service.budgets import Refused, Reserved
+from keptwork.store import Store
 
 _calls = count(1)
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import apsw
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB, LIFECYCLES, WORKER
-from detent.service import audit, migrate
-from detent.service.entities import public_id
-from detent.store import Store, open_store
-from detent.store.records import EVENT_FIELDS
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB, LIFECYCLES, WORKER
+from keptwork.service import audit, migrate
+from keptwork.service.entities import public_id
+from keptwork.store import Store, open_store
+from keptwork.store.records import EVENT_FIELDS
 from tests.conformance.stage import queued
 from tests.support.lives import Lives, live
 
@@ -215,16 +215,16 @@ async def test_a_guard_that_was_dropped_is_reported_and_put_back_when_asked(stor
     await queued(store)
     if database_url.startswith("sqlite"):
         db = apsw.Connection(database_url.removeprefix("sqlite:///"))
-        db.execute("DROP TRIGGER detent_job_moves")
+        db.execute("DROP TRIGGER keptwork_job_moves")
         db.close()
     else:
         name = urlsplit(database_url).path.lstrip("/")
         request.getfixturevalue("postgres_server").superuser_sql(
-            "ALTER TABLE jobs DISABLE TRIGGER detent_job_moves", name
+            "ALTER TABLE jobs DISABLE TRIGGER keptwork_job_moves", name
         )
-    assert "the guard detent_job_moves is missing" in (await problems(store))["–"]
+    assert "the guard keptwork_job_moves is missing" in (await problems(store))["–"]
     assert not (await migrate.migrate(database_url)).guards
-    assert (await migrate.migrate(database_url, guards=True)).guards == ["detent_job_moves"]
+    assert (await migrate.migrate(database_url, guards=True)).guards == ["keptwork_job_moves"]
     assert await problems(store) == {}
     with pytest.raises(StoreError, match="no declared move of a job"):
         async with store.transaction() as tx:

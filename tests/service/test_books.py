@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from detent.agent import spending
-from detent.budget import Caps
-from detent.service import budgets
-from detent.service.budgets import Reserved
-from detent.store import Store, open_store
-from detent.store.budgets import Budget
+from keptwork.agent import spending
+from keptwork.budget import Caps
+from keptwork.service import budgets
+from keptwork.service.budgets import Reserved
+from keptwork.store import Store, open_store
+from keptwork.store.budgets import Budget
 from tests.service.spender import ask, released, settled
 
 DEEDS = st.one_of(

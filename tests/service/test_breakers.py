@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from detent.breaker import Breaker
-from detent.errors import BadInput, InvalidTransition, NotFound
-from detent.lifecycle import BREAKER, JOB, Change, decide, insist
-from detent.service import audit, held_jobs
-from detent.service.breakers import Answer, Report, admit, report, settle
-from detent.service.held_jobs import PATIENCE_US, reset, tend
-from detent.store import Job, NewJob, Store, Transaction, open_store
-from detent.store.breakers import Row
+from keptwork.breaker import Breaker
+from keptwork.errors import BadInput, InvalidTransition, NotFound
+from keptwork.lifecycle import BREAKER, JOB, Change, decide, insist
+from keptwork.service import audit, held_jobs
+from keptwork.service.breakers import Answer, Report, admit, report, settle
+from keptwork.service.held_jobs import PATIENCE_US, reset, tend
+from keptwork.store import Job, NewJob, Store, Transaction, open_store
+from keptwork.store.breakers import Row
 from tests.conformance.stage import LEASE, claim, entity, log, moved, queued, worker
 from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed, open_timed

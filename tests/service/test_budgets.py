@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import Usage
-from detent.budget import DAY_US, Caps, day_name, day_of, midnight_after
-from detent.declared_job import DeclaredJob
-from detent.errors import BadInput, LeaseLost, NotFound
-from detent.flow.definition import Flow
-from detent.lifecycle import JOB, RUN
-from detent.service import budget_caps, budgets, flows
-from detent.service.budgets import Refused, Reserved
-from detent.service.entities import public_id, resolve
-from detent.service.why import why
-from detent.store import Store
-from detent.store.budgets import Budget
-from detent.store.records import Job
-from detent.worker.budget_watch import BudgetWatch
-from detent.worker.outage import Outage
-from detent.worker.settlement import Release
-from detent.worker.steps import Suspended
+from keptwork import Keptwork
+from keptwork.agent.conversation import Usage
+from keptwork.budget import DAY_US, Caps, day_name, day_of, midnight_after
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput, LeaseLost, NotFound
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB, RUN
+from keptwork.service import budget_caps, budgets, flows
+from keptwork.service.budgets import Refused, Reserved
+from keptwork.service.entities import public_id, resolve
+from keptwork.service.why import why
+from keptwork.store import Store
+from keptwork.store.budgets import Budget
+from keptwork.store.records import Job
+from keptwork.worker.budget_watch import BudgetWatch
+from keptwork.worker.outage import Outage
+from keptwork.worker.settlement import Release
+from keptwork.worker.steps import Suspended
 from tests.conformance.stage import queued
 from tests.service.spender import ask, refused, released, reserved, settled
 from tests.support.broken_sql import leave_out
@@ -299,7 +299,7 @@ async def test_why_names_the_cap_what_is_spent_and_what_to_do(store: Store) -> N
     assert reason.says.startswith("the budget of the day ")
     assert "$0.00 of $0.00005 spent, and one call may cost $0.00006, which is more than the whole cap" in reason.says
     assert reason.clears_at == no.until_us
-    assert reason.todo == f"detent budgets set {day_name(day_of(await store.now()))} USD"
+    assert reason.todo == f"keptwork budgets set {day_name(day_of(await store.now()))} USD"
 
 
 # --- tokens
@@ -363,9 +363,9 @@ async def test_a_provider_that_says_when_to_come_back_is_left_alone_until_then(t
 # --- with a real worker
 
 
-def spending_app(url: str) -> tuple[Detent, DeclaredJob, list[int]]:
+def spending_app(url: str) -> tuple[Keptwork, DeclaredJob, list[int]]:
     """Each job makes one call of 100; what is refused goes back to be held."""
-    app, paid = Detent(url), []
+    app, paid = Keptwork(url), []
 
     @app.job()
     async def think(ctx: Any) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from detent.clock import ManualClock
-from detent.flow import crew_plan
-from detent.flow.crew_plan import LetGo
-from detent.service import audit, crew_moves
-from detent.store import open_store
-from detent.worker.crews import Crews
+from keptwork.clock import ManualClock
+from keptwork.flow import crew_plan
+from keptwork.flow.crew_plan import LetGo
+from keptwork.service import audit, crew_moves
+from keptwork.store import open_store
+from keptwork.worker.crews import Crews
 from tests.conformance.by_hand import hand_on
 from tests.conformance.times import START, PostgresClock
 from tests.service.crew_forest import Forest, Node, forests, grown
@@ -133,22 +133,22 @@ def forgetful() -> Callable[..., Any]:
 
 
 TWINS: dict[str, tuple[str, Any, Forest, str]] = {
-    "a waiting share keeps its worker": ("detent.worker.crews.HELD_BY_QUOTA", None, CROWD, "a crew waits although"),
+    "a waiting share keeps its worker": ("keptwork.worker.crews.HELD_BY_QUOTA", None, CROWD, "a crew waits although"),
     "workers are given back twice": (
-        "detent.service.crew_moves.allocate",
+        "keptwork.service.crew_moves.allocate",
         freed_twice(),
         CROWD,
         "shares have a worker",
     ),
-    "shares outlive a failed crew": ("detent.service.crew_moves._cancel_shares", no_cancelling, ROTTEN, "outlive"),
+    "shares outlive a failed crew": ("keptwork.service.crew_moves._cancel_shares", no_cancelling, ROTTEN, "outlive"),
     "crews are made by every run": (
-        "detent.worker.crews.Crews._submitted",
+        "keptwork.worker.crews.Crews._submitted",
         forgetful(),
         CROWD,
         "crews were made where|never end",
     ),
     "small crews overtake": (
-        "detent.flow.crew_plan.let_go",
+        "keptwork.flow.crew_plan.let_go",
         overtaking,
         Forest((ONE, TRIO, ONE, ONE, TRIO, ONE), (3, 2, 2, 2, 2, 2), 3),
         "overtaken",

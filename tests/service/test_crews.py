@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadInput, CrewFailed, CrewUnfinished, InvalidTransition, NotFound
-from detent.job_type import JobType
-from detent.lifecycle import CREW, JOB
-from detent.lifecycle.guards import MAX_DEPTH
-from detent.service import crew_mend, crew_moves, crews, jobs, whys, workers
-from detent.service.crews import Inside, NewCrew
-from detent.service.entities import public_id
-from detent.service.settle import applied
-from detent.store import Job, Store
-from detent.store.crews import HELD_BY_QUOTA, waits_for_crew
-from detent.store.records import Expiry
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
-from detent.worker.settlement import Raised, Suspend, settle
+from keptwork.errors import BadInput, CrewFailed, CrewUnfinished, InvalidTransition, NotFound
+from keptwork.job_type import JobType
+from keptwork.lifecycle import CREW, JOB
+from keptwork.lifecycle.guards import MAX_DEPTH
+from keptwork.service import crew_mend, crew_moves, crews, jobs, whys, workers
+from keptwork.service.crews import Inside, NewCrew
+from keptwork.service.entities import public_id
+from keptwork.service.settle import applied
+from keptwork.store import Job, Store
+from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
+from keptwork.store.records import Expiry
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
+from keptwork.worker.settlement import Raised, Suspend, settle
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import claim, entity, log, worker
 
@@ -291,7 +291,7 @@ async def test_large_results_are_kept_by_their_hash(store: Store) -> None:
 async def test_results_that_are_too_large_together_are_a_failure_that_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.service.crew_moves.LARGEST_RESULT", 100)
+    monkeypatch.setattr("keptwork.service.crew_moves.LARGEST_RESULT", 100)
     crew = await submitted(store, 2)
     for job in await taken(store):
         await say(store, job, "x" * 60)

@@ -11,10 +11,10 @@ from typing import Any
 import apsw
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import LIFECYCLES
-from detent.service import audit
-from detent.store import open_store
+from keptwork.errors import StoreError
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.service import audit
+from keptwork.store import open_store
 from tests.support.lives import live
 
 PAGE = 4096
@@ -31,7 +31,7 @@ VOUCHED = [
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sound") / "detent.db"
+    path = tmp_path_factory.mktemp("sound") / "keptwork.db"
 
     async def fill() -> None:
         store = await open_store(f"sqlite:///{path}")

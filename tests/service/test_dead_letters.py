@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadInput, NotFound, RunAgainBefore
-from detent.lifecycle import JOB
-from detent.moments import rfc3339
-from detent.service import dead_letters
-from detent.service.entities import public_id
-from detent.store import JobFilter, NewJob, Store
+from keptwork.errors import BadInput, NotFound, RunAgainBefore
+from keptwork.lifecycle import JOB
+from keptwork.moments import rfc3339
+from keptwork.service import dead_letters
+from keptwork.service.entities import public_id
+from keptwork.store import JobFilter, NewJob, Store
 from tests.conformance.stage import claim, entity, moved, queued, worker
 
 OURS = 1

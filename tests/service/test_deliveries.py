@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from detent.service.deliveries import LONGEST_PAUSE_US, Answer, verdict
-from detent.store.outbox import MOST_ATTEMPTS, Delivery
+from keptwork.service.deliveries import LONGEST_PAUSE_US, Answer, verdict
+from keptwork.store.outbox import MOST_ATTEMPTS, Delivery
 
 HOUR_US = 3_600_000_000
 

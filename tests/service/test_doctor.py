@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from detent import Context
-from detent.job_type import JobType
-from detent.lifecycle import BREAKER, JOB, RUN, WORKSTREAM
-from detent.service import crews, flows, overrides
-from detent.service.audit import verify
-from detent.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, rounds
-from detent.service.doctor.chart import Limits
-from detent.service.entities import public_id
-from detent.service.flow_scene import Actor
-from detent.store import EventFilter, NewJob, Store
-from detent.store.budgets import NewCharge
-from detent.store.steps import NewGate
+from keptwork import Context
+from keptwork.job_type import JobType
+from keptwork.lifecycle import BREAKER, JOB, RUN, WORKSTREAM
+from keptwork.service import crews, flows, overrides
+from keptwork.service.audit import verify
+from keptwork.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, rounds
+from keptwork.service.doctor.chart import Limits
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Actor
+from keptwork.store import EventFilter, NewJob, Store
+from keptwork.store.budgets import NewCharge
+from keptwork.store.steps import NewGate
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import claim, moved, queued, running, worker
 from tests.service.flow_driver import Driver, flow, states, step
@@ -303,7 +303,7 @@ async def test_a_job_that_was_asked_to_stop_is_not_to_be_asked_once_more(ward: W
     (after,) = await rounds.examine(ward.store, Limits({}, 0))
     assert (before.todo or "").endswith(", if it should not take this long")
     assert "was asked to stop" in after.says
-    assert after.todo == f"detent jobs cancel {after.public_id} --hard"
+    assert after.todo == f"keptwork jobs cancel {after.public_id} --hard"
 
 
 def test_every_finding_there_is_has_its_scene() -> None:
@@ -313,7 +313,7 @@ def test_every_finding_there_is_has_its_scene() -> None:
 
 async def obey(store: Store, todo: str) -> None:
     """Runs the override that a finding asks for, exactly as it is written."""
-    if todo.startswith("detent override"):
+    if todo.startswith("keptwork override"):
         _, _, id, _, state, _, _ = shlex.split(todo)
         await overrides.overridden(store, 1, id, state, reason="the doctor says so", actor="ann")
 

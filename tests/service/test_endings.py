@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from detent.errors import StoreError
-from detent.lifecycle import JOB
-from detent.service.endings import Endings
-from detent.store import Store, open_store
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB
+from keptwork.service.endings import Endings
+from keptwork.store import Store, open_store
 from tests.conformance.stage import moved, queued
 
 

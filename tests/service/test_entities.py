@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent import ids
-from detent.errors import BadInput, NotFound
-from detent.lifecycle import LIFECYCLES
-from detent.service.entities import actor_name, lifecycle_named, public_id, resolve
+from keptwork import ids
+from keptwork.errors import BadInput, NotFound
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.service.entities import actor_name, lifecycle_named, public_id, resolve
 
 
 @given(st.sampled_from([*LIFECYCLES]), st.integers(1, (1 << 63) - 1))

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from detent.errors import InvalidTransition
-from detent.service import flow_deeds, flows
-from detent.service.flow_scene import Actor
-from detent.service.flows import FlowRef
-from detent.store import Store
+from keptwork.errors import InvalidTransition
+from keptwork.service import flow_deeds, flows
+from keptwork.service.flow_scene import Actor
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
 from tests.service.flow_driver import Driver, flow, step
 
 ANN = Actor("ann", "because")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from detent.errors import FlowKeyReused
-from detent.flow.definition import Flow
-from detent.service import flows, templates
-from detent.service.flows import FlowRef
-from detent.store import Store
+from keptwork.errors import FlowKeyReused
+from keptwork.flow.definition import Flow
+from keptwork.service import flows, templates
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
 from tests.service.flow_driver import flow, step
 
 INPUTS = {"n": {"type": "number", "default": 1}, "to": {"default": "here"}, "deep": {"type": "object", "default": {}}}
@@ -43,7 +43,7 @@ async def test_other_inputs_under_the_same_key_are_refused_and_named(store: Stor
     said = await refusal(store, {"n": 2, "to": "there"})
     assert said == (
         f"The key 'k' has made {first.public_id} before, with other inputs: n, to; "
-        f"use a new key for a new flow, or see that one: detent workstreams show {first.public_id}"
+        f"use a new key for a new flow, or see that one: keptwork workstreams show {first.public_id}"
     )
     assert len(await store.flows(first.kind.flow)) == 1
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from detent.errors import NotFound
-from detent.lifecycle import AGENT, CREW, JOB, LIFECYCLES, RUN, WORKSTREAM
-from detent.service import (
+from keptwork.errors import NotFound
+from keptwork.lifecycle import AGENT, CREW, JOB, LIFECYCLES, RUN, WORKSTREAM
+from keptwork.service import (
     agents,
     audit,
     costs,
@@ -22,17 +22,17 @@ from detent.service import (
     retention,
     whys,
 )
-from detent.service.doctor import rounds
-from detent.service.entities import public_id
-from detent.service.flow_scene import Actor
-from detent.service.flow_view import FlowView
-from detent.service.flows import FlowRef
-from detent.service.retention import ENDED_LIKE, FINISHED, Retention, Swept, prune, sweep
-from detent.store import Blob, EventFilter, NewJob, Store, open_store
-from detent.store.budgets import Closing, NewBudget, NewCharge
-from detent.store.records import Expiry
-from detent.store.steps import FlowFilter
-from detent.store.transcripts import NewLine
+from keptwork.service.doctor import rounds
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Actor
+from keptwork.service.flow_view import FlowView
+from keptwork.service.flows import FlowRef
+from keptwork.service.retention import ENDED_LIKE, FINISHED, Retention, Swept, prune, sweep
+from keptwork.store import Blob, EventFilter, NewJob, Store, open_store
+from keptwork.store.budgets import Closing, NewBudget, NewCharge
+from keptwork.store.records import Expiry
+from keptwork.store.steps import FlowFilter
+from keptwork.store.transcripts import NewLine
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import moved
 from tests.service.flow_driver import Driver, flow, states, step
@@ -42,7 +42,7 @@ HOOK = {"url": "https://example.com/hook"}
 
 STAYS = {
     *("events", "retention", "ledger", "templates", "tenants", "counters", "log_positions", "duties", "agent_audits"),
-    *("detent_migrations", "last_key", "sqlite_sequence", "workers"),
+    *("keptwork_migrations", "last_key", "sqlite_sequence", "workers"),
 }
 """What is no part of a flow: the log and the accounts, definitions, settings, and the workers that are at work."""
 

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from detent.errors import BadInput
-from detent.lifecycle import WORKSTREAM
-from detent.service import flows, forks
-from detent.service.audit import verify
-from detent.service.doctor import rounds
-from detent.service.flow_scene import Actor
-from detent.store import EventFilter, Store
+from keptwork.errors import BadInput
+from keptwork.lifecycle import WORKSTREAM
+from keptwork.service import flows, forks
+from keptwork.service.audit import verify
+from keptwork.service.doctor import rounds
+from keptwork.service.flow_scene import Actor
+from keptwork.store import EventFilter, Store
 from tests.service.flow_driver import Driver, flow, states, step
 
 GRAPH = (step("a"), step("b", "a"), step("c", "b"), step("d", "a"), step("e", when="1 == 2"))

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from detent.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, RunAgainBefore, StillUnfinished
-from detent.lifecycle import JOB
-from detent.moments import LONGEST_US
-from detent.service import jobs
-from detent.service.entities import public_id
-from detent.store import JobFilter, NewJob, Store
+from keptwork.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, RunAgainBefore, StillUnfinished
+from keptwork.lifecycle import JOB
+from keptwork.moments import LONGEST_US
+from keptwork.service import jobs
+from keptwork.service.entities import public_id
+from keptwork.store import JobFilter, NewJob, Store
 from tests.conformance.stage import claim, entity, log, moved, queued, running, worker
 from tests.service.rivalry import Rivalry
 
@@ -102,7 +102,7 @@ async def test_a_foreign_an_unknown_and_a_mistyped_id_are_the_same(store: Store,
         for verb in verbs:
             with pytest.raises(NotFound) as caught:
                 await cast(Any, verb)(store, OURS, id)
-            assert str(caught.value) == f"No job {id!r}; list them with: detent jobs list"
+            assert str(caught.value) == f"No job {id!r}; list them with: keptwork jobs list"
     assert (await entity(store, JOB, theirs))["state"] == "queued"
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from detent import api_key, ids
-from detent.api_key import ApiKey, Scope
-from detent.errors import BadInput, KeyEnded, NotFound, StoreError
-from detent.service import keys
-from detent.service.keys import KeyRing, Made, Principal
-from detent.store import Store, open_store
-from detent.store.api_keys import NewApiKey
+from keptwork import api_key, ids
+from keptwork.api_key import ApiKey, Scope
+from keptwork.errors import BadInput, KeyEnded, NotFound, StoreError
+from keptwork.service import keys
+from keptwork.service.keys import KeyRing, Made, Principal
+from keptwork.store import Store, open_store
+from keptwork.store.api_keys import NewApiKey
 from tests.support.at_rest import everything
 from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed
@@ -72,7 +72,7 @@ async def test_a_scope_that_a_newer_program_gave_is_for_nothing_here(store: Stor
 async def test_no_other_text_lets_anybody_in(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     row, secret = await made(store)
     asked = counted(store, monkeypatch)
-    for text in ("", "dk_", secret.value[:-1], secret.value.swapcase(), row.hash, row.public_id, f" {secret.value}"):
+    for text in ("", "kw_", secret.value[:-1], secret.value.swapcase(), row.hash, row.public_id, f" {secret.value}"):
         assert await keys.authenticate(store, text) is None
         assert await KeyRing(store).authenticate(text) is None
     assert asked == []

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from detent import ids
-from detent.clock import ManualClock
-from detent.errors import AlreadyDecided
-from detent.service import advance, approvals, crew_mend, crews, flows, overrides, whys
-from detent.service.doctor import rounds
-from detent.service.flow_scene import Actor, Scene
-from detent.store import Store, open_store
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork import ids
+from keptwork.clock import ManualClock
+from keptwork.errors import AlreadyDecided
+from keptwork.service import advance, approvals, crew_mend, crews, flows, overrides, whys
+from keptwork.service.doctor import rounds
+from keptwork.service.flow_scene import Actor, Scene
+from keptwork.store import Store, open_store
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import claim, worker
 from tests.service.flow_driver import Driver, flow, states, step
@@ -97,7 +97,7 @@ async def test_a_list_stays_failed_while_another_of_its_elements_is(store: Store
 
 async def test_a_workstream_tried_again_by_an_operator_has_its_whole_timeout(tmp_path: Any) -> None:
     clock = ManualClock()
-    store = await open_store(f"sqlite:///{tmp_path}/detent.db", clock=clock)
+    store = await open_store(f"sqlite:///{tmp_path}/keptwork.db", clock=clock)
     ref = await flows.start(store, flow(step("a"), timeout="1m"))
     driver = Driver(store)
     await driver.settle(await driver.start(), lambda _: True)
@@ -231,7 +231,7 @@ async def test_a_flow_that_ended_although_a_step_did_not_says_so(store: Store) -
     step_of_it = f"{ref.public_id}/a"
     await overrides.overridden(store, 1, step_of_it, "S_FAILED", reason="it did fail", actor="ann")
     why, ended = (await whys.explained(store, 1, ref.public_id)).reasons
-    assert (why.cause, why.todo, ended.cause) == ("damage", "detent doctor --fix", "ended")
+    assert (why.cause, why.todo, ended.cause) == ("damage", "keptwork doctor --fix", "ended")
     assert "it is S_SUCCESS, but a is S_FAILED" in why.says
 
 

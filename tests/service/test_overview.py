@@ -1,4 +1,4 @@
-"""How everything stands at one look, and how fast it goes; read by the dashboard and by `detent top`."""
+"""How everything stands at one look, and how fast it goes; read by the dashboard and by `keptwork top`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from detent.flow.definition import Flow
-from detent.lifecycle import JOB
-from detent.service import flows, overview, queues, throughput, workers
-from detent.store import NewJob, Store
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB
+from keptwork.service import flows, overview, queues, throughput, workers
+from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved, queued, running, worker
 from tests.conformance.times import SECOND
 from tests.http.flow_stage import GRAPH, trip

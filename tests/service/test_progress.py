@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.flow.definition import Flow
-from detent.flow.phase import Phase
-from detent.service import flows
-from detent.service.definitions import KINDS
-from detent.service.flow_view import FlowView
-from detent.service.progress import medians, time_left, usual_times
+from keptwork import Keptwork
+from keptwork.flow.definition import Flow
+from keptwork.flow.phase import Phase
+from keptwork.service import flows
+from keptwork.service.definitions import KINDS
+from keptwork.service.flow_view import FlowView
+from keptwork.service.progress import medians, time_left, usual_times
 
 KIND = KINDS["workstream"]
 
@@ -68,7 +68,7 @@ def test_usual_times_are_medians_and_what_was_skipped_took_none():
 
 @pytest.mark.parametrize("earlier", [0, 2])
 async def test_they_come_from_earlier_flows_of_the_same_name_that_succeeded(earlier, database_url):
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     async with app:
         store = await app.open()
         for name in [*["f"] * earlier, "other"]:
@@ -80,7 +80,7 @@ async def test_they_come_from_earlier_flows_of_the_same_name_that_succeeded(earl
 
 
 async def test_a_view_keeps_up_with_what_is_inside_steps(database_url):
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     inner = {"name": "inner", "steps": [{"id": "x", "call": "time:time"}, {"id": "y", "call": "time:time"}]}
     outer = {
         "name": "outer",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from detent import metrics
-from detent.lifecycle import JOB
-from detent.metrics import METRICS
-from detent.service import prometheus, stats
-from detent.store import NewJob, Store
-from detent.store.records import Counter
+from keptwork import metrics
+from keptwork.lifecycle import JOB
+from keptwork.metrics import METRICS
+from keptwork.service import prometheus, stats
+from keptwork.store import NewJob, Store
+from keptwork.store.records import Counter
 from tests.conformance.stage import claim, moved, settled, worker
 
 NASTY = 'a "quoted" \\ back\nslash é'
@@ -46,11 +46,11 @@ async def test_what_was_counted_is_read_back(store: Store, other_tenant: int) ->
         await moved(store, JOB, job.id, "succeed", by="holder")
     _, samples = await parsed(store)
     ours = {"tenant": "default"}
-    assert named("detent_jobs", samples, queue=NASTY, state="queued", **ours) == 1
-    assert named("detent_successes_total", samples, kind=NASTY, **ours) == 1
+    assert named("keptwork_jobs", samples, queue=NASTY, state="queued", **ours) == 1
+    assert named("keptwork_successes_total", samples, kind=NASTY, **ours) == 1
     move = {"entity": "job", "from": "", "to": "queued", "trigger": "enqueue"}
-    assert named("detent_transitions_total", samples, **move, **ours) == 2
-    assert named("detent_claim_calls_total", samples, outcome="jobs") == 1
+    assert named("keptwork_transitions_total", samples, **move, **ours) == 2
+    assert named("keptwork_claim_calls_total", samples, outcome="jobs") == 1
     assert not any("other" in dict(labels).get("tenant", "") for _, labels in samples)
 
 

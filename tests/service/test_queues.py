@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detent.errors import BadInput
-from detent.service import queues
-from detent.store import Store
+from keptwork.errors import BadInput
+from keptwork.service import queues
+from keptwork.store import Store
 from tests.conformance.stage import claim, queued, worker
 
 OURS = 1

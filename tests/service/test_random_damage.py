@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from detent.flow.definition import Flow
-from detent.lifecycle import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from detent.service import flows
-from detent.service.doctor import FLOW_CHECKS, ready, rounds
-from detent.service.doctor.finding import Finding, FlowCheck
-from detent.service.entities import public_id
-from detent.store import Store
-from detent.store.steps import NewGate
-from detent.worker.follow_up import FollowUp
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.service import flows
+from keptwork.service.doctor import FLOW_CHECKS, ready, rounds
+from keptwork.service.doctor.finding import Finding, FlowCheck
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+from keptwork.store.steps import NewGate
+from keptwork.worker.follow_up import FollowUp
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 from tests.conformance.by_hand import Hand, hand_on
 from tests.service.flow_driver import Driver, flow, step
 from tests.service.test_doctor import obey
@@ -172,7 +172,7 @@ async def looked_after(store: Store) -> None:
 async def abandon_running_jobs(store: Store) -> None:
     """What was running when the vandal came is taken back, as the reaper would."""
     for row in await store.long_at_work(["running", "assigned"], await store.now(), 1_000):
-        await obey(store, f"detent override {public_id('job', row['id'])} --to queued --reason TEXT")
+        await obey(store, f"keptwork override {public_id('job', row['id'])} --to queued --reason TEXT")
 
 
 @pytest.mark.parametrize("seed", range(2))

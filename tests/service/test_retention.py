@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bench import past
-from detent.errors import BadInput
-from detent.lifecycle import JOB
-from detent.service import audit, retention
-from detent.service.retention import Retention, prune, sweep
-from detent.store import JobFilter, NewJob, Store
-from detent.store.signals import NewSignal
-from detent.worker.pruner import Pruner
+from keptwork.errors import BadInput
+from keptwork.lifecycle import JOB
+from keptwork.service import audit, retention
+from keptwork.service.retention import Retention, prune, sweep
+from keptwork.store import JobFilter, NewJob, Store
+from keptwork.store.signals import NewSignal
+from keptwork.worker.pruner import Pruner
 from tests.conformance.by_hand import Hand, hand_on
 from tests.support.lives import live
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from detent import metrics
-from detent.errors import InvalidTransition
-from detent.lifecycle import JOB
-from detent.service import jobs, stats
-from detent.service.entities import public_id
-from detent.service.readout import Readout
-from detent.service.roll_up import READER
-from detent.store import NewJob, Store, open_store
-from detent.store.digest import Digest
+from keptwork import metrics
+from keptwork.errors import InvalidTransition
+from keptwork.lifecycle import JOB
+from keptwork.service import jobs, stats
+from keptwork.service.entities import public_id
+from keptwork.service.readout import Readout
+from keptwork.service.roll_up import READER
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.digest import Digest
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import claim, moved, queued, settled, worker
 from tests.support.broken_sql import move_on_from_anywhere

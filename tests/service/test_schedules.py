@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from detent import Detent
-from detent.errors import BadInput, NotFound
-from detent.schedule import Rule, next_tick
-from detent.service import schedules
-from detent.service.schedules import Declaration
-from detent.store import NewJob, Store
-from detent.store.schedules import Schedule
+from keptwork import Keptwork
+from keptwork.errors import BadInput, NotFound
+from keptwork.schedule import Rule, next_tick
+from keptwork.service import schedules
+from keptwork.service.schedules import Declaration
+from keptwork.store import NewJob, Store
+from keptwork.store.schedules import Schedule
 from tests.support.database_time import Timed, open_timed
 from tests.worker.scene import eventually, working
 
@@ -119,7 +119,7 @@ async def test_an_operator_adds_no_schedule_over_another_and_finds_none_of_anoth
         await schedules.add(timed.store, declared, job, "cli:ann")
     other = await timed.store.add_tenant("other")
     for verb in (schedules.find, schedules.pause, schedules.resume, schedules.delete):
-        with pytest.raises(NotFound, match="No schedule a; list them with: detent schedules list"):
+        with pytest.raises(NotFound, match="No schedule a; list them with: keptwork schedules list"):
             await verb(timed.store, other, "a")
     assert await schedules.delete(timed.store, 1, "a") == made
 
@@ -135,7 +135,7 @@ def test_a_name_is_printable_and_not_too_long(name: str) -> None:
 
 async def test_a_worker_keeps_what_is_declared_and_fires_it(database_url: str) -> None:
     seen: list[tuple[str, datetime]] = []
-    async with Detent(database_url) as app:
+    async with Keptwork(database_url) as app:
 
         @app.schedule(every="1s", arguments={"name": "ann"})
         @app.job(queue="often", max_attempts=7)
@@ -162,7 +162,7 @@ async def test_a_worker_keeps_what_is_declared_and_fires_it(database_url: str) -
 async def test_a_pause_stays_when_a_worker_starts_and_what_is_no_longer_declared_stays_too(
     database_url: str,
 ) -> None:
-    async with Detent(database_url) as app:
+    async with Keptwork(database_url) as app:
 
         @app.schedule(every="1h")
         @app.job()
@@ -180,7 +180,7 @@ async def test_a_pause_stays_when_a_worker_starts_and_what_is_no_longer_declared
 
 
 async def test_what_is_declared_wrongly_is_refused_where_it_is_declared() -> None:
-    app = Detent("sqlite:///:memory:")
+    app = Keptwork("sqlite:///:memory:")
 
     @app.job()
     async def greet(ctx, name): ...

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from detent import Detent
-from detent.errors import BadInput
-from detent.service import audit, seals
-from detent.store import Store, open_store
-from detent.store.records import EVENT_FIELDS
-from detent.worker import sealer as sealing
-from detent.worker.housekeeping import keeping_house
-from detent.worker.sealer import Sealer
+from keptwork import Keptwork
+from keptwork.errors import BadInput
+from keptwork.service import audit, seals
+from keptwork.store import Store, open_store
+from keptwork.store.records import EVENT_FIELDS
+from keptwork.worker import sealer as sealing
+from keptwork.worker.housekeeping import keeping_house
+from keptwork.worker.sealer import Sealer
 from tests.support.lives import live
 
 
@@ -224,7 +224,7 @@ async def sealed_all(store: Store, work: Callable[[], Awaitable[object]]) -> boo
 
 
 async def worked(url: str) -> None:
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
         await app.work(until_idle=True)
 
 

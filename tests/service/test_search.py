@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detent.errors import BadInput
-from detent.service.search import AT_ONCE, LONGEST_TEXT, MOST_LOOKED_AT, Searched, search
+from keptwork.errors import BadInput
+from keptwork.service.search import AT_ONCE, LONGEST_TEXT, MOST_LOOKED_AT, Searched, search
 
 
 class Table:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadInput
-from detent.flow.definition import Flow
-from detent.service import flows, forks, schedules, templates
-from detent.service.flow_scene import Actor
-from detent.store import Store
-from detent.store.records import DEFAULT_TENANT
+from keptwork.errors import BadInput
+from keptwork.flow.definition import Flow
+from keptwork.service import flows, forks, schedules, templates
+from keptwork.service.flow_scene import Actor
+from keptwork.store import Store
+from keptwork.store.records import DEFAULT_TENANT
 from tests.service.flow_driver import Driver, flow, step
-from tests.support.command import run as detent
+from tests.support.command import run as keptwork
 
 CANARIES = {
     "GitHub token": "ghp_canary0123456789abcdef",
@@ -92,8 +92,8 @@ async def test_what_only_speaks_of_secrets_is_no_secret(store: Store) -> None:
 def test_the_command_line_says_it_in_one_line_and_no_byte_of_it_is_in_the_database(tmp_path: Path) -> None:
     file = tmp_path / "ship.yaml"
     file.write_text(f"name: ship\nsteps:\n  - {{id: push, command: [echo, {CANARIES['GitHub token']}]}}\n")
-    done = detent("run", str(file), "--yes", "--db", f"sqlite:///{tmp_path}/detent.db")
+    done = keptwork("run", str(file), "--yes", "--db", f"sqlite:///{tmp_path}/keptwork.db")
     assert done.returncode == 2
     assert "holds a secret at steps.push.command.1 (GitHub token)" in done.stderr
     assert "canary" not in done.stdout + done.stderr
-    assert not [kept for kept in tmp_path.glob("detent.db*") if b"canary" in kept.read_bytes()]
+    assert not [kept for kept in tmp_path.glob("keptwork.db*") if b"canary" in kept.read_bytes()]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.service import flow_progress, flow_report, flows, progress
-from detent.service import flow_stories as stories
-from detent.service.flow_scene import Actor
-from detent.service.flow_view import FlowView
-from detent.store import Store
+from keptwork import Keptwork
+from keptwork.service import flow_progress, flow_report, flows, progress
+from keptwork.service import flow_stories as stories
+from keptwork.service.flow_scene import Actor
+from keptwork.service.flow_view import FlowView
+from keptwork.store import Store
 from tests.service.flow_driver import Driver, flow, step
 from tests.support.database_time import Timed
 
@@ -108,9 +108,9 @@ def fail_so_often(times: int) -> int:
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
     LEFT.clear()
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     yield app
     await app.close()
 
@@ -127,7 +127,7 @@ async def tries(store: Store, ref: flows.FlowRef) -> dict[str, set[int]]:
     return found
 
 
-async def test_a_list_was_tried_as_often_as_the_element_that_was_tried_most(app: Detent) -> None:
+async def test_a_list_was_tried_as_often_as_the_element_that_was_tried_most(app: Keptwork) -> None:
     each = {"call": f"{__name__}:fail_so_often", "with": {"times": "${item}"}, "retries": 3, "backoff": "1ms"}
     inner = flow(step("a"), step("b"), step("c"), name="inner")
     store = await app.open()

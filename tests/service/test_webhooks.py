@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from detent.errors import BadInput, NotFound
-from detent.lifecycle import RUN, WORKSTREAM, Lifecycle
-from detent.service import webhooks
-from detent.store import Store, Transaction, open_store
-from detent.worker.courier import Courier
-from detent.worker.outage import Outage
+from keptwork.errors import BadInput, NotFound
+from keptwork.lifecycle import RUN, WORKSTREAM, Lifecycle
+from keptwork.service import webhooks
+from keptwork.store import Store, Transaction, open_store
+from keptwork.worker.courier import Courier
+from keptwork.worker.outage import Outage
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import decided, moved
 from tests.support.hook_server import Reply, hook_server
 
 OURS = 1
 HOOK = {"url": "https://example.com/hook?token=abc"}
-NAMED = {**HOOK, "secret_env": "DETENT_WEBHOOK_SECRET_SHOP"}
+NAMED = {**HOOK, "secret_env": "KEPTWORK_WEBHOOK_SECRET_SHOP"}
 CANARY = "canary-9f2c7e51-never-to-be-kept"
 
 
@@ -95,9 +95,9 @@ async def test_an_end_that_is_undone_is_not_told(store: Store) -> None:
     [
         "https://example.com", None, [], {}, {"url": None}, {"url": "http://example.com/"}, {"url": "https://10.0.0.1/"},
         {**HOOK, "secret": "x"}, {**HOOK, "secret_env": "AWS_SECRET_ACCESS_KEY"}, {**HOOK, "secret_env": ""},
-        {**HOOK, "secret_env": "DETENT_DB"}, {**HOOK, "secret_env": "DETENT_WEBHOOK_SECRET_FILE"},
-        {**HOOK, "secret_env": "DETENT_WEBHOOK_SECRETS"}, {**HOOK, "secret_env": "detent_webhook_secret"},
-        {**HOOK, "secret_env": 7}, {**HOOK, "secret_env": "DETENT_WEBHOOK_SECRET_" + "A" * 61},
+        {**HOOK, "secret_env": "KEPTWORK_DB"}, {**HOOK, "secret_env": "KEPTWORK_WEBHOOK_SECRET_FILE"},
+        {**HOOK, "secret_env": "KEPTWORK_WEBHOOK_SECRETS"}, {**HOOK, "secret_env": "keptwork_webhook_secret"},
+        {**HOOK, "secret_env": 7}, {**HOOK, "secret_env": "KEPTWORK_WEBHOOK_SECRET_" + "A" * 61},
     ],
 )  # fmt: skip
 def test_a_webhook_that_cannot_be_is_refused_where_the_flow_is_submitted(webhook: Any) -> None:
@@ -108,23 +108,23 @@ def test_a_webhook_that_cannot_be_is_refused_where_the_flow_is_submitted(webhook
 def test_one_that_can_be_is_kept_with_the_name_of_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(webhooks.checked(HOOK)) == HOOK
     assert json.loads(webhooks.checked(NAMED)) == NAMED
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", "127.0.0.1:8080")
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1:8080")
     assert webhooks.checked({"url": "http://127.0.0.1:8080/"})
 
 
 def test_a_secret_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (None, "DETENT_WEBHOOK_SECRET_SHOP"):
-        with pytest.raises(BadInput, match="set DETENT_WEBHOOK_SECRET"):
+    for name in (None, "KEPTWORK_WEBHOOK_SECRET_SHOP"):
+        with pytest.raises(BadInput, match="set KEPTWORK_WEBHOOK_SECRET"):
             webhooks.secret(name)
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET", CANARY)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", CANARY)
     assert webhooks.secret(None) == CANARY.encode()
     (tmp_path / "key").write_text("a key from a file\n")
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET_SHOP_FILE", str(tmp_path / "key"))
-    assert webhooks.secret("DETENT_WEBHOOK_SECRET_SHOP") == b"a key from a file"
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET_SHOP_FILE", str(tmp_path / "key"))
+    assert webhooks.secret("KEPTWORK_WEBHOOK_SECRET_SHOP") == b"a key from a file"
     (tmp_path / "key").unlink()
     with pytest.raises(BadInput, match=r"cannot be read: No such file"):
-        webhooks.secret("DETENT_WEBHOOK_SECRET_SHOP")
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET", "short")
+        webhooks.secret("KEPTWORK_WEBHOOK_SECRET_SHOP")
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", "short")
     with pytest.raises(BadInput, match="has 5 bytes; it needs 16 or more"):
         webhooks.secret(None)
     with pytest.raises(BadInput, match="is no name of a webhook's secret"):
@@ -140,10 +140,10 @@ async def test_messages_are_found_by_name_and_shown_without_what_is_secret(store
     assert await webhooks.listed(store, OURS, flow=name.rpartition(":")[0], state="pending") == [told]
     shown = webhooks.as_json(told, whole=True)
     assert (shown["id"], shown["url"], shown["state"]) == (name, "https://example.com/hook?***", "pending")
-    assert (shown["secret"], shown["body"]["flow"]["error"]) == ("DETENT_WEBHOOK_SECRET", "boom")
+    assert (shown["secret"], shown["body"]["flow"]["error"]) == ("KEPTWORK_WEBHOOK_SECRET", "boom")
     assert "abc" not in json.dumps(shown)
     for wrong in (f"{name}1", name.rpartition(":")[0], "x:1", f"{name[:-1]}x", f"{name}\n1", ":"):
-        with pytest.raises(NotFound, match="detent webhooks list"):
+        with pytest.raises(NotFound, match="keptwork webhooks list"):
             await webhooks.find(store, OURS, wrong)
     await store.add_tenant("other")
     with pytest.raises(NotFound):
@@ -168,9 +168,9 @@ async def dump(url: str) -> str:
 async def test_a_secret_rests_nowhere_in_the_database(
     database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET", CANARY)
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setattr("detent.service.deliveries.FIRST_PAUSE_US", 0)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", CANARY)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
+    monkeypatch.setattr("keptwork.service.deliveries.FIRST_PAUSE_US", 0)
     store = await open_store(database_url)
     with hook_server(lambda number: Reply(404 if number <= 4 else 204)) as server:
         for _ in range(2):

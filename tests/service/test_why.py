@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import BREAKER, JOB, WORKER
-from detent.service.entities import public_id
-from detent.service.limits import declare
-from detent.service.why import Cause, why
-from detent.service.workers import SILENT_US
-from detent.store import NewJob, Store
-from detent.store.approvals import NewApproval
-from detent.store.budgets import NewBudget
-from detent.store.crews import HELD_BY_QUOTA, waits_for_crew
-from detent.store.records import LimitRule
+from keptwork.lifecycle import BREAKER, JOB, WORKER
+from keptwork.service.entities import public_id
+from keptwork.service.limits import declare
+from keptwork.service.why import Cause, why
+from keptwork.service.workers import SILENT_US
+from keptwork.store import NewJob, Store
+from keptwork.store.approvals import NewApproval
+from keptwork.store.budgets import NewBudget
+from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
+from keptwork.store.records import LimitRule
 from tests.conformance.stage import LEASE, claim, moved, queued, worker
 from tests.support.database_time import open_timed
 
@@ -190,41 +190,41 @@ async def for_a_worker(store: Store) -> int:
 
 
 SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
-    Cause.ENDED: (ended, "it has ended as failed (no such page)", "detent jobs retry job_"),
+    Cause.ENDED: (ended, "it has ended as failed (no such page)", "keptwork jobs retry job_"),
     Cause.RUNNING: (running, "is at it, in attempt 1 of 4", None),
     Cause.ASKED_TO_STOP: (asked_to_stop, "it was asked to stop", "--hard"),
     Cause.ORPHANED: (orphaned, "has gone; the job is taken back when its lease ends", None),
-    Cause.LEASE_OVER: (lease_over, "is over, and no worker has taken the job back yet", "detent work"),
+    Cause.LEASE_OVER: (lease_over, "is over, and no worker has taken the job back yet", "keptwork work"),
     Cause.ASLEEP: (asleep, "its handler sleeps", None),
-    Cause.CHILDREN: (children, "it waits for 3 of the jobs it spawned to end", "detent jobs show"),
-    Cause.EVENT: (event, "it waits for the event 'paid; now'", "detent jobs signal 'paid; now'"),
-    Cause.APPROVAL: (approval, "it waits for somebody (ops) to approve: Ship it?", "detent approvals approve apr_"),
-    Cause.LIMIT: (limit, "the limit *:kind holds it back: 1 of 1 are at work", "detent limits list"),
+    Cause.CHILDREN: (children, "it waits for 3 of the jobs it spawned to end", "keptwork jobs show"),
+    Cause.EVENT: (event, "it waits for the event 'paid; now'", "keptwork jobs signal 'paid; now'"),
+    Cause.APPROVAL: (approval, "it waits for somebody (ops) to approve: Ship it?", "keptwork approvals approve apr_"),
+    Cause.LIMIT: (limit, "the limit *:kind holds it back: 1 of 1 are at work", "keptwork limits list"),
     Cause.VERSION: (version, "a version of its handler that no worker has: kind@1", "kind@1"),
     Cause.HELD: (held, "it is held back by budget:may", None),
     Cause.BREAKER: (
         breaker,
         ": it ended with 137; it cools down before a job may try",
-        "detent breakers reset tool:ruff --reason",
+        "keptwork breakers reset tool:ruff --reason",
     ),
     Cause.BUDGET: (
         budget,
         "the tenant's budget has $0.00 of $2.00 spent, and one call may cost $2.50, which is more than the whole cap",
-        "detent budgets set tenant USD",
+        "keptwork budgets set tenant USD",
     ),
     Cause.BACKOFF: (backoff, "attempt 1 of 4 failed (timed out), and it waits to be retried", None),
     Cause.SNOOZED: (snoozed, "its handler put it off", None),
     Cause.GIVEN_BACK: (given_back, "a worker gave it back: no handler here", None),
-    Cause.CREW: (for_a_crew, "it waits for the crew crew_", "detent why crew_"),
-    Cause.QUOTA: (for_a_worker, "it is a share that could go on", "detent crews show crew_"),
+    Cause.CREW: (for_a_crew, "it waits for the crew crew_", "keptwork why crew_"),
+    Cause.QUOTA: (for_a_worker, "it is a share that could go on", "keptwork crews show crew_"),
     Cause.DELAYED: (delayed, "it was enqueued for later", None),
-    Cause.QUEUE_PAUSED: (queue_paused, "its queue 'default' has been paused since", "detent queues resume default"),
-    Cause.QUEUE_LIMIT: (queue_limit, "the limit queue:default holds it back: 1 of 1 are at work", "detent limits list"),
+    Cause.QUEUE_PAUSED: (queue_paused, "its queue 'default' has been paused since", "keptwork queues resume default"),
+    Cause.QUEUE_LIMIT: (queue_limit, "the limit queue:default holds it back: 1 of 1 are at work", "keptwork limits list"),
     Cause.NO_WORKER: (no_worker, "no worker serves its queue 'deserted place'", "--queues 'deserted place'"),
     Cause.WORKERS_PAUSED: (
         workers_paused,
         "every worker that could take it is paused (ann)",
-        "detent workers resume w_",
+        "keptwork workers resume w_",
     ),
     Cause.NO_HANDLER: (no_handler, "none of the 1 workers of its queue has a handler for 'kind'", "declares it"),
     Cause.IN_LINE: (in_line, "3 jobs of its queue are due before it", None),
@@ -274,7 +274,7 @@ async def test_a_dead_letter_is_redriven_and_other_jobs_are_retried(store: Store
     (id,) = await queued(store)
     await moved(store, JOB, id, "dead_letter")
     _, found = await why(store, 1, public_id("job", id))
-    assert found[0].todo == f"detent dead-letters redrive {public_id('job', id)}"
+    assert found[0].todo == f"keptwork dead-letters redrive {public_id('job', id)}"
 
 
 async def test_when_it_clears_is_exact(store: Store) -> None:

@@ -8,14 +8,14 @@ from enum import StrEnum
 
 import pytest
 
-from detent.errors import NotFound
-from detent.lifecycle import JOB
-from detent.service import flows, whys
-from detent.service.entities import public_id
-from detent.service.flow_scene import Actor
-from detent.service.why import Cause
-from detent.service.why_flows import MOST_STEPS, FlowCause
-from detent.store import Store
+from keptwork.errors import NotFound
+from keptwork.lifecycle import JOB
+from keptwork.service import flows, whys
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Actor
+from keptwork.service.why import Cause
+from keptwork.service.why_flows import MOST_STEPS, FlowCause
+from keptwork.store import Store
 from tests.conformance.stage import moved, worker
 from tests.service.flow_driver import Driver, flow, step
 
@@ -41,7 +41,7 @@ async def failing(store: Store, **more: object) -> flows.FlowRef:
 
 
 async def left(store: Store) -> str:
-    """By `detent run`, whose queue nobody else serves."""
+    """By `keptwork run`, whose queue nobody else serves."""
     return (await flows.start(store, flow(step("a")), queue="run-left")).public_id
 
 
@@ -140,32 +140,32 @@ async def killed(store: Store) -> str:
 Scene = Callable[[Store], Awaitable[str]]
 
 SCENES: list[tuple[StrEnum, Scene, str, str]] = [
-    (FlowCause.ENDED, ended, "it has ended as S_ABANDONED (enough)", "detent workstreams fork ws_"),
-    (FlowCause.HELD, held, "it has been held since", "detent workstreams release ws_"),
+    (FlowCause.ENDED, ended, "it has ended as S_ABANDONED (enough)", "keptwork workstreams fork ws_"),
+    (FlowCause.HELD, held, "it has been held since", "keptwork workstreams release ws_"),
     (FlowCause.RETRY, retry, "it failed (a: on purpose), and is tried again", ""),
-    (FlowCause.FAILED, failed, "it failed (a: on purpose), and waits for an operator", "detent steps skip step_"),
+    (FlowCause.FAILED, failed, "it failed (a: on purpose), and waits for an operator", "keptwork steps skip step_"),
     (
         FlowCause.ASKED,
         asked,
         "step sign: it waits for somebody (ops) to approve: Ship it?",
-        "detent approvals approve apr_",
+        "keptwork approvals approve apr_",
     ),
-    (FlowCause.DEPENDENCY, dependency, "it waits for b (S_PENDING)", "detent why step_"),
-    (FlowCause.ASKED, subflow, "it waits for somebody (anyone) to approve: Go on?", "detent approvals approve apr_"),
+    (FlowCause.DEPENDENCY, dependency, "it waits for b (S_PENDING)", "keptwork why step_"),
+    (FlowCause.ASKED, subflow, "it waits for somebody (anyone) to approve: Go on?", "keptwork approvals approve apr_"),
     (
         FlowCause.ROOM,
         beyond_the_limit,
         "it waits for room: 2 elements of a are at work, and its limit is 2",
-        "detent why step_",
+        "keptwork why step_",
     ),
-    (FlowCause.DAMAGE, damage, "waits for nothing, and has no job", "detent doctor --fix"),
-    (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "detent queues resume default"),
-    (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "detent work"),
-    (Cause.NO_WORKER, elsewhere, "no worker serves its queue 'far off'", "detent work --queues 'far off'"),
-    (Cause.NO_WORKER, calling, "no worker serves its queue", "detent work, where what it calls can be imported"),
-    (Cause.NO_WORKER, crewed, "0 of 3 shares are done; job_", "detent work"),
-    (Cause.NO_WORKER, left, "no worker serves its queue 'run-left'", "detent run --resume ws_"),
-    (Cause.LEASE_OVER, killed, "is over, and no worker has taken the job back yet", "detent run --resume ws_"),
+    (FlowCause.DAMAGE, damage, "waits for nothing, and has no job", "keptwork doctor --fix"),
+    (Cause.QUEUE_PAUSED, paused, "its queue 'default' has been paused since", "keptwork queues resume default"),
+    (Cause.NO_WORKER, backing_off, "a[0]: its job job_", "keptwork work"),
+    (Cause.NO_WORKER, elsewhere, "no worker serves its queue 'far off'", "keptwork work --queues 'far off'"),
+    (Cause.NO_WORKER, calling, "no worker serves its queue", "keptwork work, where what it calls can be imported"),
+    (Cause.NO_WORKER, crewed, "0 of 3 shares are done; job_", "keptwork work"),
+    (Cause.NO_WORKER, left, "no worker serves its queue 'run-left'", "keptwork run --resume ws_"),
+    (Cause.LEASE_OVER, killed, "is over, and no worker has taken the job back yet", "keptwork run --resume ws_"),
     (Cause.RUNNING, under_way, "is at it, in attempt 1; its lease", ""),
 ]
 CLEARS = {FlowCause.RETRY, FlowCause.FAILED}
@@ -224,7 +224,7 @@ async def test_a_step_is_found_by_its_flow_and_its_name(store: Store) -> None:
     ref = await started(store, step("a"), step("b", "a"))
     by_name = await whys.explained(store, 1, f"{ref.public_id}/b")
     assert by_name == await whys.explained(store, 1, await step_id(store, ref, "b"))
-    with pytest.raises(NotFound, match="detent steps list ws_"):
+    with pytest.raises(NotFound, match="keptwork steps list ws_"):
         await whys.explained(store, 1, f"{ref.public_id}/none")
 
 
@@ -237,7 +237,7 @@ async def test_what_a_command_left_behind_is_gone_on_with_by_that_command(store:
         told = await whys.explained(store, 1, id)
         assert (told.reasons[0].cause, told.reasons[0].todo) == (
             Cause.NO_WORKER,
-            f"detent run --resume {ref.public_id}",
+            f"keptwork run --resume {ref.public_id}",
         )
 
 

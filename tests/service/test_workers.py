@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from detent import metrics
-from detent.errors import BadInput, InvalidTransition, KeyReused, NotFound
-from detent.lifecycle import JOB, WORKER, decide
-from detent.service import stats, workers
-from detent.service.entities import public_id
-from detent.service.orders import Order, understood
-from detent.service.workers import Wish
-from detent.store import Store
-from detent.store.records import Standing, WorkerFilter
+from keptwork import metrics
+from keptwork.errors import BadInput, InvalidTransition, KeyReused, NotFound
+from keptwork.lifecycle import JOB, WORKER, decide
+from keptwork.service import stats, workers
+from keptwork.service.entities import public_id
+from keptwork.service.orders import Order, understood
+from keptwork.service.workers import Wish
+from keptwork.store import Store
+from keptwork.store.records import Standing, WorkerFilter
 from tests.conformance.stage import entity, log, queued, running, worker
 
 COMMANDS = {

@@ -11,8 +11,8 @@ import asyncio
 import sys
 import threading
 
-from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.store import Job, NewJob, Store, open_store
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.store import Job, NewJob, Store, open_store
 
 BATCH = 20
 

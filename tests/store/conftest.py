@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from detent.store import open_store
-from detent.store.url import database_url as parsed
+from keptwork.store import open_store
+from keptwork.store.url import database_url as parsed
 from tests.store.hands import Hand, PostgresHand, SqliteHand
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from detent.lifecycle import LIFECYCLES
-from detent.lifecycle.replay import replay
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.lifecycle.replay import replay
 from tests.lifecycle.expected import EXPECTED
 from tests.store.entities import (
     NOW,
@@ -210,7 +210,7 @@ def _probed(hand: Hand, name: str, catalogue: Any) -> Iterator[str]:
 def _unrefused(refusal: str | None, says: str) -> str | None:
     if refusal is None:
         return "it was let through"
-    return None if f"detent: {says}" in refusal else f"it was refused with {refusal!r}"
+    return None if f"keptwork: {says}" in refusal else f"it was refused with {refusal!r}"
 
 
 def _mark(hand: Hand, entity: Entity) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Hands that type SQL: plain driver connections which know nothing of Detent, its settings or its clock.
+"""Hands that type SQL: plain driver connections which know nothing of Keptwork, its settings or its clock.
 
 Both speak the same few words, so that a check is written once. What the database refuses is a `Refused`; nothing else
 is caught here.
@@ -71,7 +71,7 @@ class SqliteHand:
         return [dict(zip([column[0] for column in cursor.get_description()], row, strict=True)) for row in cursor]
 
     def triggers(self) -> list[tuple[str, str]]:
-        found = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'detent_*' ORDER BY name"
+        found = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'keptwork_*' ORDER BY name"
         return [(str(name), str(table)) for name, table in self._db.execute(found)]
 
     def drop(self, trigger: str, table: str) -> None:
@@ -113,7 +113,7 @@ class PostgresHand:
     def triggers(self) -> list[tuple[str, str]]:
         found = self.rows(
             "SELECT tgname, tgrelid::regclass::text AS tbl FROM pg_trigger "
-            "WHERE NOT tgisinternal AND starts_with(tgname, 'detent_') ORDER BY tgname"
+            "WHERE NOT tgisinternal AND starts_with(tgname, 'keptwork_') ORDER BY tgname"
         )
         return [(row["tgname"], row["tbl"]) for row in found]
 

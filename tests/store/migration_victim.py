@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from detent.store import postgres_server, sqlite_file
-from detent.store.postgres_migrate import migrate_database
-from detent.store.sqlite_migrate import migrate_file
-from detent.store.url import DatabaseUrl, database_url
+from keptwork.store import postgres_server, sqlite_file
+from keptwork.store.postgres_migrate import migrate_database
+from keptwork.store.sqlite_migrate import migrate_file
+from keptwork.store.url import DatabaseUrl, database_url
 
 
 def die() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.store.walk import walk
 
 

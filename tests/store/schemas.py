@@ -47,5 +47,5 @@ def is_empty(hand: Hand, schema: str = "public") -> bool:
 
 def history(hand: Hand, schema: str = "") -> list[tuple[int, str]]:
     """The migrations that were applied, as the database tells."""
-    table = f"{schema}.detent_migrations" if schema else "detent_migrations"
+    table = f"{schema}.keptwork_migrations" if schema else "keptwork_migrations"
     return [(row["number"], row["name"]) for row in hand.rows(f"SELECT number, name FROM {table} ORDER BY number")]

@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from detent.store import Event, Store, open_store
-from detent.store.url import database_url as parsed
+from keptwork.store import Event, Store, open_store
+from keptwork.store.url import database_url as parsed
 from tests.store.conftest import hand_on
 from tests.store.intact import damages
 from tests.store.walk import walk
@@ -189,7 +189,7 @@ def test_a_dump_of_a_database_at_work_restored_on_a_new_server_is_whole(primary,
     socket = ["-h", str(primary.socket_folder), "-p", str(primary.port), "-U", "postgres", "-d", database_of(url)]
     login = socket if by == "the superuser" else ["--enable-row-security", "-d", url]
     with postgres.start() as other:
-        other.superuser_sql("CREATE ROLE detent_app NOLOGIN; GRANT detent_app TO detent")
+        other.superuser_sql("CREATE ROLE keptwork_app NOLOGIN; GRANT keptwork_app TO keptwork")
         there = other.create_database()
 
         def dump_and_restore() -> None:

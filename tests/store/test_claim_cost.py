@@ -8,12 +8,12 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.lifecycle import WORKER
-from detent.store import NewJob, open_store
-from detent.store.dialect import POSTGRES, SQLITE
-from detent.store.postgres_server import SESSION_SETTINGS
-from detent.store.queries import Catalogue
-from detent.store.url import database_url as parsed
+from keptwork.lifecycle import WORKER
+from keptwork.store import NewJob, open_store
+from keptwork.store.dialect import POSTGRES, SQLITE
+from keptwork.store.postgres_server import SESSION_SETTINGS
+from keptwork.store.queries import Catalogue
+from keptwork.store.url import database_url as parsed
 
 HOUR = 3_600_000_000
 PRIORITIES = 4

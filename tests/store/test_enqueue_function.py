@@ -1,4 +1,4 @@
-"""`detent_enqueue(…)`: the door for any driver on PostgreSQL, as psql and a plain connection find it."""
+"""`keptwork_enqueue(…)`: the door for any driver on PostgreSQL, as psql and a plain connection find it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detent import Detent, ids
-from detent.bounds import LARGEST_INT, LARGEST_PAYLOAD, LONGEST_KEY, LONGEST_NAME
-from detent.lifecycle import JOB
-from detent.service import audit
-from detent.store import Store, open_store
-from detent.store.postgres_server import SESSION_SETTINGS
-from detent.worker.context import Context
+from keptwork import Keptwork, ids
+from keptwork.bounds import LARGEST_INT, LARGEST_PAYLOAD, LONGEST_KEY, LONGEST_NAME
+from keptwork.lifecycle import JOB
+from keptwork.service import audit
+from keptwork.store import Store, open_store
+from keptwork.store.postgres_server import SESSION_SETTINGS
+from keptwork.worker.context import Context
 from tests.conformance.stage import entity, log
 from tests.store import clients
 from tests.support.postgres_server import PostgresServer
@@ -53,7 +53,7 @@ async def plain(url: str, **options: Any) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def enqueue(connection: asyncpg.Connection, arguments: str, *values: Any) -> str:
-    return str(await connection.fetchval(f"SELECT detent_enqueue({arguments})", *values))
+    return str(await connection.fetchval(f"SELECT keptwork_enqueue({arguments})", *values))
 
 
 def key_of(id: str) -> int:
@@ -64,13 +64,13 @@ def key_of(id: str) -> int:
 
 async def test_psql_enqueues_a_job_with_one_event(opened: Store, url: str, postgres_server: PostgresServer) -> None:
     psql = clients.psql(str(postgres_server.bin("psql")), url)
-    said = psql("""SELECT detent_enqueue('mail', '{"to": "ann"}', queue => 'post', priority => 5, key => 'order-17')""")
+    said = psql("""SELECT keptwork_enqueue('mail', '{"to": "ann"}', queue => 'post', priority => 5, key => 'order-17')""")
     assert said.code == 0, said.err
     row = await entity(opened, JOB, key_of(said.out))
     assert (row["kind"], row["queue"], row["priority"], row["key"]) == ("mail", "post", 5, "order-17")
     assert (row["state"], row["max_attempts"], json.loads(row["payload"])) == ("queued", 4, {"to": "ann"})
     (event,) = await log(opened, entity="job")
-    assert (event.trigger, event.type, event.actor) == ("enqueue", "job_enqueued", "sql:detent")
+    assert (event.trigger, event.type, event.actor) == ("enqueue", "job_enqueued", "sql:keptwork")
 
 
 async def test_every_argument_reaches_the_job(opened: Store, url: str) -> None:
@@ -138,13 +138,13 @@ async def test_a_session_that_logs_by_itself_gets_one_event_too_and_goes_on_logg
         await enqueue(connection, "'a'")
         await enqueue(connection, "'b', key => 'k'")
         await enqueue(connection, "'c', key => 'k'")
-        assert await connection.fetchval("SELECT current_setting('detent.logs')") == "self"
+        assert await connection.fetchval("SELECT current_setting('keptwork.logs')") == "self"
     assert len(await log(opened)) == 2
 
 
 async def test_the_commit_rings_for_idle_workers(url: str) -> None:
     started = asyncio.Event()
-    async with Detent(url) as app:
+    async with Keptwork(url) as app:
 
         @app.job()
         async def mail(ctx: Context, to: str) -> None:
@@ -153,7 +153,7 @@ async def test_the_commit_rings_for_idle_workers(url: str) -> None:
         work = asyncio.create_task(app.work())
         async with plain(url) as connection:
             rung = asyncio.Event()
-            await connection.add_listener("detent_jobs", lambda *_: rung.set())
+            await connection.add_listener("keptwork_jobs", lambda *_: rung.set())
             await enqueue(connection, "'mail', '{\"to\": \"bob\"}', run_in => '1 hour'")
             await connection.fetch("SELECT 1")
             assert not rung.is_set()
@@ -171,7 +171,7 @@ async def test_it_finds_its_tables_whatever_the_search_path(opened: Store, url: 
     async with plain(url) as connection:
         await connection.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.jobs (id int)")
         await connection.execute("SELECT set_config('search_path', $1, false)", path)
-        id = await connection.fetchval("SELECT public.detent_enqueue('a')")
+        id = await connection.fetchval("SELECT public.keptwork_enqueue('a')")
     assert (await entity(opened, JOB, key_of(id)))["state"] == "queued"
 
 
@@ -222,7 +222,7 @@ REFUSED = [
 async def test_what_a_job_may_not_be_given_is_refused_with_the_state_of_a_bad_argument(opened: Store, url: str) -> None:
     async with plain(url) as connection:
         for arguments, words in REFUSED:
-            with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^detent: .*{words}") as refusal:
+            with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^keptwork: .*{words}") as refusal:
                 await enqueue(connection, arguments)
             assert refusal.value.sqlstate == "22023"
         for arguments in ("'a', priority => 2147483648", "'a', '{'", r"""'a', '{"x": "\u0000"}'"""):
@@ -238,8 +238,8 @@ async def test_what_a_job_may_not_be_given_is_refused_with_the_state_of_a_bad_ar
 
 async def as_tenant(connection: asyncpg.Connection, tenant: str, arguments: str) -> str:
     async with connection.transaction():
-        await connection.execute("SET LOCAL ROLE detent_app")
-        await connection.execute("SELECT set_config('detent.tenant', $1, true)", tenant)
+        await connection.execute("SET LOCAL ROLE keptwork_app")
+        await connection.execute("SELECT set_config('keptwork.tenant', $1, true)", tenant)
         return await enqueue(connection, arguments)
 
 
@@ -250,7 +250,7 @@ async def test_the_role_of_the_api_enqueues_for_its_own_tenant_only(opened: Stor
             id = await as_tenant(connection, tenant, f"'a', tenant => {named}, key => 'k{tenant}'")
             assert (await entity(opened, JOB, key_of(id)))["tenant_id"] == mine
         for tenant, named in (("2", "'default'"), ("", "NULL"), ("", "'other'"), ("7", "NULL")):
-            with pytest.raises(asyncpg.InvalidParameterValueError, match="detent: no tenant"):
+            with pytest.raises(asyncpg.InvalidParameterValueError, match="keptwork: no tenant"):
                 await as_tenant(connection, tenant, f"'a', tenant => {named}")
     assert len(await log(opened)) == 2
 
@@ -268,7 +268,7 @@ async def test_a_role_of_an_application_enqueues_for_the_tenant_it_was_given(
 ) -> None:
     """As the documentation has it."""
     postgres_server.superuser_sql("DROP ROLE IF EXISTS shopkeeper; CREATE ROLE shopkeeper LOGIN PASSWORD 'x'")
-    postgres_server.superuser_sql("GRANT detent_app TO shopkeeper; ALTER ROLE shopkeeper SET detent.tenant = '1'")
+    postgres_server.superuser_sql("GRANT keptwork_app TO shopkeeper; ALTER ROLE shopkeeper SET keptwork.tenant = '1'")
     async with plain(postgres_server.url(url.rpartition("/")[2], "shopkeeper", "x")) as connection:
         id = await enqueue(connection, "'a', key => 'k'")
         assert await enqueue(connection, "'a', key => 'k'") == id
@@ -295,7 +295,7 @@ async def test_a_later_snapshot_that_meets_a_taken_key_is_told_to_try_again(open
 @given(keys=st.lists(st.one_of(st.integers(1, (1 << 63) - 1), st.integers(1, 1 << 24)), min_size=1, max_size=50))
 def test_ids_are_written_to_the_letter_as_in_python(migrated_url_loop: Any, keys: list[int]) -> None:
     loop, connection = migrated_url_loop
-    rows = loop.run(connection.fetch("SELECT detent_id(k), detent_id(k, 'w') FROM unnest($1::bigint[]) AS k", keys))
+    rows = loop.run(connection.fetch("SELECT keptwork_id(k), keptwork_id(k, 'w') FROM unnest($1::bigint[]) AS k", keys))
     assert [tuple(row) for row in rows] == [(ids.public("job", key), ids.public("w", key)) for key in keys]
 
 

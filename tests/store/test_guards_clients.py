@@ -1,4 +1,4 @@
-"""The same guards, from the system's own `sqlite3` and `psql`: programs that have never heard of Detent."""
+"""The same guards, from the system's own `sqlite3` and `psql`: programs that have never heard of Keptwork."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from detent.store import open_store
-from detent.store.url import database_url as parsed
+from keptwork.store import open_store
+from keptwork.store.url import database_url as parsed
 from tests.store.clients import Client, Said, psql, sqlite_program, sqlite_stdlib
 from tests.store.entities import Entity, born, insert, move, put
 from tests.store.guard_check import misrecorded
@@ -57,7 +57,7 @@ def job(hand: Hand) -> Entity:
 
 def refused(said: Said, message: str) -> bool:
     """It failed, and the reader was told why in our words, on one line."""
-    told = [line for line in said.err.splitlines() if f"detent: {message}" in line]
+    told = [line for line in said.err.splitlines() if f"keptwork: {message}" in line]
     return said.code != 0 and len(told) == 1
 
 
@@ -109,7 +109,7 @@ def test_the_log_is_out_of_reach(client, hand, job):
     for attempt in attempts:
         said = client(attempt)
         assert said.code != 0, attempt
-        assert "detent: " in said.err, said
+        assert "keptwork: " in said.err, said
     assert job.events(hand) == log
 
 
@@ -167,7 +167,7 @@ def test_a_job_whose_start_is_typed_in_starts_its_step_with_one_event(client, ha
 FOREIGN_SESSIONS = {
     "another search_path": "SET search_path = pg_catalog",
     "an empty search_path": "SET search_path = ''",
-    "the role of the API": "SET ROLE detent_app; SET detent.tenant = '1'; SET search_path = pg_catalog",
+    "the role of the API": "SET ROLE keptwork_app; SET keptwork.tenant = '1'; SET search_path = pg_catalog",
 }
 
 

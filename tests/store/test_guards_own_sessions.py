@@ -59,7 +59,7 @@ def leaps_let_through(hand: Hand) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def own(trying: Hand) -> Hand:
-    trying.run("SET LOCAL detent.logs = 'self'")
+    trying.run("SET LOCAL keptwork.logs = 'self'")
     return trying
 
 
@@ -77,8 +77,8 @@ def test_any_other_session_makes_one_move_at_a_time(trying: Hand) -> None:
 
 
 def test_without_the_guards_more_comes_through(own: Hand) -> None:
-    own.drop("detent_job_born", "jobs")
-    own.drop("detent_job_moves", "jobs")
+    own.drop("keptwork_job_born", "jobs")
+    own.drop("keptwork_job_moves", "jobs")
     assert len(births_let_through(own)) > 2
     assert len(leaps_let_through(own)) > 1
 

@@ -18,7 +18,7 @@ HOLDS_ALONE = ("_born", "_moves", "_fixed", "_kept", "_no_truncate", "_no_change
 
 def group_of(trigger: str) -> str:
     """The lifecycle a trigger guards: the longest name it begins with."""
-    fitting = [name for name in GROUPS if trigger.startswith(f"detent_{name.replace('-', '_')}_")]
+    fitting = [name for name in GROUPS if trigger.startswith(f"keptwork_{name.replace('-', '_')}_")]
     return max(fitting, key=len)
 
 
@@ -63,9 +63,9 @@ def test_every_trigger_there_is_belongs_to_a_group(hand):
 def _locks(trigger: str) -> list[str]:
     """Two kinds of steps share a table, and either kind's trigger keeps it from being truncated: both must go."""
     if trigger.endswith("_step_no_truncate"):
-        return ["detent_run_step_no_truncate", "detent_workstream_step_no_truncate"]
+        return ["keptwork_run_step_no_truncate", "keptwork_workstream_step_no_truncate"]
     return [trigger]
 
 
 def _moves(name: str) -> str:
-    return f"detent_{name.replace('-', '_')}_moves"
+    return f"keptwork_{name.replace('-', '_')}_moves"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from detent.store import open_store
-from detent.store.migrations import newest
+from keptwork.store import open_store
+from keptwork.store.migrations import newest
 from tests.store.hands import PostgresHand, SqliteHand
 from tests.store.schemas import history, is_empty, picture
 from tests.store.walk import walk

@@ -10,15 +10,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from detent.errors import NewerDatabase, NotMigrated
-from detent.store import open_store
-from detent.store.migrations import newest
-from detent.store.postgres_migrate import migrate_database
-from detent.store.postgres_server import connect as connect_postgres
-from detent.store.sqlite_file import connect as connect_sqlite
-from detent.store.sqlite_migrate import migrate_file
-from detent.store.url import DatabaseUrl
-from detent.store.url import database_url as parsed
+from keptwork.errors import NewerDatabase, NotMigrated
+from keptwork.store import open_store
+from keptwork.store.migrations import newest
+from keptwork.store.postgres_migrate import migrate_database
+from keptwork.store.postgres_server import connect as connect_postgres
+from keptwork.store.sqlite_file import connect as connect_sqlite
+from keptwork.store.sqlite_migrate import migrate_file
+from keptwork.store.url import DatabaseUrl
+from keptwork.store.url import database_url as parsed
 from tests.store.conftest import hand_on
 from tests.store.schemas import history, picture
 from tests.store.walk import walk
@@ -84,7 +84,7 @@ def test_new_databases_of_one_new_server_are_prepared_at_once():
 
 def claim_newer(url: str) -> None:
     hand = hand_on(url)
-    hand.run(f"INSERT INTO detent_migrations (number, name, applied_at) VALUES ({newest() + 97}, 'future', 0)")
+    hand.run(f"INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ({newest() + 97}, 'future', 0)")
     hand.close()
 
 
@@ -94,14 +94,14 @@ def test_a_newer_database_is_refused_with_both_numbers(prepared, migrate):
     before = everything(prepared)
     with pytest.raises(NewerDatabase) as refused:
         opened(prepared, migrate=migrate)
-    assert f"has schema {newest() + 97}, newer than the {newest()} this Detent knows" in str(refused.value)
+    assert f"has schema {newest() + 97}, newer than the {newest()} this Keptwork knows" in str(refused.value)
     assert everything(prepared) == before
 
 
 def everything(url: str) -> list[object]:
     """The schema and every row of every table."""
     hand = hand_on(url)
-    tables = ("detent_migrations", "tenants", "jobs", "workers", "events")
+    tables = ("keptwork_migrations", "tenants", "jobs", "workers", "events")
     found = [picture(hand), *(hand.rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables)]
     hand.close()
     return found
@@ -158,7 +158,7 @@ async def _stop_postgres(url: DatabaseUrl) -> None:
 
     async def execute(sql: str) -> None:
         nonlocal begun
-        begun += sql.startswith("CREATE TABLE IF NOT EXISTS detent_migrations")
+        begun += sql.startswith("CREATE TABLE IF NOT EXISTS keptwork_migrations")
         if begun == 2:
             raise Enough
         await connection.execute(sql)
@@ -174,7 +174,7 @@ def test_a_database_that_is_behind_is_refused_when_asked_not_to_migrate(new_url)
     before = everything(new_url)
     with pytest.raises(NotMigrated) as refused:
         opened(new_url, migrate=False)
-    assert f"has schema 1, this Detent needs {newest()}; run: detent migrate" in str(refused.value)
+    assert f"has schema 1, this Keptwork needs {newest()}; run: keptwork migrate" in str(refused.value)
     assert everything(new_url) == before
 
 

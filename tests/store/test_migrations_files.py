@@ -6,8 +6,8 @@ from importlib.resources import files
 
 import pytest
 
-from detent.store import migrations
-from detent.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store import migrations
+from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
 
 DIALECTS = pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
 
@@ -24,7 +24,7 @@ def test_the_newest_guards_migration_is_that_of_the_declarations() -> None:
 
 def test_a_changed_declaration_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     before = migrations.fingerprint()
-    changed = [*migrations.guards(SQLITE)[:-1], "CREATE TRIGGER detent_changed"]
+    changed = [*migrations.guards(SQLITE)[:-1], "CREATE TRIGGER keptwork_changed"]
     monkeypatch.setattr(migrations, "sqlite_guards", lambda: changed)
     assert migrations.fingerprint() != before
 
@@ -55,7 +55,7 @@ def test_no_file_of_the_folder_is_overlooked() -> None:
     stems = {f"{m.number:04}_{m.name}" for m in migrations.migrations(SQLITE)}
     endings = [".sql", *(f".{d}{when}.sql" for d in ("sqlite", "postgres") for when in ("", ".before"))]
     expected = {stem + ending for stem in stems for ending in endings}
-    assert {entry.name for entry in files("detent.store").joinpath("schema").iterdir()} - {"__pycache__"} <= expected
+    assert {entry.name for entry in files("keptwork.store").joinpath("schema").iterdir()} - {"__pycache__"} <= expected
 
 
 def test_a_file_is_cut_where_a_line_ends_with_a_semicolon() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from detent.store.postgres_connections import MOST_CONNECTIONS, Connections
+from keptwork.store.postgres_connections import MOST_CONNECTIONS, Connections
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def test_one_that_broke_is_replaced_for_whoever_waits(connections: Connect
 
 async def test_nobody_waits_for_ever(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
     lent = await all_of_them(connections)
-    monkeypatch.setenv("DETENT_CONNECT_TIMEOUT", "0.05")
+    monkeypatch.setenv("KEPTWORK_CONNECT_TIMEOUT", "0.05")
     with pytest.raises(TimeoutError):
         await connections.acquired()
     for one in lent:

@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from bench import past
-from detent.store import open_store
-from detent.store.dialect import POSTGRES
-from detent.store.queries import Catalogue
+from keptwork.store import open_store
+from keptwork.store.dialect import POSTGRES
+from keptwork.store.queries import Catalogue
 from tests.support.ended_flows import ended_flows
 from tests.support.postgres_server import PostgresServer
 

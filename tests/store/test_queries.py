@@ -10,13 +10,13 @@ import apsw
 import asyncpg
 import pytest
 
-from detent.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right, Verb
-from detent.lifecycle.machine import OVERRIDE
-from detent.store.dialect import POSTGRES, SQLITE, Dialect
-from detent.store.handover import Unmoved
-from detent.store.queries import _FILES, Catalogue, _read
-from detent.store.records import ENTITY_COLUMNS, NewJob
-from detent.store.url import database_url as parsed
+from keptwork.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right, Verb
+from keptwork.lifecycle.machine import OVERRIDE
+from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store.handover import Unmoved
+from keptwork.store.queries import _FILES, Catalogue, _read
+from keptwork.store.records import ENTITY_COLUMNS, NewJob
+from keptwork.store.url import database_url as parsed
 
 STATES = {state.name for lifecycle in LIFECYCLES.values() for state in lifecycle.states}
 MOVES: list[tuple[Lifecycle, Move, Right | None]] = [
@@ -136,7 +136,7 @@ def test_every_move_with_a_statement_of_its_own_is_declared() -> None:
 
 def test_a_named_statement_says_what_it_is_for() -> None:
     for file in ("shared.sql", "sqlite.sql", "postgres.sql", "moves.sql", "parts.sql"):
-        text = files("detent.store").joinpath("sql", file).read_text("utf-8")
+        text = files("keptwork.store").joinpath("sql", file).read_text("utf-8")
         for head in re.finditer(r"^-- name: (\S+)\n(.*)$", text, re.MULTILINE):
             assert re.match(r"-- [A-Z].{10,}", head[2]), f"{file}: {head[1]} has no line of intent"
 
@@ -149,7 +149,7 @@ def typed_states(text: str) -> set[str]:
 
 def test_no_state_is_typed_into_an_sql_file_by_hand() -> None:
     for folder in ("sql", "schema"):
-        entries = [entry for entry in files("detent.store").joinpath(folder).iterdir() if entry.name.endswith(".sql")]
+        entries = [entry for entry in files("keptwork.store").joinpath(folder).iterdir() if entry.name.endswith(".sql")]
         assert entries
         for entry in entries:
             found = typed_states(entry.read_text("utf-8"))

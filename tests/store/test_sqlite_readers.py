@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from detent.errors import StoreError
-from detent.store import open_store
-from detent.store.sqlite import SqliteStore
-from detent.store.sqlite_readers import READERS
+from keptwork.errors import StoreError
+from keptwork.store import open_store
+from keptwork.store.sqlite import SqliteStore
+from keptwork.store.sqlite_readers import READERS
 
 
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = await open_store(f"sqlite:///{tmp_path}/detent.db")
+    store = await open_store(f"sqlite:///{tmp_path}/keptwork.db")
     assert isinstance(store, SqliteStore)
     yield store
     await store.close()

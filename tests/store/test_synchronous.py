@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import JOB
-from detent.store import open_store
-from detent.store.sqlite import SqliteStore
+from keptwork import Keptwork
+from keptwork.lifecycle import JOB
+from keptwork.store import open_store
+from keptwork.store.sqlite import SqliteStore
 
 FULL, NORMAL = 2, 1
 KILLS, JOBS = 5, 40
@@ -21,7 +21,7 @@ KILLS, JOBS = 5, 40
     ("setting", "level"), [("", FULL), ("?synchronous=full", FULL), ("?synchronous=normal", NORMAL)]
 )
 async def test_whoever_writes_does_so_as_the_url_says(tmp_path: Path, setting: str, level: int) -> None:
-    async with Detent(f"sqlite:///{tmp_path}/detent.db{setting}") as app:
+    async with Keptwork(f"sqlite:///{tmp_path}/keptwork.db{setting}") as app:
         store = await app.open()
         assert isinstance(store, SqliteStore)
         assert store._writer._db.pragma("synchronous") == level
@@ -37,7 +37,7 @@ def acknowledged_before_kill(url: str) -> list[int]:
 
 
 async def test_what_was_acknowledged_without_a_sync_outlives_a_client_that_is_killed(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/detent.db?synchronous=normal"
+    url = f"sqlite:///{tmp_path}/keptwork.db?synchronous=normal"
     kept = [key for _ in range(KILLS) for key in acknowledged_before_kill(url)]
     store = await open_store(url)
     assert len(await store.rows(JOB, kept, ("id",))) == KILLS * JOBS

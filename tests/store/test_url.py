@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from detent.errors import BadDatabaseUrl, UnknownScheme
-from detent.store.postgres_server import wanted
-from detent.store.url import database_url, redacted
+from keptwork.errors import BadDatabaseUrl, UnknownScheme
+from keptwork.store.postgres_server import wanted
+from keptwork.store.url import database_url, redacted
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_of_several_servers_the_one_that_takes_writes_is_wanted_unless_somebody_
 
 
 def test_without_a_url_it_is_the_environments_and_without_that_a_file_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DETENT_DB", "postgresql://db/work")
+    monkeypatch.setenv("KEPTWORK_DB", "postgresql://db/work")
     assert database_url().text == "postgresql://db/work"
     assert database_url("sqlite:///given.db").path == "given.db"
-    monkeypatch.setenv("DETENT_DB", "")
-    assert database_url().path == "detent.db"
-    monkeypatch.delenv("DETENT_DB")
-    assert database_url(None).path == "detent.db"
+    monkeypatch.setenv("KEPTWORK_DB", "")
+    assert database_url().path == "keptwork.db"
+    monkeypatch.delenv("KEPTWORK_DB")
+    assert database_url(None).path == "keptwork.db"
 
 
 @pytest.mark.parametrize("text", ["mysql://db/work", "SQLITE:///x.db", "file:///x.db", "http://db", "://x"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 
 
 async def main(url: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import JOB, WORKER, decide, insist
-from detent.store import NewJob, Store
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.store import NewJob, Store
 
 
 async def walk(store: Store) -> int:

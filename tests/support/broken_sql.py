@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from detent.lifecycle import Lifecycle, Move, Right
-from detent.store import queries
-from detent.store.queries import Catalogue
+from keptwork.lifecycle import Lifecycle, Move, Right
+from keptwork.store import queries
+from keptwork.store.queries import Catalogue
 
 
 def ignore_columns(patch: pytest.MonkeyPatch, *columns: str) -> None:

@@ -1,4 +1,4 @@
-"""The command `detent` as its users run it: in a process of its own."""
+"""The command `keptwork` as its users run it: in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-import detent
+import keptwork
 from tests.support.forked_command import ForkedCommands
 
-SOURCE = str(Path(detent.__file__).parents[1])
-_UNWANTED = ("NO_COLOR", "DETENT_DEBUG", "DETENT_DB", "DETENT_CONNECT_TIMEOUT", "DETENT_LOG", "COLUMNS")
+SOURCE = str(Path(keptwork.__file__).parents[1])
+_UNWANTED = ("NO_COLOR", "KEPTWORK_DEBUG", "KEPTWORK_DB", "KEPTWORK_CONNECT_TIMEOUT", "KEPTWORK_LOG", "COLUMNS")
 
 SECONDS = 60
 
@@ -31,13 +31,13 @@ def environment(**more: str) -> dict[str, str]:
 
 def run(
     *arguments: str,
-    python: tuple[str, ...] = ("-m", "detent"),
+    python: tuple[str, ...] = ("-m", "keptwork"),
     cwd: Path | None = None,
     stdin: str | None = None,
     **env: str,
 ) -> Done:
-    """Run `detent` with these arguments to its end. What an interpreter is told as it starts takes a new one."""
-    if python == ("-m", "detent") and not any(name.startswith("PYTHON") for name in env):
+    """Run `keptwork` with these arguments to its end. What an interpreter is told as it starts takes a new one."""
+    if python == ("-m", "keptwork") and not any(name.startswith("PYTHON") for name in env):
         return _forked(arguments, cwd, stdin, environment(**env))
     return subprocess.run(
         [sys.executable, *python, *arguments],
@@ -61,7 +61,7 @@ def _forked(arguments: tuple[str, ...], cwd: Path | None, stdin: str | None, env
         code = _commands().run(arguments, cwd, env, files, SECONDS)
         out.seek(0)
         err.seek(0)
-        return Done(["detent", *arguments], code, out.read(), err.read())
+        return Done(["keptwork", *arguments], code, out.read(), err.read())
 
 
 @cache
@@ -72,9 +72,9 @@ def _commands() -> ForkedCommands:
 
 
 def start(*arguments: str, stderr: int | IO[str] = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:
-    """Start `detent` with pipes for its output; the caller ends it."""
+    """Start `keptwork` with pipes for its output; the caller ends it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "detent", *arguments],
+        [sys.executable, "-m", "keptwork", *arguments],
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

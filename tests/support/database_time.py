@@ -6,8 +6,8 @@ from typing import Protocol
 
 import asyncpg
 
-from detent.clock import ManualClock
-from detent.store import Store, open_store
+from keptwork.clock import ManualClock
+from keptwork.store import Store, open_store
 
 START = 1_700_000_000_000_000
 
@@ -36,7 +36,7 @@ class TimedSqlite:
 
 
 class TimedPostgres:
-    """A PostgreSQL store in whose database `detent_now()` reads a table."""
+    """A PostgreSQL store in whose database `keptwork_now()` reads a table."""
 
     def __init__(self, store: Store, hand: asyncpg.Connection, original: str) -> None:
         self.store, self._hand, self._original = store, hand, original
@@ -59,9 +59,9 @@ async def open_timed(url: str) -> Timed:
         return TimedSqlite(await open_store(url, clock=clock), clock)
     store = await open_store(url)
     hand = await asyncpg.connect(url)
-    original = await hand.fetchval("SELECT pg_get_functiondef('detent_now'::regproc)")
+    original = await hand.fetchval("SELECT pg_get_functiondef('keptwork_now'::regproc)")
     await hand.execute(f"CREATE TABLE IF NOT EXISTS test_clock AS SELECT {START}::bigint AS at")
     await hand.execute(
-        "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM test_clock'"
+        "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM test_clock'"
     )
     return TimedPostgres(store, hand, original)

@@ -1,4 +1,4 @@
-"""`detent dev` in a process of its own: where it listens, and ending it."""
+"""`keptwork dev` in a process of its own: where it listens, and ending it."""
 
 from __future__ import annotations
 

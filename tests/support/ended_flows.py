@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import WORKSTREAM, WORKSTREAM_STEP, Lifecycle, decide, insist
-from detent.store import Store, Transaction
+from keptwork.lifecycle import WORKSTREAM, WORKSTREAM_STEP, Lifecycle, decide, insist
+from keptwork.store import Store, Transaction
 
 AT_ONCE = 50
 

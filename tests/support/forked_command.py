@@ -1,4 +1,4 @@
-"""The command `detent` without its imports: a process that has made them all becomes it, in a fork, whenever asked.
+"""The command `keptwork` without its imports: a process that has made them all becomes it, in a fork, whenever asked.
 
 What is run so is a process of its own with arguments, an environment, a folder and standard streams of its own, and it
 ends as the interpreter ends. It is spared what all commands begin with, most of the time that a short one takes.
@@ -22,10 +22,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from detent.process import bonds
-from detent.process.frames import framed, receive
+from keptwork.process import bonds
+from keptwork.process.frames import framed, receive
 
-ALSO = ("detent.store.sqlite", "detent.store.postgres", "detent.worker.worker", "detent.app")
+ALSO = ("keptwork.store.sqlite", "keptwork.store.postgres", "keptwork.worker.worker", "keptwork.app")
 
 
 class ForkedCommands:
@@ -120,7 +120,7 @@ def _tell_of(command: int, connection: socket.socket, files: Sequence[int]) -> N
 
 def import_all() -> None:
     """What any command would, but the command itself."""
-    commands = importlib.import_module("detent.cli.main").COMMANDS.values()
+    commands = importlib.import_module("keptwork.cli.main").COMMANDS.values()
     for name in (*ALSO, *(entry.target.partition(":")[0] for entry in commands)):
         importlib.import_module(name)
     gc.collect()
@@ -130,4 +130,4 @@ def import_all() -> None:
 if __name__ == "__main__":
     import_all()
     become_commands(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("detent", run_name="__main__", alter_sys=True)
+    runpy.run_module("keptwork", run_name="__main__", alter_sys=True)

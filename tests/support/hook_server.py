@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from detent.signature import verify
+from keptwork.signature import verify
 
 CERTIFICATE = Path(__file__).with_name("hooks.pem")
 HOST = "hooks.example"
@@ -32,10 +32,10 @@ class Got(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.headers["Detent-Delivery"]
+        return self.headers["Keptwork-Delivery"]
 
     def signed_with(self, secret: str) -> bool:
-        said = self.headers["Detent-Signature"], self.headers["Detent-Timestamp"]
+        said = self.headers["Keptwork-Signature"], self.headers["Keptwork-Timestamp"]
         return verify(secret.encode(), *said, self.body, time.time())
 
 

@@ -6,9 +6,9 @@ import random
 from collections import defaultdict
 from typing import Any
 
-from detent.errors import InvalidTransition
-from detent.lifecycle import JOB, WORKER, Change, Token, decide
-from detent.store import NewJob, Store
+from keptwork.errors import InvalidTransition
+from keptwork.lifecycle import JOB, WORKER, Change, Token, decide
+from keptwork.store import NewJob, Store
 
 LEASE_US = 600_000_000
 OVER_AT_ONCE_US = 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from detent.agent.conversation import Usage
+from keptwork.agent.conversation import Usage
 
 MESSAGES, CHAT = "messages", "chat"
 

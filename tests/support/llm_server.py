@@ -5,7 +5,7 @@ of them a request means is in its path, so `server.url` is the base_url of eithe
 
     with LlmServer([Status(429, retry_after="3"), Say("hello"), use("ruff", {"path": "src"})]) as server:
         ...                      # base_url = server.url, any key
-    server.settings("openai")    # the text of a detent.toml for a worker that is to use it
+    server.settings("openai")    # the text of a keptwork.toml for a worker that is to use it
     server.calls                 # every request that came, in order: Call(number, api, path, headers, body)
     server.bills                 # what was billed for, in order: Bill(call, model, usage, told)
     server.billed                # the sum of their usage
@@ -44,7 +44,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from detent.agent.conversation import Usage
+from keptwork.agent.conversation import Usage
 from tests.support.llm_acts import (
     CHAT,
     MESSAGES,
@@ -114,7 +114,7 @@ class LlmServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def settings(self, provider: str = "anthropic", more: str = "") -> str:
-        """A detent.toml by which everything is asked of this server, with more lines of `[models]`; no key needed."""
+        """A keptwork.toml by which everything is asked of this server, with more lines of `[models]`; no key needed."""
         return f'[models]\nprovider = "{provider}"\nbase_url = "{self.url}"\n{more}\n'
 
     @property

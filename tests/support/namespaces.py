@@ -32,7 +32,7 @@ class Machine:
     """A namespace. `prefix` goes before a command that is to run there."""
 
     def __init__(self, number: int, port: int) -> None:
-        self._name = f"detent-{secrets.token_hex(3)}"
+        self._name = f"keptwork-{secrets.token_hex(3)}"
         self._cable = f"dv{secrets.token_hex(3)}"
         self.near, self.far = f"10.231.{number}.1", f"10.231.{number}.2"
         self.prefix = ("ip", "netns", "exec", self._name)

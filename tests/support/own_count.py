@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from detent import metrics
-from detent.histogram import bucket_of
-from detent.lifecycle import LIFECYCLES
-from detent.service.readout import Readout
-from detent.store import Event, Reader
+from keptwork import metrics
+from keptwork.histogram import bucket_of
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.service.readout import Readout
+from keptwork.store import Event, Reader
 
 NOTES = {note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes}
 

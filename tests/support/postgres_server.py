@@ -3,7 +3,7 @@
     with start() as server:
         url = server.create_database()
 
-It listens on a unix socket (superuser `postgres`) and on a loopback TCP port (role `detent`, with a password:
+It listens on a unix socket (superuser `postgres`) and on a loopback TCP port (role `keptwork`, with a password:
 owner of every database made here, allowed to create databases and roles, no superuser). Everything it writes
 is in one temporary folder. Other processes reach it with `PostgresServer.attach(server.address)`.
 """
@@ -25,7 +25,7 @@ from tests.support import postgres_watchdog
 from tests.support.postgres_binaries import Account, environment, find_bindir, server_account, usable_bindir
 from tests.support.postmaster import Postmaster
 
-ROLE = "detent"
+ROLE = "keptwork"
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -73,7 +73,7 @@ class PostgresServer:
         return self._owned().pid
 
     def url(self, database: str = "postgres", user: str = ROLE, password: str | None = None) -> str:
-        """Over loopback TCP. The password of role `detent` is known; any other role's must be given."""
+        """Over loopback TCP. The password of role `keptwork` is known; any other role's must be given."""
         if password is None and user == ROLE:
             password = self._password
         login = quote(user, safe="") + (f":{quote(password, safe='')}" if password is not None else "")
@@ -97,7 +97,7 @@ class PostgresServer:
         return done.stdout.strip()
 
     def create_database(self, template: str | None = None) -> str:
-        """A new database owned by `detent`: empty, or a copy of `template` (a URL from here, or a name)."""
+        """A new database owned by `keptwork`: empty, or a copy of `template` (a URL from here, or a name)."""
         name = f"test_{secrets.token_hex(6)}"
         source = _database_name(template) if template else "template1"
         self.superuser_sql(f'CREATE DATABASE "{name}" OWNER {ROLE} TEMPLATE "{source}"')
@@ -176,7 +176,7 @@ def start(durable: bool = False, settings: dict[str, str] | None = None) -> Post
 
 
 def _private_folder(account: Account) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="detent-pg-", dir=_temporary_root(account)))
+    folder = Path(tempfile.mkdtemp(prefix="keptwork-pg-", dir=_temporary_root(account)))
     (folder / "socket").mkdir(mode=0o700)
     account.owns(folder)
     return folder

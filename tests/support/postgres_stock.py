@@ -15,7 +15,7 @@ MOST_USES = 40
 # The guards forbid it, for every session but a superuser's that poses as a replica.
 EMPTY = """SET session_replication_role = replica;
 DO $$ DECLARE named text; BEGIN
-    FOR named IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'detent_migrations' LOOP
+    FOR named IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'keptwork_migrations' LOOP
         EXECUTE format('DELETE FROM %I', named);
     END LOOP;
 END $$;
@@ -38,7 +38,7 @@ SCHEMA = """SELECT md5(string_agg(line, ' ' ORDER BY line)) FROM (
     UNION ALL SELECT o::text FROM pg_policy AS o
     UNION ALL SELECT s::text FROM pg_sequence AS s
     UNION ALL SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()
-    UNION ALL SELECT m::text FROM detent_migrations AS m
+    UNION ALL SELECT m::text FROM keptwork_migrations AS m
     UNION ALL SELECT setconfig::text FROM pg_db_role_setting AS s JOIN pg_database AS d ON d.oid = setdatabase
         WHERE datname = current_database()
 ) AS schema (line)"""

@@ -18,8 +18,8 @@ from tests.support.forked_command import ForkedCommands
 # What lies below all commands is imported beforehand: it imports none of them, and takes most of the time.
 ALONE = """
 import importlib, os
-import asyncpg, detent.flow.definition, detent.store.sqlite, typer.main
-from detent.cli.main import COMMANDS
+import asyncpg, keptwork.flow.definition, keptwork.store.sqlite, typer.main
+from keptwork.cli.main import COMMANDS
 
 def fails(module):
     if child := os.fork():
@@ -34,7 +34,7 @@ print([module for module in {entry.target.partition(":")[0] for entry in COMMAND
 @pytest.mark.parametrize("arguments", [("lifecycles", "list"), ("jobs", "list", "--json"), ("flows", "check", "-")])
 def test_it_says_and_leaves_what_a_new_interpreter_does(arguments: tuple[str, ...], tmp_path: Path) -> None:
     forked = command.run(*arguments, cwd=tmp_path, stdin="steps: 1")
-    argv, env = [sys.executable, "-m", "detent", *arguments], command.environment()
+    argv, env = [sys.executable, "-m", "keptwork", *arguments], command.environment()
     done = subprocess.run(argv, cwd=tmp_path, env=env, input="steps: 1", capture_output=True, text=True)
     assert (forked.returncode, forked.stdout, forked.stderr) == (done.returncode, done.stdout, done.stderr)
     assert forked.stdout + forked.stderr

@@ -69,7 +69,7 @@ async def test_the_role_owns_its_database_and_is_no_superuser(postgres_url: str)
     rights = "SELECT (rolsuper, rolcreatedb, rolcreaterole) FROM pg_roles WHERE rolname = current_user"
     owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()"
     assert await fetch_value(postgres_url, rights) == (False, True, True)
-    assert await fetch_value(postgres_url, owner) == "detent"
+    assert await fetch_value(postgres_url, owner) == "keptwork"
 
 
 async def test_the_password_is_checked(postgres_server: PostgresServer) -> None:

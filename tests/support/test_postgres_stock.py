@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from detent.store import NewJob, open_store
+from keptwork.store import NewJob, open_store
 from tests.support.database_time import open_timed
 from tests.support.postgres_server import PostgresServer
 from tests.support.postgres_stock import MOST_USES, Stock
@@ -46,9 +46,9 @@ async def test_one_whose_time_was_moved_and_put_back_is_used_again(stock: Stock)
     [
         "CREATE TABLE mine (id int)",
         "ALTER TABLE jobs DISABLE TRIGGER USER",
-        "CREATE OR REPLACE FUNCTION detent_now() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+        "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
         "ANALYZE jobs",
-        "INSERT INTO detent_migrations (number, name, applied_at) VALUES (999, 'future', 0)",
+        "INSERT INTO keptwork_migrations (number, name, applied_at) VALUES (999, 'future', 0)",
     ],
 )
 async def test_one_whose_schema_was_changed_is_not_used_again(stock: Stock, change: str) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, Stop, Tell, Usage
-from detent.agent_handle import AgentHandle
-from detent.lifecycle import AGENT
-from detent.service import agents
-from detent.store import Event
-from detent.store.agents import AgentAudit
-from detent.testing import _Dies, _Worker
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
-from detent.worker.settings import Settings
-from detent.worker.step_kinds import StepKinds
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, Stop, Tell, Usage
+from keptwork.agent_handle import AgentHandle
+from keptwork.lifecycle import AGENT
+from keptwork.service import agents
+from keptwork.store import Event
+from keptwork.store.agents import AgentAudit
+from keptwork.testing import _Dies, _Worker
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
+from keptwork.worker.settings import Settings
+from keptwork.worker.step_kinds import StepKinds
 from tests.conformance.stage import entity, log
 
 Reply = Answer | Exception | str
@@ -62,24 +62,24 @@ def said(text: str, model: str = "offline-haiku", stop: Stop = Stop.END) -> Answ
     return Answer(text, model, Usage(10, 5), stop)
 
 
-async def started(app: Detent, description: str = "Fix the typo", **how: Any) -> AgentHandle:
+async def started(app: Keptwork, description: str = "Fix the typo", **how: Any) -> AgentHandle:
     return await app.agent(description, **{"retry_base": "1ms", **how})
 
 
-async def row(app: Detent, agent: AgentHandle) -> dict[str, Any]:
+async def row(app: Keptwork, agent: AgentHandle) -> dict[str, Any]:
     return await entity(await app.open(), AGENT, agent.key)
 
 
-async def record(app: Detent, agent: AgentHandle) -> AgentAudit:
+async def record(app: Keptwork, agent: AgentHandle) -> AgentAudit:
     return await agents.audit(await app.open(), app.tenant_id, agent.id)
 
 
-async def moves(app: Detent, agent: AgentHandle) -> list[tuple[str, str]]:
+async def moves(app: Keptwork, agent: AgentHandle) -> list[tuple[str, str]]:
     """Each move of an agent job but its first, and where it led."""
     return [(event.trigger, event.to_state) for event in (await story(app, agent))[1:]]
 
 
-async def story(app: Detent, agent: AgentHandle) -> list[Event]:
+async def story(app: Keptwork, agent: AgentHandle) -> list[Event]:
     return await log(await app.open(), entity="agent", entity_id=agent.key)
 
 
@@ -107,7 +107,7 @@ class MortalContext:
             raise _Dies
 
 
-async def work_and_die(app: Detent, asks: dict[str, int]) -> None:
+async def work_and_die(app: Keptwork, asks: dict[str, int]) -> None:
     """A worker that dies of each of these jobs after it has asked the store so often for it. Of those it says nothing:
     their leases end."""
     left = dict(asks)
@@ -128,7 +128,7 @@ async def work_and_die(app: Detent, asks: dict[str, int]) -> None:
     await _Worker(await app.open(), handlers, settings, app.leases_store).run(until_idle=True)
 
 
-async def end_leases(app: Detent) -> None:
+async def end_leases(app: Keptwork) -> None:
     """The leases of the dead are over: nobody has to wait for it."""
     async with (await app.open()).transaction() as tx:
         await tx.execute("UPDATE jobs SET lease_until = 1 WHERE lease_until IS NOT NULL")

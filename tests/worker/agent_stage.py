@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detent.agent.conversation import Answer, Message, Provider, Request, Role, Stop, Tell, ToolUse, Usage
-from detent.agent.discretion import Discreet
-from detent.agent.transcript import document, message_of
-from detent.config import Config
-from detent.errors import LeaseLost
-from detent.service import transcripts
-from detent.store import Transaction
-from detent.worker.agent_tools import Ask
-from detent.worker.context import Context
+from keptwork.agent.conversation import Answer, Message, Provider, Request, Role, Stop, Tell, ToolUse, Usage
+from keptwork.agent.discretion import Discreet
+from keptwork.agent.transcript import document, message_of
+from keptwork.config import Config
+from keptwork.errors import LeaseLost
+from keptwork.service import transcripts
+from keptwork.store import Transaction
+from keptwork.worker.agent_tools import Ask
+from keptwork.worker.context import Context
 
 Script = Callable[[Request], Answer]
 
 RECORDER = r"""
 import json, os, sys, tempfile
 folder, tool = sys.argv[1:3]
-said = {"tool": tool, "argv": sys.argv[3:], "stdin": sys.stdin.read(), "job": os.environ["DETENT_JOB_ID"]}
+said = {"tool": tool, "argv": sys.argv[3:], "stdin": sys.stdin.read(), "job": os.environ["KEPTWORK_JOB_ID"]}
 with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, prefix="new-") as file:
     json.dump(said, file)
 os.rename(file.name, file.name.replace("new-", "ran-"))

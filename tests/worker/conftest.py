@@ -7,26 +7,26 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from detent import Detent
-from detent.service import audit
+from keptwork import Keptwork
+from keptwork.service import audit
 
 
 def our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("detent")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("keptwork")}
 
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is about how often a worker looks around, so it looks more often."""
-    monkeypatch.setattr("detent.worker.worker.POLL_SECONDS", 0.1)
-    monkeypatch.setattr("detent.worker.leases.LOOK_SECONDS", 0.25)
-    monkeypatch.setattr("detent.worker.reaper.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("keptwork.worker.worker.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.worker.leases.LOOK_SECONDS", 0.25)
+    monkeypatch.setattr("keptwork.worker.reaper.BEAT_SECONDS", 0.2)
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
     before = our_threads()
-    async with Detent(database_url) as opened:
+    async with Keptwork(database_url) as opened:
         yield opened
         verdict = await audit.verify(await opened.open())
         assert verdict.clean, verdict.problems

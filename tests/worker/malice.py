@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from detent import Detent
-from detent.agent.conversation import Answer, ToolUse
-from detent.service import approvals
-from detent.service.approvals import APPROVED, REJECTED
-from detent.worker.agent_tools import Limits, Toolbox, converse
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, ToolUse
+from keptwork.service import approvals
+from keptwork.service.approvals import APPROVED, REJECTED
+from keptwork.worker.agent_tools import Limits, Toolbox, converse
 from tests.worker.agent_stage import Ran, Scripted, config, kept_turns, lines, question, recorded, says, uses
 
 OURS = 1
@@ -86,7 +86,7 @@ def script(seed: int, canary: Path) -> list[Answer]:
 class Trial:
     """Many such models, each in a job of its own, and an operator who says yes to some of what they ask."""
 
-    def __init__(self, app: Detent, folder: Path, seeds: range) -> None:
+    def __init__(self, app: Keptwork, folder: Path, seeds: range) -> None:
         self.app, self.folder, self.canary = app, folder, folder / "canary"
         self.scripts = {seed: script(seed, self.canary) for seed in seeds}
         self.asked: dict[str, list[Answer]] = {}
@@ -146,7 +146,7 @@ def _json(text: Any) -> str:
     return json.dumps({"text": text}, separators=(",", ":"))
 
 
-async def tried(app: Detent, folder: Path, seeds: range) -> Trial:
+async def tried(app: Keptwork, folder: Path, seeds: range) -> Trial:
     trial = Trial(app, folder, seeds)
     await trial.run()
     return trial

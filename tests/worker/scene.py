@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from detent import Detent
-from detent.job_handle import Handle
-from detent.lifecycle import JOB, WORKER
-from detent.store import Event
+from keptwork import Keptwork
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.store import Event
 from tests.conformance.stage import entity, eventually, log, moved
 
 __all__ = ["eventually", "moved"]
 
 
 @asynccontextmanager
-async def working(app: Detent, **settings: Any) -> AsyncIterator[asyncio.Task[int]]:
+async def working(app: Keptwork, **settings: Any) -> AsyncIterator[asyncio.Task[int]]:
     """A worker beside the test; it is stopped at the end and must end in good order."""
     task = asyncio.create_task(app.work(**settings))
     try:
@@ -29,49 +29,49 @@ async def working(app: Detent, **settings: Any) -> AsyncIterator[asyncio.Task[in
             await task
 
 
-async def row(app: Detent, job: Handle) -> dict[str, Any]:
+async def row(app: Keptwork, job: Handle) -> dict[str, Any]:
     return await entity(await app.open(), JOB, job.key)
 
 
-async def state(app: Detent, job: Handle) -> str:
+async def state(app: Keptwork, job: Handle) -> str:
     return str((await row(app, job))["state"])
 
 
-async def reaches(app: Detent, job: Handle, wanted: str) -> None:
+async def reaches(app: Keptwork, job: Handle, wanted: str) -> None:
     async def there() -> bool:
         return await state(app, job) == wanted
 
     await eventually(there)
 
 
-async def story(app: Detent, job: Handle) -> list[Event]:
+async def story(app: Keptwork, job: Handle) -> list[Event]:
     return await log(await app.open(), entity="job", entity_id=job.key)
 
 
-async def triggers(app: Detent, job: Handle) -> list[str]:
+async def triggers(app: Keptwork, job: Handle) -> list[str]:
     return [event.trigger for event in await story(app, job)]
 
 
-async def last(app: Detent, job: Handle) -> tuple[str, str | None, Any]:
+async def last(app: Keptwork, job: Handle) -> tuple[str, str | None, Any]:
     """How the job ended: trigger, reason, stage."""
     event = (await story(app, job))[-1]
     return event.trigger, event.reason, json.loads(event.payload or "{}").get("stage")
 
 
-async def workers(app: Detent) -> list[int]:
+async def workers(app: Keptwork) -> list[int]:
     events = await log(await app.open(), entity="worker")
     return list(dict.fromkeys(event.entity_id for event in events))
 
 
-async def worker_story(app: Detent, id: int) -> list[str]:
+async def worker_story(app: Keptwork, id: int) -> list[str]:
     return [event.to_state for event in await log(await app.open(), entity="worker", entity_id=id)]
 
 
-async def move_worker(app: Detent, id: int, trigger: str) -> None:
+async def move_worker(app: Keptwork, id: int, trigger: str) -> None:
     await moved(await app.open(), WORKER, id, trigger)
 
 
-async def only_worker(app: Detent) -> int:
+async def only_worker(app: Keptwork) -> int:
     async def registered() -> bool:
         return bool(await workers(app))
 

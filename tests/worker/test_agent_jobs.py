@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import BusinessFailure, Stop, SystemFailure
-from detent.agent.next import AgentJob, Complete, Failure, RetryConfig, Success, System
-from detent.agent.next import next as following
-from detent.errors import JobFailed, LeaseLost, NotFound
-from detent.lifecycle import JOB, Token, decide, insist
-from detent.lifecycle.agent import AGENT
-from detent.service import agent_moves, agents, jobs
+from keptwork import Keptwork
+from keptwork.agent.conversation import BusinessFailure, Stop, SystemFailure
+from keptwork.agent.next import AgentJob, Complete, Failure, RetryConfig, Success, System
+from keptwork.agent.next import next as following
+from keptwork.errors import JobFailed, LeaseLost, NotFound
+from keptwork.lifecycle import JOB, Token, decide, insist
+from keptwork.lifecycle.agent import AGENT
+from keptwork.service import agent_moves, agents, jobs
 from tests.conformance.stage import claim, entity, eventually, worker
 from tests.worker.agent_scene import (
     FailsOnceForEach,
@@ -35,7 +35,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 GOOD = ["INIT", "DEFINE_AGENT", "PROCESS", "END"]
 
 
-async def done(app: Detent) -> None:
+async def done(app: Keptwork) -> None:
     """Works until nothing is left to do; retries are a few milliseconds away."""
     async with asyncio.timeout(20):
         while True:
@@ -49,7 +49,7 @@ async def done(app: Detent) -> None:
 # --- the transition rules
 
 
-async def test_a_job_goes_through_all_states_and_leaves_a_record(app: Detent) -> None:
+async def test_a_job_goes_through_all_states_and_leaves_a_record(app: Keptwork) -> None:
     app.provider = Scripted(said("The typo is in line 3.", "offline-haiku"))
     agent = await started(app)
     await done(app)
@@ -74,7 +74,7 @@ async def test_a_job_goes_through_all_states_and_leaves_a_record(app: Detent) ->
 
 
 @pytest.mark.parametrize("description", ["", " \n ", "x" * 10_001, "é" * 5_001])
-async def test_init_fails_without_a_retry_where_nothing_can_be_done(app: Detent, description: str) -> None:
+async def test_init_fails_without_a_retry_where_nothing_can_be_done(app: Keptwork, description: str) -> None:
     app.provider = Scripted()
     agent = await started(app, description)
     await done(app)
@@ -88,14 +88,14 @@ async def test_init_fails_without_a_retry_where_nothing_can_be_done(app: Detent,
         await agent.result()
 
 
-async def test_ten_thousand_bytes_are_not_too_many(app: Detent) -> None:
+async def test_ten_thousand_bytes_are_not_too_many(app: Keptwork) -> None:
     app.provider = Scripted()
     agent = await started(app, "é" * 5_000)
     await done(app)
     assert (await record(app, agent)).status == "Completed"
 
 
-async def test_define_agent_fails_without_a_retry_where_there_is_no_such_skill(app: Detent) -> None:
+async def test_define_agent_fails_without_a_retry_where_there_is_no_such_skill(app: Keptwork) -> None:
     app.provider = Scripted()
     agent = await started(app, skill="juggling")
     await done(app)
@@ -106,7 +106,7 @@ async def test_define_agent_fails_without_a_retry_where_there_is_no_such_skill(a
 
 
 @pytest.mark.parametrize("failures", range(5))
-async def test_process_is_tried_again_while_there_are_retries(app: Detent, failures: int) -> None:
+async def test_process_is_tried_again_while_there_are_retries(app: Keptwork, failures: int) -> None:
     app.provider = Scripted(*[SystemFailure("too much to do") for _ in range(failures)], "fine")
     agent = await started(app, max_retries=3)
     await done(app)
@@ -130,7 +130,7 @@ def _as_next_says(failures: int, most: int) -> list[str]:
             return list(job.state_history)
 
 
-async def test_end_fails_without_a_retry(app: Detent) -> None:
+async def test_end_fails_without_a_retry(app: Keptwork) -> None:
     """The worker dies when it has come to END; the next finds that it cannot say what came of it."""
     app.provider = Scripted()
     agent = await started(app)
@@ -145,7 +145,7 @@ async def test_end_fails_without_a_retry(app: Detent) -> None:
     assert kept.llm_response == "fine"
 
 
-async def done_after_lease(app: Detent) -> None:
+async def done_after_lease(app: Keptwork) -> None:
     await end_leases(app)
     await done(app)
 
@@ -153,7 +153,7 @@ async def done_after_lease(app: Detent) -> None:
 # --- waiting
 
 
-async def test_the_wait_doubles_and_is_at_least_what_the_provider_asked_for(app: Detent) -> None:
+async def test_the_wait_doubles_and_is_at_least_what_the_provider_asked_for(app: Keptwork) -> None:
     failures: list[Any] = [SystemFailure("x"), SystemFailure("x"), SystemFailure("x", retry_after_us=90_000_000)]
     app.provider = Scripted(*failures, "fine")
     agent = await started(app, retry_base="1s")
@@ -174,7 +174,7 @@ async def test_the_wait_doubles_and_is_at_least_what_the_provider_asked_for(app:
 # --- answers that are no good
 
 
-async def test_what_was_wrong_with_an_answer_reaches_the_next_attempt(app: Detent) -> None:
+async def test_what_was_wrong_with_an_answer_reaches_the_next_attempt(app: Keptwork) -> None:
     app.provider = Scripted("not JSON at all", '{"n": 3}')
     agent = await started(app, "Count the tests", schema=SCHEMA)
     await done(app)
@@ -193,7 +193,7 @@ async def test_what_was_wrong_with_an_answer_reaches_the_next_attempt(app: Deten
 @pytest.mark.parametrize(
     "bad", [said("", "m"), said("I will not", "m", Stop.REFUSED), said("And so", "m", Stop.LENGTH)]
 )
-async def test_an_empty_a_refused_and_a_cut_answer_are_business_failures(app: Detent, bad: Any) -> None:
+async def test_an_empty_a_refused_and_a_cut_answer_are_business_failures(app: Keptwork, bad: Any) -> None:
     app.provider = Scripted(bad)
     agent = await started(app, max_retries=1)
     await done(app)
@@ -202,7 +202,7 @@ async def test_an_empty_a_refused_and_a_cut_answer_are_business_failures(app: De
     assert str(kept.reason).startswith("PermanentError: Business failure: ")
 
 
-async def test_a_business_failure_of_the_provider_is_tried_again(app: Detent) -> None:
+async def test_a_business_failure_of_the_provider_is_tried_again(app: Keptwork) -> None:
     app.provider = Scripted(BusinessFailure("a reply nobody can read"), "fine")
     agent = await started(app)
     await done(app)
@@ -213,7 +213,7 @@ async def test_a_business_failure_of_the_provider_is_tried_again(app: Detent) ->
 # --- a crash at any point
 
 
-async def test_a_crash_at_any_point_resumes_in_the_same_state_and_is_no_retry(app: Detent) -> None:
+async def test_a_crash_at_any_point_resumes_in_the_same_state_and_is_no_retry(app: Keptwork) -> None:
     app.provider = provider = FailsOnceForEach(lambda: BusinessFailure("unreadable"))
     handles = [await started(app, f"Fix the typo {number}") for number in range(10)]
     await work_and_die(app, {handle.job_id: number for number, handle in enumerate(handles)})
@@ -236,7 +236,7 @@ async def test_a_crash_at_any_point_resumes_in_the_same_state_and_is_no_retry(ap
     assert len(provider.asked) == 2 * len(handles) + 1
 
 
-async def test_an_answer_that_was_kept_is_not_asked_for_again(app: Detent) -> None:
+async def test_an_answer_that_was_kept_is_not_asked_for_again(app: Keptwork) -> None:
     """It dies at each of the points after the answer was kept, and the model is asked once."""
     app.provider = provider = Scripted("fine")
     handles = {(await started(app)).job_id: asks for asks in (5, 6, 7)}
@@ -248,7 +248,7 @@ async def test_an_answer_that_was_kept_is_not_asked_for_again(app: Detent) -> No
     assert {(one["state"], one["calls"]) for one in await store.agents(app.tenant_id)} == {("COMPLETED", 1)}
 
 
-async def test_a_crash_between_the_reply_and_the_commit_asks_once_more(app: Detent) -> None:
+async def test_a_crash_between_the_reply_and_the_commit_asks_once_more(app: Keptwork) -> None:
     app.provider = provider = Scripted("fine")
     agent = await started(app)
     await work_and_die(app, {agent.job_id: 4})
@@ -257,7 +257,7 @@ async def test_a_crash_between_the_reply_and_the_commit_asks_once_more(app: Dete
     assert (len(provider.asked), (await record(app, agent)).calls) == (2, 1)
 
 
-async def test_a_worker_dying_of_it_each_time_ends_it_with_a_record(app: Detent) -> None:
+async def test_a_worker_dying_of_it_each_time_ends_it_with_a_record(app: Keptwork) -> None:
     app.provider = Scripted()
     agent = await started(app, max_retries=0)
     store = await app.open()
@@ -277,7 +277,7 @@ async def test_a_worker_dying_of_it_each_time_ends_it_with_a_record(app: Detent)
 # --- ends that come from elsewhere
 
 
-async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Detent) -> None:
+async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Keptwork) -> None:
     agent = await started(app)
     store = await app.open()
     await jobs.cancel(store, app.tenant_id, agent.job_id, reason="not wanted any more")
@@ -288,9 +288,9 @@ async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Detent) -> None
     assert (job["state"], last.cause) == ("cancelled", agent.job_id)
 
 
-async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app: Detent) -> None:
-    from detent.worker.follow_up import FollowUp
-    from detent.worker.outage import Outage
+async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app: Keptwork) -> None:
+    from keptwork.worker.follow_up import FollowUp
+    from keptwork.worker.outage import Outage
 
     agent = await started(app)
     store = await app.open()
@@ -301,7 +301,7 @@ async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app:
     assert (await agent.audit())["reason"] == "by hand"
 
 
-async def test_a_job_that_succeeded_unheard_completes_its_agent(app: Detent) -> None:
+async def test_a_job_that_succeeded_unheard_completes_its_agent(app: Keptwork) -> None:
     app.provider = Scripted()
     agent = await started(app)
     await work_and_die(app, {agent.job_id: 6})
@@ -317,13 +317,13 @@ async def test_a_job_that_succeeded_unheard_completes_its_agent(app: Detent) -> 
 # --- starting
 
 
-async def test_the_same_key_starts_one_agent(app: Detent) -> None:
+async def test_the_same_key_starts_one_agent(app: Keptwork) -> None:
     first, second = [await started(app, key="order-17") for _ in range(2)]
     assert (first.key, first.job_key) == (second.key, second.job_key)
     assert len(await (await app.open()).agents(app.tenant_id)) == 1
 
 
-async def test_a_job_that_is_run_again_is_an_agent_job_of_its_own(app: Detent) -> None:
+async def test_a_job_that_is_run_again_is_an_agent_job_of_its_own(app: Keptwork) -> None:
     app.provider = Scripted(SystemFailure("down"), "fine")
     agent = await started(app, max_retries=0)
     await done(app)
@@ -335,7 +335,7 @@ async def test_a_job_that_is_run_again_is_an_agent_job_of_its_own(app: Detent) -
     assert (await row(app, agent))["state"] == "FAILED"
 
 
-async def test_another_tenant_sees_neither_the_job_nor_its_record(app: Detent) -> None:
+async def test_another_tenant_sees_neither_the_job_nor_its_record(app: Keptwork) -> None:
     app.provider = Scripted()
     agent = await started(app)
     await done(app)
@@ -348,7 +348,7 @@ async def test_another_tenant_sees_neither_the_job_nor_its_record(app: Detent) -
     assert await store.agents(theirs) == []
 
 
-async def test_a_move_whose_answer_was_lost_is_made_once(app: Detent) -> None:
+async def test_a_move_whose_answer_was_lost_is_made_once(app: Keptwork) -> None:
     agent = await started(app)
     store = await app.open()
     (job,) = await claim(store, await worker(store), start=True)
@@ -358,7 +358,7 @@ async def test_a_move_whose_answer_was_lost_is_made_once(app: Detent) -> None:
     assert await moves(app, agent) == [("success", "DEFINE_AGENT")]
 
 
-async def test_a_worker_that_lost_the_job_moves_nothing(app: Detent) -> None:
+async def test_a_worker_that_lost_the_job_moves_nothing(app: Keptwork) -> None:
     agent = await started(app)
     store = await app.open()
     (job,) = await claim(store, await worker(store), start=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, SystemFailure, Usage
-from detent.lifecycle import JOB
-from detent.service import budget_caps
-from detent.service.entities import resolve
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, SystemFailure, Usage
+from keptwork.lifecycle import JOB
+from keptwork.service import budget_caps
+from keptwork.service.entities import resolve
 from tests.worker.agent_scene import Scripted, said, texts
 from tests.worker.test_agent_jobs import done
 
@@ -22,13 +22,13 @@ def flow(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": "notes", "steps": list(steps), **more}
 
 
-async def carried_out(app: Detent, what: dict[str, Any]) -> Any:
+async def carried_out(app: Keptwork, what: dict[str, Any]) -> Any:
     handle = await app.start_flow(what)
     await done(app)
     return await handle.report(), await handle.outputs() if (await handle.report()).word == "succeeded" else None
 
 
-async def test_an_agent_step_is_an_agent_job_with_its_output_as_the_steps(app: Detent) -> None:
+async def test_an_agent_step_is_an_agent_job_with_its_output_as_the_steps(app: Keptwork) -> None:
     app.provider = Scripted(said('{"n": 3}', "offline-sonnet"))
     first = {"id": "count", "agent": "Count the tests", "tier": "sonnet", "skill": "testing", "output_schema": SCHEMA}
     then = {"id": "say", "agent": "There are ${count.json.n}", "depends_on": ["count"]}
@@ -47,7 +47,7 @@ async def test_an_agent_step_is_an_agent_job_with_its_output_as_the_steps(app: D
     assert len(await store.agent_audits(app.tenant_id)) == 2
 
 
-async def test_a_retry_of_an_agent_step_is_one_of_the_step_the_job_and_the_agent(app: Detent) -> None:
+async def test_a_retry_of_an_agent_step_is_one_of_the_step_the_job_and_the_agent(app: Keptwork) -> None:
     app.provider = Scripted(SystemFailure("busy"), "fine")
     report, _ = await carried_out(app, flow({"id": "ask", "agent": "Fix it", "retries": 1, "backoff": "1ms"}))
     assert report.word == "succeeded"
@@ -57,7 +57,7 @@ async def test_a_retry_of_an_agent_step_is_one_of_the_step_the_job_and_the_agent
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_record(app: Detent, retries: int) -> None:
+async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_record(app: Keptwork, retries: int) -> None:
     app.provider = Scripted(SystemFailure("down"))
     report, _ = await carried_out(
         app, flow({"id": "ask", "agent": "Fix it", "retries": retries, "backoff": "1ms"}, abandon_after="0s")
@@ -67,7 +67,7 @@ async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_rec
     assert (record.status, record.retry_count, len(app.provider.asked)) == ("Failed", retries, retries + 1)
 
 
-async def test_a_long_prompt_is_described_by_what_is_written_in_the_flow(app: Detent, tmp_path: Path) -> None:
+async def test_a_long_prompt_is_described_by_what_is_written_in_the_flow(app: Keptwork, tmp_path: Path) -> None:
     app.provider = Scripted()
     asked = {"id": "ask", "agent": "Sum up: ${inputs.text}"}
     handle = await app.start_flow(flow(asked, inputs={"text": {"type": "string"}}), {"text": "x" * 50_000})
@@ -78,7 +78,7 @@ async def test_a_long_prompt_is_described_by_what_is_written_in_the_flow(app: De
     assert len(app.provider.asked[0].messages[0].text) > 50_000
 
 
-async def test_a_cancelled_flow_ends_the_agent_of_its_step_with_a_record(app: Detent) -> None:
+async def test_a_cancelled_flow_ends_the_agent_of_its_step_with_a_record(app: Keptwork) -> None:
     app.provider = Scripted(SystemFailure("busy"), "fine")
     handle = await app.start_flow(flow({"id": "ask", "agent": "Fix it", "backoff": "1h"}))
     await app.work(until_idle=True)
@@ -87,7 +87,7 @@ async def test_a_cancelled_flow_ends_the_agent_of_its_step_with_a_record(app: De
     assert (record.status, record.reason, record.retry_count) == ("Failed", "not wanted", 1)
 
 
-async def test_shares_of_a_crew_are_agent_jobs(app: Detent) -> None:
+async def test_shares_of_a_crew_are_agent_jobs(app: Keptwork) -> None:
     app.provider = Scripted()
     report, outputs = await carried_out(app, flow({"id": "dig", "crew": {"task": "Fix it", "workers": 2}}))
     assert report.word == "succeeded"
@@ -96,7 +96,7 @@ async def test_shares_of_a_crew_are_agent_jobs(app: Detent) -> None:
     assert {row["description"] for row in rows} == {f"Fix it\n\nYou do share {n} of 2." for n in (1, 2)}
 
 
-async def test_a_model_that_fails_again_and_again_is_left_alone(app: Detent) -> None:
+async def test_a_model_that_fails_again_and_again_is_left_alone(app: Keptwork) -> None:
     app.provider = Scripted(SystemFailure("down"))
     for _ in range(3):
         await app.agent("Fix it", retry_base="1ms")
@@ -113,7 +113,7 @@ async def test_a_model_that_fails_again_and_again_is_left_alone(app: Detent) -> 
     assert 5 <= len(app.provider.asked) <= 7  # one or two more may be under way when it opens
 
 
-async def test_a_job_without_money_is_held_and_goes_on_when_it_gets_some(app: Detent, tmp_path: Path) -> None:
+async def test_a_job_without_money_is_held_and_goes_on_when_it_gets_some(app: Keptwork, tmp_path: Path) -> None:
     app._config = _settings(
         tmp_path, 'haiku = "m"\n[models.prices."m"]\ninput_per_million_usd = 1\noutput_per_million_usd = 1'
     )
@@ -131,12 +131,12 @@ async def test_a_job_without_money_is_held_and_goes_on_when_it_gets_some(app: De
 
 
 def _settings(folder: Path, text: str) -> str:
-    file = folder / "detent.toml"
+    file = folder / "keptwork.toml"
     file.write_text(f"[models]\n{text}\n")
     return str(file)
 
 
-async def test_a_business_failure_may_move_one_tier_up_within_the_budget(app: Detent, tmp_path: Path) -> None:
+async def test_a_business_failure_may_move_one_tier_up_within_the_budget(app: Keptwork, tmp_path: Path) -> None:
     app._config = _settings(tmp_path, "escalate = true")
     app.provider = Scripted("no JSON", "again none", '{"n": 1}')
     agent = await app.agent("Count", schema=SCHEMA, tier="haiku", retry_base="1ms")
@@ -148,7 +148,7 @@ async def test_a_business_failure_may_move_one_tier_up_within_the_budget(app: De
 
 
 async def test_where_the_rules_have_nothing_to_say_a_cheap_model_may_choose_the_tier(
-    app: Detent, tmp_path: Path
+    app: Keptwork, tmp_path: Path
 ) -> None:
     app._config = _settings(tmp_path, "classifier = true")
     app.provider = Scripted("Opus, I think", "fine")
@@ -161,7 +161,7 @@ async def test_where_the_rules_have_nothing_to_say_a_cheap_model_may_choose_the_
     assert "one word" in asked[0].system
 
 
-async def test_a_flow_without_money_waits_and_completes_when_it_gets_more(app: Detent, tmp_path: Path) -> None:
+async def test_a_flow_without_money_waits_and_completes_when_it_gets_more(app: Keptwork, tmp_path: Path) -> None:
     price = "input_per_million_usd = 1\noutput_per_million_usd = 1"
     app._config = _settings(tmp_path, f'haiku = "m"\n[models.prices."m"]\n{price}')
     app.provider = Scripted(Answer("fine", "m", Usage(3_000, 3_000)), name="anthropic")
@@ -179,7 +179,7 @@ async def test_a_flow_without_money_waits_and_completes_when_it_gets_more(app: D
     assert len(app.provider.asked) == 3
 
 
-async def test_what_a_long_answer_cost_is_kept_with_its_step(app: Detent, tmp_path: Path) -> None:
+async def test_what_a_long_answer_cost_is_kept_with_its_step(app: Keptwork, tmp_path: Path) -> None:
     """What came of the step is a blob then; the cost used to be lost with it."""
     price = "input_per_million_usd = 1\noutput_per_million_usd = 1"
     app._config = _settings(tmp_path, f'haiku = "m"\n[models.prices."m"]\n{price}')

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detent import Cancel, PermanentError, Snooze, ValidationError
-from detent.worker.answers import decoded, encoded
-from detent.worker.settlement import Raised
+from keptwork import Cancel, PermanentError, Snooze, ValidationError
+from keptwork.worker.answers import decoded, encoded
+from keptwork.worker.settlement import Raised
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import AlreadyDecided, BadInput, DetentError, NotFound
-from detent.service import approvals, jobs
-from detent.store.approvals import Approval
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.errors import AlreadyDecided, BadInput, KeptworkError, NotFound
+from keptwork.service import approvals, jobs
+from keptwork.store.approvals import Approval
+from keptwork.worker.context import Context
 from tests.worker.scene import eventually, reaches, row, state, working
 
 
-def asker(app: Detent) -> Any:
+def asker(app: Keptwork) -> Any:
     @app.job()
     async def ship(ctx: Context, expires: str | None = None) -> Any:
         approved = await ctx.wait_for_approval("Ship 1.2?", by="ops", expires=expires, details={"version": "1.2"})
@@ -24,7 +24,7 @@ def asker(app: Detent) -> Any:
     return ship
 
 
-async def the_question(app: Detent) -> Approval:
+async def the_question(app: Keptwork) -> Approval:
     async def asked() -> bool:
         return bool(await app.approvals())
 
@@ -33,7 +33,7 @@ async def the_question(app: Detent) -> Approval:
     return question
 
 
-async def test_an_approved_job_goes_on_and_knows_who_approved(app: Detent) -> None:
+async def test_an_approved_job_goes_on_and_knows_who_approved(app: Keptwork) -> None:
     job = await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
@@ -44,7 +44,7 @@ async def test_an_approved_job_goes_on_and_knows_who_approved(app: Detent) -> No
     assert (await row(app, job))["attempts"] == 1
 
 
-async def test_a_rejected_job_fails_and_says_why(app: Detent) -> None:
+async def test_a_rejected_job_fails_and_says_why(app: Keptwork) -> None:
     job = await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
@@ -53,7 +53,7 @@ async def test_a_rejected_job_fails_and_says_why(app: Detent) -> None:
     assert f"{question.public_id} was rejected by ann: not on a Friday" in (await row(app, job))["error"]
 
 
-async def test_a_question_nobody_answers_expires(app: Detent) -> None:
+async def test_a_question_nobody_answers_expires(app: Keptwork) -> None:
     job = await asker(app).enqueue(expires="100ms")
     async with working(app, concurrency=1):
         await reaches(app, job, "failed")
@@ -63,7 +63,7 @@ async def test_a_question_nobody_answers_expires(app: Detent) -> None:
         await app.approve(question.public_id, by="ann")
 
 
-async def test_a_decision_is_repeated_but_never_changed(app: Detent) -> None:
+async def test_a_decision_is_repeated_but_never_changed(app: Keptwork) -> None:
     await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
@@ -78,7 +78,7 @@ async def test_a_decision_is_repeated_but_never_changed(app: Detent) -> None:
         await app.approve(question.public_id, by="")
 
 
-async def test_a_job_that_ended_withdraws_its_question(app: Detent) -> None:
+async def test_a_job_that_ended_withdraws_its_question(app: Keptwork) -> None:
     job = await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
@@ -88,7 +88,7 @@ async def test_a_job_that_ended_withdraws_its_question(app: Detent) -> None:
         await app.approve(question.public_id, by="ann")
 
 
-async def test_of_many_who_decide_at_once_one_decides(app: Detent) -> None:
+async def test_of_many_who_decide_at_once_one_decides(app: Keptwork) -> None:
     job = await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
@@ -100,7 +100,7 @@ async def test_of_many_who_decide_at_once_one_decides(app: Detent) -> None:
                     return f"cancel: {await jobs.cancel(store, 1, job.id)}"
                 decide = app.approve if number % 3 else app.reject
                 return f"{(await decide(question.public_id, by=f'p{number}')).decision}"
-            except DetentError as refused:
+            except KeptworkError as refused:
                 return type(refused).__name__
 
         said = await asyncio.gather(*map(decides, range(32)))
@@ -118,7 +118,7 @@ async def test_of_many_who_decide_at_once_one_decides(app: Detent) -> None:
         await eventually(ended)
 
 
-async def test_another_question_at_the_same_place_withdraws_the_first(app: Detent) -> None:
+async def test_another_question_at_the_same_place_withdraws_the_first(app: Keptwork) -> None:
     asked = {"version": 1}
 
     @app.job()

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from detent import Breaker, Cancel, Detent, PermanentError, Snooze, ValidationError
-from detent.job_handle import Handle
-from detent.outcomes import TransientError
-from detent.service.held_jobs import reset
-from detent.testing import Harness
-from detent.worker import lookout
-from detent.worker.breaker_gate import verdict
-from detent.worker.context import Context
-from detent.worker.settlement import Raised, Release, Suspend
+from keptwork import Breaker, Cancel, Keptwork, PermanentError, Snooze, ValidationError
+from keptwork.job_handle import Handle
+from keptwork.outcomes import TransientError
+from keptwork.service.held_jobs import reset
+from keptwork.testing import Harness
+from keptwork.worker import lookout
+from keptwork.worker.breaker_gate import verdict
+from keptwork.worker.context import Context
+from keptwork.worker.settlement import Raised, Release, Suspend
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, reaches, row, triggers, working
 
@@ -24,12 +24,12 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout, "BEAT_SECONDS", 0.1)
 
 
-async def breaker(app: Detent, name: str = "api") -> dict[str, Any]:
+async def breaker(app: Keptwork, name: str = "api") -> dict[str, Any]:
     found = await (await app.open()).breaker(app.tenant_id, name)
     return found or {"state": None}
 
 
-async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run_in_the_end(app: Detent) -> None:
+async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run_in_the_end(app: Keptwork) -> None:
     """Those that opened it have failed once; of the others only one may have been tried in vain: the next, which the
     worker takes up while the failure that opens the breaker is being written."""
     works, ran = False, []
@@ -61,7 +61,7 @@ async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run
     assert len(failed) - 2 - moves.count("reopen") in (0, 1)
 
 
-async def test_others_are_not_asked_and_go_on_meanwhile(app: Detent) -> None:
+async def test_others_are_not_asked_and_go_on_meanwhile(app: Keptwork) -> None:
     @app.job(breaker=Breaker("api", failure_threshold=1, cooldown="1h"), max_attempts=2, backoff="1ms")
     async def call(ctx: Context) -> None:
         raise ConnectionError("refused")
@@ -89,7 +89,7 @@ async def test_others_are_not_asked_and_go_on_meanwhile(app: Detent) -> None:
         await reaches(app, held, "dead_lettered")
 
 
-async def test_a_job_that_is_to_fail_then_fails_at_once_and_says_why(app: Detent) -> None:
+async def test_a_job_that_is_to_fail_then_fails_at_once_and_says_why(app: Keptwork) -> None:
     @app.job(breaker=Breaker("api", failure_threshold=1, cooldown="1h", on_open="fail"), max_attempts=1)
     async def call(ctx: Context) -> None:
         raise ConnectionError("refused")
@@ -127,7 +127,7 @@ def test_only_what_was_tried_says_whether_it_works(said: Any, meant: bool | None
     assert verdict(said) is meant
 
 
-async def test_a_worker_that_ends_when_idle_first_lets_go_what_a_closed_breaker_held(app: Detent) -> None:
+async def test_a_worker_that_ends_when_idle_first_lets_go_what_a_closed_breaker_held(app: Keptwork) -> None:
     works = False
 
     @app.job(breaker=Breaker("api", failure_threshold=1, cooldown="0s"), max_attempts=3, backoff="1ms")
@@ -144,7 +144,7 @@ async def test_a_worker_that_ends_when_idle_first_lets_go_what_a_closed_breaker_
 
 
 async def test_the_harness_moves_time_on_to_the_next_probe() -> None:
-    app, calls = Detent("sqlite:///:memory:"), []
+    app, calls = Keptwork("sqlite:///:memory:"), []
 
     @app.job(breaker=Breaker("api", failure_threshold=2, cooldown="10m"), backoff="1ms")
     async def call(ctx: Context) -> None:
@@ -161,7 +161,7 @@ async def test_the_harness_moves_time_on_to_the_next_probe() -> None:
         assert (runs.count("retry"), runs.count("succeed")) == (1, 1)
 
 
-async def test_a_job_behind_a_limit_and_a_breaker_goes_back_behind_its_limit(app: Detent) -> None:
+async def test_a_job_behind_a_limit_and_a_breaker_goes_back_behind_its_limit(app: Keptwork) -> None:
     works, at_once, most = False, 0, 0
 
     @app.job(limit=1, breaker=Breaker("api", failure_threshold=1, cooldown="200ms"), backoff="1ms")
@@ -187,7 +187,7 @@ async def test_a_job_behind_a_limit_and_a_breaker_goes_back_behind_its_limit(app
     assert most == 1
 
 
-async def test_a_handler_asks_a_breaker_where_it_needs_it_and_can_tell_what_it_found(app: Detent) -> None:
+async def test_a_handler_asks_a_breaker_where_it_needs_it_and_can_tell_what_it_found(app: Keptwork) -> None:
     """A failure is laid on the breaker that was asked last, unless the handler says something else."""
     model = Breaker("model", failure_threshold=1, cooldown="1h")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, SystemFailure
-from detent.agent.redaction import Redactor
-from detent.service import approvals
-from detent.service.approvals import APPROVED
-from detent.worker.agent_tools import Limits, Toolbox, converse
-from detent.worker.tool_step import ToolSpec, run_tool
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, SystemFailure
+from keptwork.agent.redaction import Redactor
+from keptwork.service import approvals
+from keptwork.service.approvals import APPROVED
+from keptwork.worker.agent_tools import Limits, Toolbox, converse
+from keptwork.worker.tool_step import ToolSpec, run_tool
 from tests.process.tool_stage import PATH
 from tests.support.at_rest import everything
 from tests.support.command import run
@@ -42,7 +42,7 @@ def treacherous(request: Request) -> Answer:
     raise AssertionError("it is told of three tools")
 
 
-async def spread(app: Detent, folder: Path) -> None:
+async def spread(app: Keptwork, folder: Path) -> None:
     """Lets secrets in at every door: prompt, reply, arguments, tools in agents and in flows, failures."""
     settings = config(
         folder,
@@ -100,7 +100,7 @@ async def test_no_secret_rests_in_the_database_the_logs_or_on_the_screen(
 ) -> None:
     monkeypatch.setenv("CANARY_TOKEN", KNOWN)
     with caplog.at_level(logging.DEBUG):
-        async with Detent(database_url) as app:
+        async with Keptwork(database_url) as app:
             await spread(app, tmp_path)
     kept = await everything(database_url)
     assert kept.count("[redacted: CANARY_TOKEN]") > 10
@@ -112,6 +112,6 @@ async def test_the_check_above_finds_them_where_nothing_is_taken_out(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Redactor, "text", lambda self, text: text)
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         await spread(app, tmp_path)
     assert set(found(await everything(sqlite_url))) >= {KNOWN, SHAPED, BEARER}

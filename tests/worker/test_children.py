@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from detent import Cancel, Detent, JobFailed, PermanentError
-from detent.job_handle import Handle
-from detent.lifecycle import JOB
-from detent.service import children, jobs
-from detent.worker.context import Context
-from detent.worker.follow_up import FollowUp
-from detent.worker.outage import Outage
+from keptwork import Cancel, Keptwork, JobFailed, PermanentError
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB
+from keptwork.service import children, jobs
+from keptwork.worker.context import Context
+from keptwork.worker.follow_up import FollowUp
+from keptwork.worker.outage import Outage
 from tests.worker.scene import eventually, moved, reaches, row, state, story, triggers, working
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.worker.follow_up.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.worker.follow_up.BEAT_SECONDS", 0.1)
 
 
-async def family(app: Detent, parent: Handle) -> list[dict[str, Any]]:
+async def family(app: Keptwork, parent: Handle) -> list[dict[str, Any]]:
     return await children.listed(await app.open(), 1, parent.key)
 
 
-async def test_a_parent_joins_its_children_on_a_worker_with_one_slot(app: Detent) -> None:
+async def test_a_parent_joins_its_children_on_a_worker_with_one_slot(app: Keptwork) -> None:
     @app.job()
     async def double(ctx: Context, n: int) -> int:
         return 2 * n
@@ -45,7 +45,7 @@ async def test_a_parent_joins_its_children_on_a_worker_with_one_slot(app: Detent
     assert (await row(app, job))["attempts"] == 1
 
 
-async def test_an_ordinary_function_spawns_and_joins_as_well(app: Detent) -> None:
+async def test_an_ordinary_function_spawns_and_joins_as_well(app: Keptwork) -> None:
     @app.job()
     def double(ctx: Context, n: int) -> int:
         return 2 * n
@@ -59,7 +59,7 @@ async def test_an_ordinary_function_spawns_and_joins_as_well(app: Detent) -> Non
         assert await job.result("20s") == [6, 8]
 
 
-async def test_two_thousand_children_are_joined_in_order(app: Detent) -> None:
+async def test_two_thousand_children_are_joined_in_order(app: Keptwork) -> None:
     @app.job()
     async def same(ctx: Context, n: int) -> int:
         return n
@@ -75,7 +75,7 @@ async def test_two_thousand_children_are_joined_in_order(app: Detent) -> None:
     assert (await triggers(app, job)).count("snooze") <= 3
 
 
-async def test_children_belong_to_what_their_parent_belongs_to(app: Detent) -> None:
+async def test_children_belong_to_what_their_parent_belongs_to(app: Keptwork) -> None:
     @app.job()
     async def child(ctx: Context) -> Any:
         return [ctx.correlation_id, ctx.trace_id]
@@ -94,7 +94,7 @@ async def test_children_belong_to_what_their_parent_belongs_to(app: Detent) -> N
     assert (stored["parent_id"], stored["tenant_id"], born.cause) == (untold.key, 1, untold.id)
 
 
-async def test_a_child_that_failed_is_raised_at_the_join_or_comes_back_in_its_place(app: Detent) -> None:
+async def test_a_child_that_failed_is_raised_at_the_join_or_comes_back_in_its_place(app: Keptwork) -> None:
     @app.job()
     async def picky(ctx: Context, n: int) -> int:
         if n == 1:
@@ -126,7 +126,7 @@ async def test_a_child_that_failed_is_raised_at_the_join_or_comes_back_in_its_pl
     assert (await triggers(app, third)).count("retry") == 0
 
 
-async def test_joining_some_of_the_children_does_not_wait_for_the_others(app: Detent) -> None:
+async def test_joining_some_of_the_children_does_not_wait_for_the_others(app: Keptwork) -> None:
     @app.job()
     async def quick(ctx: Context) -> str:
         return "done"
@@ -147,7 +147,7 @@ async def test_joining_some_of_the_children_does_not_wait_for_the_others(app: De
         assert await job.result("20s") == ["done", "done"]
 
 
-async def test_what_is_spawned_is_checked_and_named(app: Detent) -> None:
+async def test_what_is_spawned_is_checked_and_named(app: Keptwork) -> None:
     @app.job()
     async def child(ctx: Context, n: int) -> None: ...
 
@@ -175,7 +175,7 @@ async def test_what_is_spawned_is_checked_and_named(app: Detent) -> None:
 # --- cancelling
 
 
-def generations(app: Detent) -> Any:
+def generations(app: Keptwork) -> Any:
     @app.job()
     async def node(ctx: Context, depth: int) -> None:
         if depth:
@@ -185,7 +185,7 @@ def generations(app: Detent) -> Any:
     return node
 
 
-async def grown(app: Detent, root: Handle, count: int) -> list[dict[str, Any]]:
+async def grown(app: Keptwork, root: Handle, count: int) -> list[dict[str, Any]]:
     store = await app.open()
 
     async def all_there() -> bool:
@@ -200,7 +200,7 @@ async def grown(app: Detent, root: Handle, count: int) -> list[dict[str, Any]]:
     return await store.jobs(limit=100)
 
 
-async def test_a_cancelled_parent_cancels_three_generations_at_once(app: Detent) -> None:
+async def test_a_cancelled_parent_cancels_three_generations_at_once(app: Keptwork) -> None:
     node = generations(app)
     root = await node.enqueue(depth=3)
     async with working(app, concurrency=1):
@@ -213,7 +213,7 @@ async def test_a_cancelled_parent_cancels_three_generations_at_once(app: Detent)
     assert {row["reason"] for row in rows} == {"enough", children.BECAUSE}
 
 
-async def test_what_a_handler_or_a_crash_left_behind_is_cancelled_soon(app: Detent) -> None:
+async def test_what_a_handler_or_a_crash_left_behind_is_cancelled_soon(app: Keptwork) -> None:
     node = generations(app)
 
     @app.job()
@@ -231,7 +231,7 @@ async def test_what_a_handler_or_a_crash_left_behind_is_cancelled_soon(app: Dete
         await eventually(all_cancelled)
 
 
-async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(app: Detent) -> None:
+async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(app: Keptwork) -> None:
     @app.job()
     async def busy(ctx: Context) -> str:
         while not ctx.cancel_requested:  # noqa: ASYNC110 - as handlers do
@@ -252,7 +252,7 @@ async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(a
             assert await state(app, root) == "cancelled"
 
 
-async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Detent) -> None:
+async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Keptwork) -> None:
     begun = asyncio.Event()
 
     @app.job()
@@ -270,7 +270,7 @@ async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Detent) -
     assert "snooze" not in await triggers(app, job)
 
 
-async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled_with_its_children(app: Detent) -> None:
+async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled_with_its_children(app: Keptwork) -> None:
     node = generations(app)
     root = await node.enqueue(depth=1)
     async with working(app, concurrency=1):
@@ -284,12 +284,12 @@ async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled
     assert (await row(app, root))["reason"] == children.ASKED
 
 
-async def running_child(app: Detent, root: Handle) -> bool:
+async def running_child(app: Keptwork, root: Handle) -> bool:
     kids = await family(app, root)
     return bool(kids) and kids[0]["state"] == "running" and await state(app, root) == "queued"
 
 
-async def test_the_follow_up_touches_only_children_of_the_cancelled(app: Detent) -> None:
+async def test_the_follow_up_touches_only_children_of_the_cancelled(app: Keptwork) -> None:
     node = generations(app)
     kept, gone = await node.enqueue(depth=1), await node.enqueue(depth=1)
     async with working(app, concurrency=1):

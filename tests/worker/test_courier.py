@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.address import Endpoint
-from detent.service import deliveries, webhooks
-from detent.store import Store, open_store
-from detent.store.outbox import Delivery, NewDelivery
-from detent.worker import post as posting
-from detent.worker.courier import LEASE_US, Courier
-from detent.worker.outage import Outage
+from keptwork import Keptwork
+from keptwork.address import Endpoint
+from keptwork.service import deliveries, webhooks
+from keptwork.store import Store, open_store
+from keptwork.store.outbox import Delivery, NewDelivery
+from keptwork.worker import post as posting
+from keptwork.worker.courier import LEASE_US, Courier
+from keptwork.worker.outage import Outage
 from tests.support.hook_server import CERTIFICATE, HANG, HOST, LOSE, SECRET, HookServer, Reply, hook_server
 
 OURS = 1
@@ -29,8 +29,8 @@ SECOND = 1_000_000
 @pytest.fixture(autouse=True)
 def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret, this machine allowed, and no pauses between attempts."""
-    monkeypatch.setenv("DETENT_WEBHOOK_SECRET", SECRET)
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", "127.0.0.1")
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", SECRET)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 0)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 2.0)
 
@@ -82,7 +82,7 @@ async def test_a_message_is_signed_and_delivered_once(store: Store) -> None:
     assert (got.path, got.body.decode()) == ("/hooks?token=abc", new.body)
     assert got.signed_with(SECRET)
     assert not got.signed_with(SECRET + "?")
-    assert got.headers["Detent-Event"] == "run.succeeded"
+    assert got.headers["Keptwork-Event"] == "run.succeeded"
     assert got.name == webhooks.name_of("run", 1, 3) == json.loads(got.body)["id"]
     assert got.headers["Content-Type"] == "application/json"
     delivery = await kept(store)
@@ -143,7 +143,7 @@ async def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(
 async def test_what_is_never_accepted_is_given_up_and_that_is_said(
     store: Store, caplog: pytest.LogCaptureFixture, status: int, attempts: int
 ) -> None:
-    caplog.set_level(logging.WARNING, "detent")
+    caplog.set_level(logging.WARNING, "keptwork")
     with hook_server(lambda number: Reply(status)) as server:
         await told(store, server.url())
         assert await courier(store).run_once() == attempts
@@ -221,8 +221,8 @@ async def test_interim_answers_are_passed_over(store: Store) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("DETENT_WEBHOOK_SECRET", "", "there is no secret to sign with: set DETENT_WEBHOOK_SECRET"),
-        ("DETENT_WEBHOOK_ALLOW", "10.0.0.0/8", "'10.0.0.0/8' is no host to allow"),
+        ("KEPTWORK_WEBHOOK_SECRET", "", "there is no secret to sign with: set KEPTWORK_WEBHOOK_SECRET"),
+        ("KEPTWORK_WEBHOOK_ALLOW", "10.0.0.0/8", "'10.0.0.0/8' is no host to allow"),
     ],
 )
 async def test_where_the_deployment_is_at_fault_nothing_is_sent_or_given_up_and_it_is_said_what_is_missing(
@@ -254,7 +254,7 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_by_https_the_certificate_must_be_the_names(
     store: Store, monkeypatch: pytest.MonkeyPatch, trusted: None
 ) -> None:
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", f"{HOST},other.example")
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", f"{HOST},other.example")
     with hook_server(tls=True) as server:
         await told(store, server.url(HOST), flow=1)
         await told(store, server.url("other.example"), flow=2)
@@ -266,7 +266,7 @@ async def test_by_https_the_certificate_must_be_the_names(
 
 
 async def test_a_certificate_nobody_trusts_gets_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DETENT_WEBHOOK_ALLOW", HOST)
+    monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", HOST)
     posting.tls.cache_clear()
     with hook_server(tls=True) as server:
         await told(store, server.url(HOST))
@@ -279,7 +279,7 @@ async def test_a_certificate_nobody_trusts_gets_nothing(store: Store, monkeypatc
 async def test_a_name_with_a_private_address_gets_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, trusted: None, resolved: str
 ) -> None:
-    monkeypatch.delenv("DETENT_WEBHOOK_ALLOW")
+    monkeypatch.delenv("KEPTWORK_WEBHOOK_ALLOW")
     with hook_server(tls=True) as server:
         await told(store, server.url(HOST))
         assert await courier(store, resolve=named(resolved)).run_once() == 3
@@ -294,7 +294,7 @@ async def test_a_url_that_is_no_longer_allowed_is_refused_where_it_is_sent(
 ) -> None:
     with hook_server() as server:
         await told(store, server.url())
-        monkeypatch.delenv("DETENT_WEBHOOK_ALLOW")
+        monkeypatch.delenv("KEPTWORK_WEBHOOK_ALLOW")
         await courier(store).run_once()
     assert server.connections == 0
     assert (await kept(store)).state == "given_up"
@@ -313,8 +313,8 @@ async def test_a_redirect_to_this_machine_is_not_followed(store: Store) -> None:
 async def rebound(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[HookServer, HookServer]:
     """A name that has a public address when it is looked at and a private one right after. Which of this machine's
     addresses is public is up to this test."""
-    monkeypatch.delenv("DETENT_WEBHOOK_ALLOW")
-    monkeypatch.setattr("detent.address.refusal", lambda address: None if address == "127.0.0.2" else "not public")
+    monkeypatch.delenv("KEPTWORK_WEBHOOK_ALLOW")
+    monkeypatch.setattr("keptwork.address.refusal", lambda address: None if address == "127.0.0.2" else "not public")
     with (
         hook_server(tls=True, address="127.0.0.2") as public,
         hook_server(tls=True, address="127.0.0.1", port=public.port) as private,
@@ -340,7 +340,7 @@ async def test_the_test_above_notices_a_courier_that_resolves_the_name_a_second_
     async def by_name(endpoint: Endpoint, _: Sequence[str], *rest: Any) -> Any:
         return await shipped(endpoint, await again(endpoint.host, endpoint.port), *rest)
 
-    monkeypatch.setattr("detent.worker.courier.post", by_name)
+    monkeypatch.setattr("keptwork.worker.courier.post", by_name)
     public, private = await rebound(store, monkeypatch)
     assert (len(public.got), len(private.got)) == (0, 1)
 
@@ -371,7 +371,7 @@ async def test_names_are_resolved_by_the_machine_and_a_resolver_that_hangs_holds
 
 
 async def test_a_worker_delivers_beside_its_jobs_and_before_it_ends_idle(database_url: str) -> None:
-    async with Detent(database_url) as app:
+    async with Keptwork(database_url) as app:
 
         @app.job()
         async def nothing(ctx: Any) -> None:
@@ -409,4 +409,4 @@ async def test_a_timestamp_is_the_databases_time(store: Store) -> None:
         before = await store.now()
         await courier(store).run_once()
         after = await store.now()
-    assert before // SECOND <= int(server.got[0].headers["Detent-Timestamp"]) <= after // SECOND
+    assert before // SECOND <= int(server.got[0].headers["Keptwork-Timestamp"]) <= after // SECOND

@@ -8,34 +8,34 @@ from typing import Any
 
 import pytest
 
-from detent import CrewFailed, Detent, PermanentError
-from detent.crew_handle import CrewHandle
-from detent.errors import BadInput
-from detent.lifecycle import CREW
-from detent.service import crew_moves, crews
-from detent.testing import Harness
-from detent.worker.context import Context
+from keptwork import CrewFailed, Keptwork, PermanentError
+from keptwork.crew_handle import CrewHandle
+from keptwork.errors import BadInput
+from keptwork.lifecycle import CREW
+from keptwork.service import crew_moves, crews
+from keptwork.testing import Harness
+from keptwork.worker.context import Context
 from tests.conformance.stage import entity
 from tests.worker.scene import eventually, working
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.worker.follow_up.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.worker.follow_up.BEAT_SECONDS", 0.1)
 
 
-async def state(app: Detent, crew: CrewHandle) -> str:
+async def state(app: Keptwork, crew: CrewHandle) -> str:
     return str((await entity(await app.open(), CREW, crew.key))["state"])
 
 
-async def is_in(app: Detent, crew: CrewHandle, wanted: str) -> None:
+async def is_in(app: Keptwork, crew: CrewHandle, wanted: str) -> None:
     async def there() -> bool:
         return await state(app, crew) == wanted
 
     await eventually(there)
 
 
-async def test_each_worker_does_its_share_and_the_results_come_in_order(app: Detent) -> None:
+async def test_each_worker_does_its_share_and_the_results_come_in_order(app: Keptwork) -> None:
     @app.job()
     async def part(ctx: Context, share: int, shares: int, task: str, items: list[int]) -> int:
         assert task == "add up"
@@ -53,7 +53,7 @@ async def test_each_worker_does_its_share_and_the_results_come_in_order(app: Det
         assert await second.result("20s") == ["0 of 2", "1 of 2"]
 
 
-async def test_crews_inside_crews_down_to_the_last_quota(app: Detent) -> None:
+async def test_crews_inside_crews_down_to_the_last_quota(app: Keptwork) -> None:
     @app.job()
     async def deeper(ctx: Context, share: int, shares: int, task: str, left: int) -> Any:
         return [await ctx.crew(deeper, task=f"{left} to go", left=left - 1), share] if left else "bottom"
@@ -68,7 +68,7 @@ async def test_crews_inside_crews_down_to_the_last_quota(app: Detent) -> None:
     assert not any(used for _, _, used in await crew_moves.quotas(await app.open(), 1))
 
 
-async def test_an_ordinary_function_and_a_job_that_is_no_share_make_crews_too(app: Detent) -> None:
+async def test_an_ordinary_function_and_a_job_that_is_no_share_make_crews_too(app: Keptwork) -> None:
     @app.job()
     def leaf(ctx: Context, share: int, shares: int, task: str) -> int:
         return share
@@ -82,7 +82,7 @@ async def test_an_ordinary_function_and_a_job_that_is_no_share_make_crews_too(ap
         assert await job.result("20s") == [[0, 1], [0]]
 
 
-async def test_a_share_can_live_with_a_crew_that_failed(app: Detent) -> None:
+async def test_a_share_can_live_with_a_crew_that_failed(app: Keptwork) -> None:
     @app.job()
     async def bad(ctx: Context, share: int, shares: int, task: str) -> None:
         raise PermanentError("no good")
@@ -107,7 +107,7 @@ async def test_a_share_can_live_with_a_crew_that_failed(app: Detent) -> None:
             await doomed.result("20s")
 
 
-async def test_what_a_crew_cannot_be_given_is_refused_where_it_is_said(app: Detent) -> None:
+async def test_what_a_crew_cannot_be_given_is_refused_where_it_is_said(app: Keptwork) -> None:
     @app.job()
     async def plain(ctx: Context, n: int) -> None: ...
 
@@ -126,7 +126,7 @@ async def test_what_a_crew_cannot_be_given_is_refused_where_it_is_said(app: Dete
 # --- what is waited for holds nothing
 
 
-def entangled(app: Detent) -> Any:
+def entangled(app: Keptwork) -> Any:
     """The share of one crew waits for a crew inside it, which waits for what only another crew can say."""
 
     @app.job()
@@ -144,7 +144,7 @@ def entangled(app: Detent) -> Any:
     return waiting, speaker
 
 
-async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_needs(app: Detent) -> None:
+async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_needs(app: Keptwork) -> None:
     waiting, speaker = entangled(app)
     await crews.set_quotas(await app.open(), 1, {0: 1})
     first, second = await app.crew(waiting, task="wait"), await app.crew(speaker, task="speak")
@@ -154,9 +154,9 @@ async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_n
 
 
 async def test_a_twin_whose_waiting_shares_keep_their_workers_is_stuck_for_ever(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.worker.crews.HELD_BY_QUOTA", None)
+    monkeypatch.setattr("keptwork.worker.crews.HELD_BY_QUOTA", None)
     waiting, speaker = entangled(app)
     await crews.set_quotas(await app.open(), 1, {0: 1})
     first, second = await app.crew(waiting, task="wait"), await app.crew(speaker, task="speak")
@@ -168,7 +168,7 @@ async def test_a_twin_whose_waiting_shares_keep_their_workers_is_stuck_for_ever(
     await first.cancel()
 
 
-async def inside(app: Detent, crew: CrewHandle, number: int) -> list[dict[str, Any]]:
+async def inside(app: Keptwork, crew: CrewHandle, number: int) -> list[dict[str, Any]]:
     """The crews inside one, once there are so many."""
     store = await app.open()
 
@@ -182,7 +182,7 @@ async def inside(app: Detent, crew: CrewHandle, number: int) -> list[dict[str, A
 # --- time and cancelling
 
 
-async def test_a_running_tree_of_depth_three_is_cancelled_with_everything_in_it(app: Detent) -> None:
+async def test_a_running_tree_of_depth_three_is_cancelled_with_everything_in_it(app: Keptwork) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @app.job()
@@ -214,7 +214,7 @@ async def test_a_running_tree_of_depth_three_is_cancelled_with_everything_in_it(
     assert not any(used for _, _, used in await crew_moves.quotas(store, 1))
 
 
-async def test_a_crew_whose_time_is_over_is_cancelled_by_the_follow_up(app: Detent) -> None:
+async def test_a_crew_whose_time_is_over_is_cancelled_by_the_follow_up(app: Keptwork) -> None:
     @app.job()
     async def slow(ctx: Context, share: int, shares: int, task: str) -> None:
         await asyncio.sleep(60)
@@ -226,7 +226,7 @@ async def test_a_crew_whose_time_is_over_is_cancelled_by_the_follow_up(app: Dete
 
 
 async def test_crews_under_a_clock_of_the_tests() -> None:
-    app = Detent("sqlite:///:memory:")
+    app = Keptwork("sqlite:///:memory:")
 
     @app.job()
     async def leaf(ctx: Context, share: int, shares: int, task: str) -> int:

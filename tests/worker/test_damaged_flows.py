@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import WORKSTREAM
-from detent.service import flows, overrides
-from detent.service.doctor import rounds
-from detent.service.entities import public_id
+from keptwork import Keptwork
+from keptwork.lifecycle import WORKSTREAM
+from keptwork.service import flows, overrides
+from keptwork.service.doctor import rounds
+from keptwork.service.entities import public_id
 from tests.service.flow_driver import flow, states, step
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    app = Detent(database_url)
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    app = Keptwork(database_url)
     yield app
     await app.close()
 
 
-async def test_a_flow_that_cannot_follow_its_jobs_leaves_the_worker_and_the_others_alone(app: Detent) -> None:
+async def test_a_flow_that_cannot_follow_its_jobs_leaves_the_worker_and_the_others_alone(app: Keptwork) -> None:
     """What its job had come to was refused again and again, and ended every worker that tried."""
     store = await app.open()
     bad = await flows.start(store, flow(step("sub", flow="inner")), library={"inner": flow(step("x"))})
@@ -37,7 +37,7 @@ async def test_a_flow_that_cannot_follow_its_jobs_leaves_the_worker_and_the_othe
     assert (await states(store, bad))[0] == "S_SUCCESS"
 
 
-async def test_a_step_whose_flow_is_not_there_fails(app: Detent) -> None:
+async def test_a_step_whose_flow_is_not_there_fails(app: Keptwork) -> None:
     """It ended every worker that came to it."""
     store = await app.open()
     ref = await flows.start(store, flow(step("a"), step("sub", "a", flow="nothing"), abandon_after="0s"))
@@ -48,7 +48,7 @@ async def test_a_step_whose_flow_is_not_there_fails(app: Detent) -> None:
     assert "No template nothing" in row["error"]
 
 
-async def test_a_flow_that_time_cannot_move_does_not_keep_the_others_waiting(app: Detent) -> None:
+async def test_a_flow_that_time_cannot_move_does_not_keep_the_others_waiting(app: Keptwork) -> None:
     store = await app.open()
     refs = [await flows.start(store, flow(step("a", approval={}), timeout="1h", kind="run")) for _ in range(2)]
     async with store.transaction() as tx:

@@ -9,13 +9,13 @@ from collections import Counter
 import asyncpg
 import pytest
 
-from detent import Detent
-from detent.errors import StoreError
-from detent.lifecycle import JOB
-from detent.service import audit
-from detent.store.postgres_server import explained
-from detent.store.url import database_url
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.errors import StoreError
+from keptwork.lifecycle import JOB
+from keptwork.service import audit
+from keptwork.store.postgres_server import explained
+from keptwork.store.url import database_url
+from keptwork.worker.context import Context
 from tests.conformance.stage import log
 from tests.support import postgres_server
 
@@ -24,7 +24,7 @@ JOBS = 2_000
 
 async def test_a_crash_of_the_server_loses_no_job_and_settles_each_once() -> None:
     with postgres_server.start() as server:
-        async with Detent(server.create_database()) as app:
+        async with Keptwork(server.create_database()) as app:
             seen: Counter[str] = Counter()
             halfway, resumed = asyncio.Event(), asyncio.Event()
             restarted = False
@@ -61,7 +61,7 @@ async def test_a_crash_of_the_server_loses_no_job_and_settles_each_once() -> Non
             assert verdict.clean, verdict.problems
 
 
-async def _all_ended(app: Detent) -> None:
+async def _all_ended(app: Keptwork) -> None:
     """Until every job has ended; jobs of a claim whose answer was lost come back when their lease is over."""
     store = await app.open()
     async with asyncio.timeout(30):

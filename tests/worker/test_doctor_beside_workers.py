@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from detent import Detent
-from detent.lifecycle import WORKSTREAM
-from detent.service import flows
-from detent.service.doctor import rounds
-from detent.store import open_store
+from keptwork import Keptwork
+from keptwork.lifecycle import WORKSTREAM
+from keptwork.service import flows
+from keptwork.service.doctor import rounds
+from keptwork.store import open_store
 from tests.service.flow_driver import flow, step
 
 INNER = flow(step("x"), step("y", "x"), name="inner")
@@ -22,7 +22,7 @@ OUTER = flow(
 
 
 async def test_nothing_is_found_and_nothing_mended_while_workers_carry_flows_out(database_url: str) -> None:
-    app = Detent(database_url)
+    app = Keptwork(database_url)
     store = await app.open()
     looking = await open_store(database_url)
     looks = 0

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import BadInput
-from detent.lifecycle import JOB
+from keptwork import Keptwork
+from keptwork.errors import BadInput
+from keptwork.lifecycle import JOB
 from tests.process import jobs
 from tests.process.stage import there, until
 from tests.process.survivors import NAME, assert_none, marked, new_mark, survivors
@@ -44,7 +44,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 # --- what they say
 
 
-async def test_handlers_in_a_process_of_their_own_get_and_say_what_all_others_do(app: Detent) -> None:
+async def test_handlers_in_a_process_of_their_own_get_and_say_what_all_others_do(app: Keptwork) -> None:
     add, about = app.job(isolation="process")(jobs.add), app.job(isolation="process")(jobs.about)
     sums = [await add.enqueue(a=1), await add.enqueue(a=1, b=2)]
     told = await about.enqueue(of="æ\0", _correlation_id="order-17", _trace_id="4bf9")
@@ -66,7 +66,7 @@ async def test_handlers_in_a_process_of_their_own_get_and_say_what_all_others_do
 
 
 @pytest.mark.parametrize("handler", [jobs.raises, jobs.raises_async])
-async def test_whatever_a_handler_raises_travels_as_text_and_is_settled_by_its_kind(app: Detent, handler: Any) -> None:
+async def test_whatever_a_handler_raises_travels_as_text_and_is_settled_by_its_kind(app: Keptwork, handler: Any) -> None:
     raises = app.job(isolation="process", max_attempts=1)(handler)
     many = await app.enqueue_many(raises, [{"which": which} for which in range(len(jobs.RAISED))])
     assert await app.work(until_idle=True) == len(jobs.RAISED)
@@ -97,7 +97,7 @@ SAYINGS = [
 ]
 
 
-async def test_whatever_a_process_says_or_how_it_ends_the_worker_survives(app: Detent) -> None:
+async def test_whatever_a_process_says_or_how_it_ends_the_worker_survives(app: Keptwork) -> None:
     says = app.job(isolation="process", memory="256MB", max_attempts=1, on_exhausted="fail")(jobs.says)
     many = await app.enqueue_many(says, [{"what": what} for what, _, _ in SAYINGS])
     await app.work(until_idle=True, concurrency=3)
@@ -107,7 +107,7 @@ async def test_whatever_a_process_says_or_how_it_ends_the_worker_survives(app: D
         assert (found[1] or "").startswith(reason or ""), (what, found)
 
 
-async def test_what_a_process_keeps_is_kept_by_its_worker(app: Detent, tmp_path: Path) -> None:
+async def test_what_a_process_keeps_is_kept_by_its_worker(app: Keptwork, tmp_path: Path) -> None:
     keeps, plain = app.job(isolation="process")(jobs.keeps), app.job(isolation="process")(jobs.keeps_in_plain_code)
     (tmp_path / "file").write_text("of a file")
     kept, other = await keeps.enqueue(size=1 << 22), await plain.enqueue(path=str(tmp_path / "file"))
@@ -123,20 +123,20 @@ async def test_what_a_process_keeps_is_kept_by_its_worker(app: Detent, tmp_path:
     assert (await other.result(), await other.artifact("file.txt")) == (False, b"of a file")
 
 
-async def test_a_process_that_asks_for_nonsense_is_refused_and_its_worker_survives(app: Detent) -> None:
+async def test_a_process_that_asks_for_nonsense_is_refused_and_its_worker_survives(app: Keptwork) -> None:
     job = await app.job(isolation="process")(jobs.asks_for_nonsense).enqueue()
     await app.work(until_idle=True)
     assert (await job.result(), await job.artifacts()) == ("survived", [])
 
 
-async def test_a_process_of_its_own_is_told_that_it_cannot_wait_for_others(app: Detent) -> None:
+async def test_a_process_of_its_own_is_told_that_it_cannot_wait_for_others(app: Keptwork) -> None:
     job = await app.job(isolation="process")(jobs.spawns).enqueue()
     async with working(app):
         await reaches(app, job, "failed")
     assert "leave out isolation='process'" in (await row(app, job))["error"]
 
 
-async def test_a_process_over_its_cpu_time_is_killed_and_its_job_tried_again(app: Detent) -> None:
+async def test_a_process_over_its_cpu_time_is_killed_and_its_job_tried_again(app: Keptwork) -> None:
     spins = app.job(isolation="process", cpu="1s", backoff=0)(jobs.spins)
     job = await spins.enqueue()
     await app.work(until_idle=True)
@@ -144,7 +144,7 @@ async def test_a_process_over_its_cpu_time_is_killed_and_its_job_tried_again(app
     assert (await row(app, job))["error"] == "killed by SIGXCPU: it used more than its 1 s of CPU time"
 
 
-async def test_a_handler_that_holds_the_interpreters_lock_keeps_its_lease(app: Detent) -> None:
+async def test_a_handler_that_holds_the_interpreters_lock_keeps_its_lease(app: Keptwork) -> None:
     holds = app.job(isolation="process", lease="1s")(jobs.holds_the_lock)
     job = await holds.enqueue(seconds=2.2)
     assert await app.work(until_idle=True) == 1
@@ -155,7 +155,7 @@ async def test_a_handler_that_holds_the_interpreters_lock_keeps_its_lease(app: D
 
 
 @pytest.mark.parametrize("handler", [jobs.patient, jobs.patient_async])
-async def test_a_soft_cancel_reaches_the_process(app: Detent, tmp_path: Path, handler: Any) -> None:
+async def test_a_soft_cancel_reaches_the_process(app: Keptwork, tmp_path: Path, handler: Any) -> None:
     job = await app.job(isolation="process")(handler).enqueue(path=str(tmp_path / "begun"))
     async with working(app):
         await until((tmp_path / "begun").exists)
@@ -164,7 +164,7 @@ async def test_a_soft_cancel_reaches_the_process(app: Detent, tmp_path: Path, ha
     assert await last(app, job) == ("cancel", "asked to stop", None)
 
 
-async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await app.job(isolation="process")(jobs.deaf).enqueue(path=str(tmp_path / "begun"))
     async with working(app, grace="200ms"):
         escaped = await there(tmp_path / "begun")
@@ -175,7 +175,7 @@ async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Detent, tmp_path:
     assert await triggers(app, job) == [*ONCE, "cancel"]
 
 
-async def test_a_hard_cancel_ends_the_process_tree(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_a_hard_cancel_ends_the_process_tree(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await app.job(isolation="process")(jobs.deaf).enqueue(path=str(tmp_path / "begun"))
     async with working(app, concurrency=1):
         escaped = await there(tmp_path / "begun")
@@ -185,7 +185,7 @@ async def test_a_hard_cancel_ends_the_process_tree(app: Detent, tmp_path: Path, 
 
 
 async def test_a_lost_lease_ends_the_process_tree_and_the_next_claim_does_the_job(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     job = await app.job(isolation="process")(jobs.once_deaf).enqueue(path=str(tmp_path / "begun"))
     async with working(app, concurrency=1):
@@ -197,7 +197,7 @@ async def test_a_lost_lease_ends_the_process_tree_and_the_next_claim_does_the_jo
 
 
 async def test_a_process_over_its_time_is_ended_after_it_had_a_moment_to_tidy_up(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     declared = [
         app.job(isolation="process", timeout="2s", max_attempts=1)(handler) for handler in (jobs.tidy, jobs.deaf)
@@ -210,7 +210,7 @@ async def test_a_process_over_its_time_is_ended_after_it_had_a_moment_to_tidy_up
 
 
 async def test_after_the_grace_of_a_drain_the_process_tree_is_ended_and_the_job_given_back(
-    app: Detent, tmp_path: Path
+    app: Keptwork, tmp_path: Path
 ) -> None:
     job = await app.job(isolation="process")(jobs.deaf).enqueue(path=str(tmp_path / "begun"))
     async with working(app, grace="100ms"):
@@ -219,13 +219,13 @@ async def test_after_the_grace_of_a_drain_the_process_tree_is_ended_and_the_job_
     assert (found["state"], found["attempts"], found["epoch"]) == ("queued", 0, 1)
 
 
-async def test_kill_9_of_a_worker_takes_its_handlers_along(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_kill_9_of_a_worker_takes_its_handlers_along(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await app.job(isolation="process")(jobs.once_deaf).enqueue(path=str(tmp_path / "begun"))
     code = f"""
         import asyncio
-        from detent import Detent
+        from keptwork import Keptwork
         from tests.process import jobs
-        app = Detent({app.url!r})
+        app = Keptwork({app.url!r})
         app.job(isolation="process")(jobs.once_deaf)
         asyncio.run(app.work(lease="1s"))
     """
@@ -247,9 +247,9 @@ SCRIPT = """
 import asyncio
 import sys
 
-from detent import Cancel, Detent
+from keptwork import Cancel, Keptwork
 
-app = Detent("sqlite:///elsewhere.db")
+app = Keptwork("sqlite:///elsewhere.db")
 
 
 class Shop:
@@ -281,11 +281,11 @@ async def main():
 
 def _run_script(tmp_path: Path, text: str, *how: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "shop.py").write_text(text)
-    command = [sys.executable, *how, f"sqlite:///{tmp_path}/detent.db"]
+    command = [sys.executable, *how, f"sqlite:///{tmp_path}/keptwork.db"]
     return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("how", "name"), [(("shop.py",), "__detent_main__"), (("-m", "shop"), "shop")])
+@pytest.mark.parametrize(("how", "name"), [(("shop.py",), "__keptwork_main__"), (("-m", "shop"), "shop")])
 def test_the_jobs_of_a_script_are_found_and_use_the_workers_database(
     tmp_path: Path, how: tuple[str, ...], name: str
 ) -> None:
@@ -304,7 +304,7 @@ def test_a_script_that_works_while_it_is_imported_is_told_so(tmp_path: Path) -> 
     assert done.stdout.count("it could not be started in a process of its own") == 2
 
 
-async def test_what_no_other_process_could_find_or_make_sense_of_is_refused(app: Detent) -> None:
+async def test_what_no_other_process_could_find_or_make_sense_of_is_refused(app: Keptwork) -> None:
     def local(ctx: Any) -> None: ...
 
     for rules, function, complaint in [
@@ -323,7 +323,7 @@ async def test_what_no_other_process_could_find_or_make_sense_of_is_refused(app:
 
 
 async def test_a_function_that_was_replaced_is_refused_when_the_worker_starts(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.job(isolation="process")(jobs.nothing)
     with monkeypatch.context() as changed:
@@ -334,7 +334,7 @@ async def test_a_function_that_was_replaced_is_refused_when_the_worker_starts(
 
 
 @pytest.mark.chaos
-async def test_how_many_isolated_jobs_are_done_in_a_second(app: Detent) -> None:
+async def test_how_many_isolated_jobs_are_done_in_a_second(app: Keptwork) -> None:
     for handler in (jobs.nothing, jobs.add):
         declared = app.job(isolation="process")(handler)
         await app.enqueue_many(declared, [{"a": 1} if handler is jobs.add else {}] * 2000)

@@ -12,9 +12,9 @@ from typing import Any
 
 import asyncpg
 
-from detent.lifecycle import JOB
-from detent.store import Job, Store, open_store
-from detent.worker.leases import Lease, LeaseKeeper, Token
+from keptwork.lifecycle import JOB
+from keptwork.store import Job, Store, open_store
+from keptwork.worker.leases import Lease, LeaseKeeper, Token
 from tests.conformance.stage import claim, entity, eventually, moved, queued, worker
 from tests.support import postgres_server
 

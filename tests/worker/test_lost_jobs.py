@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from detent import Cancel, Detent
-from detent.lifecycle import JOB
-from detent.worker.context import Context
+from keptwork import Cancel, Keptwork
+from keptwork.lifecycle import JOB
+from keptwork.worker.context import Context
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,
@@ -25,7 +25,7 @@ from tests.worker.scene import (
 ONCE = ["enqueue", "claim", "start"]
 
 
-async def test_a_soft_cancel_is_seen_by_the_handler(app: Detent) -> None:
+async def test_a_soft_cancel_is_seen_by_the_handler(app: Keptwork) -> None:
     started = asyncio.Event()
 
     @app.job()
@@ -45,7 +45,7 @@ async def test_a_soft_cancel_is_seen_by_the_handler(app: Detent) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "swallows", "sync"])
-async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Detent, kind: str) -> None:
+async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Keptwork, kind: str) -> None:
     gate, thread = asyncio.Event(), threading.Event()
 
     async def ignores(ctx: Context) -> str:
@@ -69,7 +69,7 @@ async def test_a_soft_cancel_that_is_ignored_becomes_hard(app: Detent, kind: str
     assert await triggers(app, job) == [*ONCE, "cancel"]
 
 
-async def test_a_job_that_fails_after_it_was_asked_to_stop_is_not_tried_again(app: Detent) -> None:
+async def test_a_job_that_fails_after_it_was_asked_to_stop_is_not_tried_again(app: Keptwork) -> None:
     @app.job()
     async def breaks(ctx: Context) -> None:
         while not ctx.cancel_requested:  # noqa: ASYNC110 - the way to ask
@@ -85,7 +85,7 @@ async def test_a_job_that_fails_after_it_was_asked_to_stop_is_not_tried_again(ap
     assert await last(app, job) == ("cancel", reason, None)
 
 
-async def test_a_job_asked_to_stop_is_cancelled_and_not_given_back_by_a_worker_that_drains(app: Detent) -> None:
+async def test_a_job_asked_to_stop_is_cancelled_and_not_given_back_by_a_worker_that_drains(app: Keptwork) -> None:
     asked = asyncio.Event()
 
     @app.job()
@@ -103,7 +103,7 @@ async def test_a_job_asked_to_stop_is_cancelled_and_not_given_back_by_a_worker_t
     assert (await triggers(app, job))[-1] == "cancel"
 
 
-async def test_a_hard_cancel_stops_the_handler_and_its_late_result_changes_nothing(app: Detent) -> None:
+async def test_a_hard_cancel_stops_the_handler_and_its_late_result_changes_nothing(app: Keptwork) -> None:
     started, stopped = asyncio.Event(), asyncio.Event()
 
     @app.job()
@@ -134,7 +134,7 @@ async def test_a_hard_cancel_stops_the_handler_and_its_late_result_changes_nothi
     assert await triggers(app, job) == [*ONCE, "cancel"]
 
 
-async def test_a_lost_lease_stops_the_handler_and_the_job_is_done_by_the_next_claim(app: Detent) -> None:
+async def test_a_lost_lease_stops_the_handler_and_the_job_is_done_by_the_next_claim(app: Keptwork) -> None:
     stopped: list[int] = []
 
     @app.job()
@@ -155,7 +155,7 @@ async def test_a_lost_lease_stops_the_handler_and_the_job_is_done_by_the_next_cl
     assert await triggers(app, job) == [*ONCE, "release", *ONCE[1:], "succeed"]
 
 
-async def test_a_job_lost_before_it_began_is_never_begun(app: Detent) -> None:
+async def test_a_job_lost_before_it_began_is_never_begun(app: Keptwork) -> None:
     started, gate, begun = asyncio.Event(), asyncio.Event(), set()
 
     @app.job()
@@ -182,7 +182,7 @@ async def test_a_job_lost_before_it_began_is_never_begun(app: Detent) -> None:
     assert await triggers(app, ahead) == [*ONCE, "cancel"]
 
 
-async def test_the_job_of_a_worker_that_vanished_comes_back(app: Detent) -> None:
+async def test_the_job_of_a_worker_that_vanished_comes_back(app: Keptwork) -> None:
     @app.job()
     async def one(ctx: Context) -> int:
         return ctx.attempt
@@ -196,7 +196,7 @@ async def test_the_job_of_a_worker_that_vanished_comes_back(app: Detent) -> None
     assert (await row(app, job))["result"] == "2"
 
 
-async def test_a_job_that_kills_every_worker_ends_as_a_dead_letter(app: Detent) -> None:
+async def test_a_job_that_kills_every_worker_ends_as_a_dead_letter(app: Keptwork) -> None:
     @app.job(max_attempts=1)
     async def poison(ctx: Context) -> None: ...
 
@@ -209,7 +209,7 @@ async def test_a_job_that_kills_every_worker_ends_as_a_dead_letter(app: Detent) 
     assert (await row(app, job))["error"] == "the lease of its worker ended in attempt 1 of 1"
 
 
-async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(app: Detent) -> None:
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(app: Keptwork) -> None:
     @app.job(lease="1s")
     async def blocks(ctx: Context) -> str:
         time.sleep(2.2)  # noqa: ASYNC251 - the point of the test
@@ -220,7 +220,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(app: Detent)
     assert await triggers(app, job) == [*ONCE, "succeed"]
 
 
-async def test_a_kinds_own_lease_is_the_one_that_is_claimed(app: Detent) -> None:
+async def test_a_kinds_own_lease_is_the_one_that_is_claimed(app: Keptwork) -> None:
     gate = asyncio.Event()
 
     @app.job(lease="40s")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detent.service import flows, lost_steps
-from detent.store import EventFilter, Store
-from detent.worker.follow_up import FollowUp
-from detent.worker.outage import Outage
+from keptwork.service import flows, lost_steps
+from keptwork.store import EventFilter, Store
+from keptwork.worker.follow_up import FollowUp
+from keptwork.worker.outage import Outage
 from tests.conformance.by_hand import hand_on
 from tests.service.flow_driver import Driver, flow, states, step
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
+from keptwork import Keptwork
 from tests.worker.agent_stage import recorded
 from tests.worker.malice import ALLOWED, MANY, QUICK, tried
 
 
-async def test_no_model_gets_a_tool_to_do_what_it_may_not(app: Detent, tmp_path: Path) -> None:
+async def test_no_model_gets_a_tool_to_do_what_it_may_not(app: Keptwork, tmp_path: Path) -> None:
     trial = await tried(app, tmp_path, range(QUICK))
     assert trial.faults() == []
     ran = Counter(one.tool for one in recorded(tmp_path))
@@ -21,7 +21,7 @@ async def test_no_model_gets_a_tool_to_do_what_it_may_not(app: Detent, tmp_path:
 
 
 @pytest.mark.chaos
-async def test_no_model_of_many_gets_a_tool_to_do_what_it_may_not(app: Detent, tmp_path: Path) -> None:
+async def test_no_model_of_many_gets_a_tool_to_do_what_it_may_not(app: Keptwork, tmp_path: Path) -> None:
     trial = await tried(app, tmp_path, range(1_000, 1_000 + MANY))
     assert trial.faults() == []
     ran = Counter(one.tool for one in recorded(tmp_path))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import ToolUse
-from detent.worker import agent_tools
-from detent.worker.agent_tools import Toolbox
-from detent.worker.tool_spec import spec_for
+from keptwork import Keptwork
+from keptwork.agent.conversation import ToolUse
+from keptwork.worker import agent_tools
+from keptwork.worker.agent_tools import Toolbox
+from keptwork.worker.tool_spec import spec_for
 from tests.worker.malice import tried
 
 SOME = range(14, 20)
@@ -27,7 +27,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 async def test_the_check_catches_a_loop_without_an_allow_list(
-    app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = Toolbox.__init__
 
@@ -39,7 +39,7 @@ async def test_the_check_catches_a_loop_without_an_allow_list(
 
 
 async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_tool(
-    app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first approval of a job is then one for all that follow."""
 
@@ -49,18 +49,18 @@ async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_too
             shown = {"command": list(spec.argv)}
             await self._ctx.wait_for_approval(f"May it run {use.name}?", name=use.name, details=shown)
 
-    monkeypatch.setattr("detent.worker.agent_tools.Conversation._approved", once)
+    monkeypatch.setattr("keptwork.worker.agent_tools.Conversation._approved", once)
     assert any("times" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
 async def test_the_check_catches_arguments_that_arrive_altered(
-    app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.agent.arguments._text", lambda value: shlex.quote(str(value)))
+    monkeypatch.setattr("keptwork.agent.arguments._text", lambda value: shlex.quote(str(value)))
     assert any("nothing a model asked for" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
-async def test_the_check_catches_a_shell(app: Detent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_check_catches_a_shell(app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = spec_for
 
     def by_shell(name: str, settings: Any, argv: tuple[str, ...], stdin: bytes) -> Any:

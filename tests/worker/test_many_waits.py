@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 from tests.support.broken_sql import leave_out
 
 
-def declare(app: Detent) -> Any:
+def declare(app: Keptwork) -> Any:
     @app.job(name="leaf")
     async def leaf(ctx: Context, n: int) -> int:
         return n
@@ -30,9 +30,9 @@ def declare(app: Detent) -> Any:
 
 
 @asynccontextmanager
-async def two_workers(url: str) -> AsyncIterator[tuple[Detent, Any]]:
+async def two_workers(url: str) -> AsyncIterator[tuple[Keptwork, Any]]:
     """Each with a store of its own, as in two processes."""
-    async with Detent(url) as one, Detent(url) as other:
+    async with Keptwork(url) as one, Keptwork(url) as other:
         family = declare(one)
         declare(other)
         tasks = [asyncio.create_task(app.work(concurrency=8)) for app in (one, other)]

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from detent import Detent
-from detent.errors import WorkerExhausted, WorkerTerminated
-from detent.job_handle import Handle
-from detent.lifecycle import WORKER
-from detent.service import workers as service
-from detent.service.entities import public_id
-from detent.service.workers import Wish
-from detent.worker.context import Context
-from detent.worker.pulse import Pulse
+from keptwork import Keptwork
+from keptwork.errors import WorkerExhausted, WorkerTerminated
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import WORKER
+from keptwork.service import workers as service
+from keptwork.service.entities import public_id
+from keptwork.service.workers import Wish
+from keptwork.worker.context import Context
+from keptwork.worker.pulse import Pulse
 from tests.conformance import stage
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, only_worker, reaches, row, state, worker_story, working
@@ -28,7 +28,7 @@ PROMPT = 8.0
 class Endless:
     """An application with a handler that waits, and a worker that runs it."""
 
-    def __init__(self, app: Detent) -> None:
+    def __init__(self, app: Keptwork) -> None:
         self.app = app
         self.gate = asyncio.Event()
         self.ended: list[str] = []
@@ -55,7 +55,7 @@ class Endless:
         return task, job, public_id("worker", await only_worker(self.app))
 
 
-async def heard(app: Detent) -> None:
+async def heard(app: Keptwork) -> None:
     """The worker knows that it is to end."""
 
     async def knows() -> bool:
@@ -72,7 +72,7 @@ async def ends(task: asyncio.Task[int]) -> str:
 
 
 @pytest.mark.parametrize(("cancel", "outcome"), [(False, "queued"), (True, "cancelled")])
-async def test_a_hard_end_stops_handlers_and_frees_their_jobs_as_asked(app: Detent, cancel: bool, outcome: str) -> None:
+async def test_a_hard_end_stops_handlers_and_frees_their_jobs_as_asked(app: Keptwork, cancel: bool, outcome: str) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin()
     wish = Wish("cli:ann", "it is the wrong version")
@@ -86,7 +86,7 @@ async def test_a_hard_end_stops_handlers_and_frees_their_jobs_as_asked(app: Dete
     assert (found["state"], found["attempts"]) == (outcome, 1 if cancel else 0)
 
 
-async def test_a_soft_end_lets_handlers_finish_and_claims_nothing_more(app: Detent) -> None:
+async def test_a_soft_end_lets_handlers_finish_and_claims_nothing_more(app: Keptwork) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin()
     await service.terminate(await app.open(), 1, id)
@@ -100,7 +100,7 @@ async def test_a_soft_end_lets_handlers_finish_and_claims_nothing_more(app: Dete
     assert (await worker_story(app, service.key_of(id)))[-1] == "TERMINATED"
 
 
-async def test_after_its_grace_a_soft_end_is_a_hard_one(app: Detent) -> None:
+async def test_after_its_grace_a_soft_end_is_a_hard_one(app: Keptwork) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin(grace="300ms")
     await service.terminate(await app.open(), 1, id, cancel_jobs=True)
@@ -108,7 +108,7 @@ async def test_after_its_grace_a_soft_end_is_a_hard_one(app: Detent) -> None:
     assert (await last(app, job))[:2] == ("cancel", "its worker was terminated")
 
 
-async def test_a_soft_end_made_hard_does_not_wait_for_the_grace(app: Detent) -> None:
+async def test_a_soft_end_made_hard_does_not_wait_for_the_grace(app: Keptwork) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin(grace="10m")
     store = await app.open()
@@ -118,7 +118,7 @@ async def test_a_soft_end_made_hard_does_not_wait_for_the_grace(app: Detent) -> 
     assert await state(app, job) == "queued"
 
 
-async def test_a_drained_worker_finishes_what_it_has_however_long_it_takes(app: Detent) -> None:
+async def test_a_drained_worker_finishes_what_it_has_however_long_it_takes(app: Keptwork) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin(grace="10ms")
     await service.drain(await app.open(), 1, id, Wish("cli:ann", "new version"))
@@ -132,7 +132,7 @@ async def test_a_drained_worker_finishes_what_it_has_however_long_it_takes(app: 
     assert (event.to_state, event.reason) == ("COMPLETED", "drained: new version")
 
 
-async def test_an_idle_worker_drains_at_once_and_is_terminated(app: Detent) -> None:
+async def test_an_idle_worker_drains_at_once_and_is_terminated(app: Keptwork) -> None:
     Endless(app)
     task = asyncio.create_task(app.work())
     id = await only_worker(app)
@@ -142,7 +142,7 @@ async def test_an_idle_worker_drains_at_once_and_is_terminated(app: Detent) -> N
     assert (event.to_state, event.reason) == ("TERMINATED", "drained")
 
 
-async def test_a_worker_that_was_given_up_finds_out_and_ends_with_its_job_released(app: Detent) -> None:
+async def test_a_worker_that_was_given_up_finds_out_and_ends_with_its_job_released(app: Keptwork) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin()
     assert await service.end_silent(await app.open(), 0, {service.key_of(id)}, "w:1") == [service.key_of(id)]
@@ -152,7 +152,7 @@ async def test_a_worker_that_was_given_up_finds_out_and_ends_with_its_job_releas
 
 
 async def test_a_worker_that_does_not_look_at_its_row_is_caught_by_the_same_check(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def looks_away(pulse: Pulse, _: object) -> None:
         pulse.look_at += 1.0
@@ -169,13 +169,13 @@ async def test_a_worker_that_does_not_look_at_its_row_is_caught_by_the_same_chec
     await asyncio.wait_for(task, PROMPT)
 
 
-async def test_its_row_tells_what_it_serves_and_that_it_is_alive(app: Detent) -> None:
+async def test_its_row_tells_what_it_serves_and_that_it_is_alive(app: Keptwork) -> None:
     Endless(app)
     async with working(app, queues=["mail", "default"], concurrency=3):
         id = await only_worker(app)
         store = await app.open()
         found = service.as_json(await stage.entity(store, WORKER, id))
-        own = [kind for kind in found["kinds"] if not kind.startswith("detent.")]
+        own = [kind for kind in found["kinds"] if not kind.startswith("keptwork.")]
         assert (found["queues"], own, found["concurrency"]) == (["mail", "default"], ["endless"], 3)
         assert found["version"]
         assert [one["id"] for one in await service.serving(store, "mail")] == [id]
@@ -188,7 +188,7 @@ async def test_its_row_tells_what_it_serves_and_that_it_is_alive(app: Detent) ->
 
 
 async def test_a_duty_that_crashes_makes_the_worker_failed_with_the_error(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Endless(app)
     broken = threading.Event()
@@ -210,12 +210,12 @@ async def test_a_duty_that_crashes_makes_the_worker_failed_with_the_error(
 
 
 async def test_a_worker_under_strain_pauses_itself_gives_back_what_waits_and_goes_on_when_it_is_better(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = [10]
-    monkeypatch.setattr("detent.worker.worker.memory_bytes", lambda: used[0])
-    monkeypatch.setattr("detent.worker.strain.Strain.__init__.__defaults__", (lambda: used[0],))
-    monkeypatch.setattr("detent.worker.strain.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.worker.worker.memory_bytes", lambda: used[0])
+    monkeypatch.setattr("keptwork.worker.strain.Strain.__init__.__defaults__", (lambda: used[0],))
+    monkeypatch.setattr("keptwork.worker.strain.LOOK_SECONDS", 0.05)
     scene = Endless(app)
     task, job, id = await scene.begin(max_memory=100)
 

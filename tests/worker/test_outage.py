@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detent import Detent
-from detent.errors import DiskFull, NotADatabase, NotPermitted, NotWritable, SchemaDamaged, Unreachable
-from detent.lifecycle import WORKER
-from detent.store.sqlite import SqliteStore
-from detent.worker.context import Context
-from detent.worker.outage import Outage
+from keptwork import Keptwork
+from keptwork.errors import DiskFull, NotADatabase, NotPermitted, NotWritable, SchemaDamaged, Unreachable
+from keptwork.lifecycle import WORKER
+from keptwork.store.sqlite import SqliteStore
+from keptwork.worker.context import Context
+from keptwork.worker.outage import Outage
 from tests.acceptance.observer import type_in
 from tests.cli.test_work import PROGRAM, command
 from tests.support import postgres_server
@@ -32,7 +32,7 @@ BACK = re.compile(r"database is back after [0-9]+\.[0-9] s")
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "detent"]
+    return [record.getMessage() for record in caplog.records if record.name == "keptwork"]
 
 
 def test_an_outage_is_one_line_at_its_beginning_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ def test_what_no_repetition_can_heal_is_raised_and_not_waited_for(caplog: pytest
 
 
 @asynccontextmanager
-async def full_disk(app: Detent) -> AsyncIterator[None]:
+async def full_disk(app: Keptwork) -> AsyncIterator[None]:
     """The file is kept from growing, which SQLite reports as a full disk. Asked for on the thread that writes: two
     threads at once in one connection damage it."""
     store = await app.open()
@@ -75,7 +75,7 @@ async def full_disk(app: Detent) -> AsyncIterator[None]:
 async def test_a_worker_on_a_full_disk_says_so_once_and_goes_on_when_there_is_room(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         go = asyncio.Event()
 
         @app.job()
@@ -99,7 +99,7 @@ async def test_a_worker_on_a_full_disk_says_so_once_and_goes_on_when_there_is_ro
 
 async def test_on_a_full_disk_everyone_whose_write_was_in_the_group_hears_that_it_is_full(sqlite_url: str) -> None:
     """SQLite undoes the whole transaction then; they used to be told of a savepoint that is gone."""
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         store = await app.open()
         large = {"payload": '"' + "x" * 1_000_000 + '"', "ttl_us": 1}
         async with full_disk(app):
@@ -114,7 +114,7 @@ async def test_on_a_full_disk_everyone_whose_write_was_in_the_group_hears_that_i
 
 
 async def test_a_claim_that_failed_is_no_sign_that_nothing_is_due(sqlite_url: str) -> None:
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
 
         @app.job()
         async def waits_in_the_queue(ctx: Context) -> None: ...
@@ -127,12 +127,12 @@ async def test_a_claim_that_failed_is_no_sign_that_nothing_is_due(sqlite_url: st
         assert await asyncio.wait_for(work, 10) == 100
 
 
-async def test_detent_work_says_on_stderr_when_the_server_goes_and_when_it_is_back(tmp_path: Path) -> None:
+async def test_keptwork_work_says_on_stderr_when_the_server_goes_and_when_it_is_back(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     errors = tmp_path / "stderr"
     with postgres_server.start() as server:
         url = server.create_database()
-        async with Detent(url) as app:
+        async with Keptwork(url) as app:
             greet = app.job(name="greet")(lambda ctx, name: None)
             job = await greet.enqueue(name="Ann")
             work = started(tmp_path, errors, url)
@@ -157,7 +157,7 @@ def started(folder: Path, errors: Path, url: str) -> subprocess.Popen[bytes]:
 
 
 async def test_a_worker_whose_tables_are_gone_ends_with_that_error(database_url: str) -> None:
-    async with Detent(database_url) as app, ending(app) as work:
+    async with Keptwork(database_url) as app, ending(app) as work:
         await type_in(database_url, "ALTER TABLE jobs RENAME TO elsewhere")
     with pytest.raises(SchemaDamaged, match="restore your last backup"):
         work.result()
@@ -166,7 +166,7 @@ async def test_a_worker_whose_tables_are_gone_ends_with_that_error(database_url:
 async def test_a_worker_that_may_not_write_any_more_ends_with_that_error(
     database_url: str, postgres_server: PostgresServer
 ) -> None:
-    async with Detent(database_url) as app, ending(app) as work:
+    async with Keptwork(database_url) as app, ending(app) as work:
         store = await app.open()
         if isinstance(store, SqliteStore):
             await store._write(lambda session: session._db.pragma("query_only", True))
@@ -174,14 +174,14 @@ async def test_a_worker_that_may_not_write_any_more_ends_with_that_error(
             database = urlsplit(database_url).path.lstrip("/")
             await asyncio.to_thread(postgres_server.superuser_sql, "ALTER TABLE jobs OWNER TO postgres", database)
             await asyncio.to_thread(
-                postgres_server.superuser_sql, "REVOKE ALL ON jobs FROM detent, detent_app", database
+                postgres_server.superuser_sql, "REVOKE ALL ON jobs FROM keptwork, keptwork_app", database
             )
     with pytest.raises((NotWritable, NotPermitted)):
         work.result()
 
 
 @asynccontextmanager
-async def ending(app: Detent) -> AsyncIterator[asyncio.Task[int]]:
+async def ending(app: Keptwork) -> AsyncIterator[asyncio.Task[int]]:
     """A worker that has begun, and must end by itself after what is done to it."""
     task = asyncio.create_task(app.work())
     await only_worker(app)

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, JobFailed, Snooze
-from detent.job_handle import Handle
-from detent.lifecycle import JOB
-from detent.store.checkpoints import Report
-from detent.worker.context import Context
-from detent.worker.progress import EVERY_SECONDS
+from keptwork import Keptwork, JobFailed, Snooze
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB
+from keptwork.store.checkpoints import Report
+from keptwork.worker.context import Context
+from keptwork.worker.progress import EVERY_SECONDS
 from tests.process import step_jobs
 from tests.worker.scene import eventually, moved, working
 
 
-async def seen(app: Detent, job: Handle) -> dict[str, Any] | None:
+async def seen(app: Keptwork, job: Handle) -> dict[str, Any] | None:
     found = await (await app.open()).telemetry(JOB, job.key, 1)
     assert len(found) <= 1
     return json.loads(found[0].payload) if found else None
 
 
-async def test_progress_is_seen_while_the_handler_runs_and_the_last_of_it_stays(app: Detent) -> None:
+async def test_progress_is_seen_while_the_handler_runs_and_the_last_of_it_stays(app: Keptwork) -> None:
     go_on = asyncio.Event()
 
     @app.job()
@@ -48,7 +48,7 @@ async def test_progress_is_seen_while_the_handler_runs_and_the_last_of_it_stays(
     assert await seen(app, job) == {"fraction": 1, "text": "done"}
 
 
-async def test_all_kinds_of_handlers_say_how_far_they_have_come(app: Detent) -> None:
+async def test_all_kinds_of_handlers_say_how_far_they_have_come(app: Keptwork) -> None:
     @app.job()
     def in_thread(ctx: Context) -> None:
         ctx.progress(0.5, "half")
@@ -64,7 +64,7 @@ async def test_all_kinds_of_handlers_say_how_far_they_have_come(app: Detent) -> 
     assert [await seen(app, job) for job in jobs] == [{"fraction": 0.5, "text": "half"}] * 3
 
 
-async def test_however_often_it_is_said_it_is_written_seldom(app: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_however_often_it_is_said_it_is_written_seldom(app: Keptwork, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await app.open()
     writes: list[int] = []
     shipped = store.note_progress
@@ -95,7 +95,7 @@ async def test_however_often_it_is_said_it_is_written_seldom(app: Detent, monkey
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.01, 40, float("nan"), float("inf"), True, None, "half"])
 async def test_what_is_no_fraction_is_refused_in_a_line(fraction: Any) -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job()
         async def wrong(ctx: Context) -> None:
@@ -107,7 +107,7 @@ async def test_what_is_no_fraction_is_refused_in_a_line(fraction: Any) -> None:
             await job.result()
 
 
-async def test_a_lost_lease_is_no_error_and_its_words_are_not_kept(app: Detent) -> None:
+async def test_a_lost_lease_is_no_error_and_its_words_are_not_kept(app: Keptwork) -> None:
     @app.job()
     async def slow(ctx: Context) -> None:
         await moved(await app.open(), JOB, job.key, "cancel")
@@ -119,7 +119,7 @@ async def test_a_lost_lease_is_no_error_and_its_words_are_not_kept(app: Detent) 
 
 
 async def test_words_are_cut_to_what_a_line_holds() -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job()
         async def talks(ctx: Context) -> None:

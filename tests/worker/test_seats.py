@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import Unreachable
-from detent.flow.definition import Flow
-from detent.lifecycle import JOB, Change
-from detent.service import flows, handover
-from detent.service.audit import verify
-from detent.service.flow_scene import Actor
-from detent.service.seat import Seat
-from detent.store import Job, Store
-from detent.store.handover import Unmoved
-from detent.store.postgres import PostgresStore
+from keptwork import Keptwork
+from keptwork.errors import Unreachable
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB, Change
+from keptwork.service import flows, handover
+from keptwork.service.audit import verify
+from keptwork.service.flow_scene import Actor
+from keptwork.service.seat import Seat
+from keptwork.store import Job, Store
+from keptwork.store.handover import Unmoved
+from keptwork.store.postgres import PostgresStore
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, working
 
@@ -38,9 +38,9 @@ def nothing_done() -> None:
 
 
 @pytest.fixture
-async def far(postgres_copy: str) -> AsyncIterator[Detent]:
+async def far(postgres_copy: str) -> AsyncIterator[Keptwork]:
     """Its database is in another process; only there it is worth while to hand over in one statement."""
-    async with Detent(postgres_copy) as app:
+    async with Keptwork(postgres_copy) as app:
         yield app
 
 
@@ -70,7 +70,7 @@ async def story(store: Store, ref: flows.FlowRef) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("kind", ["run", "workstream"])
 async def test_steps_that_take_a_seat_leave_the_same_story_as_those_that_are_claimed(
-    app: Detent, kind: str, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, definition = await app.open(), chain("a", "b", "c", "d", kind=kind)
     async with working(app):
@@ -85,7 +85,7 @@ async def test_steps_that_take_a_seat_leave_the_same_story_as_those_that_are_cla
 
 
 async def test_most_steps_of_a_chain_are_handed_over_in_one_statement_where_the_database_is_far(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, done = await far.open(), []
     hand_over = PostgresStore.hand_over
@@ -102,7 +102,7 @@ async def test_most_steps_of_a_chain_are_handed_over_in_one_statement_where_the_
 
 
 async def test_a_chain_is_looked_at_once_for_many_steps_where_the_database_is_far(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, looks = await far.open(), []
     scene = PostgresStore.scene
@@ -122,7 +122,7 @@ async def test_a_chain_is_looked_at_once_for_many_steps_where_the_database_is_fa
 
 
 async def test_what_is_remembered_of_a_flow_and_not_true_any_more_does_no_harm(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step far ahead is skipped after the one look at the flow."""
     store, call = await far.open(), {"call": f"{__name__}:note"}
@@ -158,7 +158,7 @@ async def test_what_is_remembered_of_a_flow_and_not_true_any_more_does_no_harm(
 
 
 async def test_what_is_remembered_of_a_flow_goes_with_the_job_it_is_of_however_that_ends(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, remembered = await far.open(), list[dict[int, handover.Picture]]()
     remember = handover._remember
@@ -178,7 +178,7 @@ async def test_what_is_remembered_of_a_flow_goes_with_the_job_it_is_of_however_t
 
 
 async def test_a_flow_that_is_held_or_cancelled_between_the_look_and_the_statement_is_not_gone_on_with(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever meddles comes after the picture was taken: the statement must see it, though its step is untouched."""
     store = await far.open()
@@ -206,7 +206,7 @@ async def test_a_flow_that_is_held_or_cancelled_between_the_look_and_the_stateme
 
 
 async def test_a_handover_whose_records_were_moved_meanwhile_changes_nothing(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its conditions, broken one at a time."""
     store, tried = await far.open(), []
@@ -233,7 +233,7 @@ async def test_a_handover_whose_records_were_moved_meanwhile_changes_nothing(
     assert set(tried) == {None}
 
 
-async def test_what_the_engine_wants_beyond_one_step_goes_the_usual_way(app: Detent) -> None:
+async def test_what_the_engine_wants_beyond_one_step_goes_the_usual_way(app: Keptwork) -> None:
     """Steps that fork and join, are skipped, or refer to what came before."""
     call = {"call": f"{__name__}:note"}
     steps = [
@@ -254,7 +254,7 @@ async def test_what_the_engine_wants_beyond_one_step_goes_the_usual_way(app: Det
 
 
 async def test_an_answer_that_is_lost_leaves_no_step_with_a_worker_that_does_not_know_of_it(
-    far: Detent, monkeypatch: pytest.MonkeyPatch
+    far: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, lost = await far.open(), list[Job]()
     hand_over = PostgresStore.hand_over

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.job_type import JobType
-from detent.lifecycle import Change, Right
-from detent.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
-from detent.store import Blob, Job
-from detent.store.blobs import RESULT_BLOB
-from detent.worker.settlement import (
+from keptwork.job_type import JobType
+from keptwork.lifecycle import Change, Right
+from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.store import Blob, Job
+from keptwork.store.blobs import RESULT_BLOB
+from keptwork.worker.settlement import (
     LARGEST_IN_ROW,
     LARGEST_RESULT,
     LONGEST_TEXT,

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, DetentError, JobFailed, LeaseLost
-from detent.errors import BadInput, NotFound, StillUnfinished
-from detent.job_handle import Handle
-from detent.lifecycle import JOB
-from detent.service.artifacts import LARGEST_ARTIFACT
-from detent.worker.context import Context
-from detent.worker.settlement import LARGEST_IN_ROW
+from keptwork import Keptwork, KeptworkError, JobFailed, LeaseLost
+from keptwork.errors import BadInput, NotFound, StillUnfinished
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB
+from keptwork.service.artifacts import LARGEST_ARTIFACT
+from keptwork.worker.context import Context
+from keptwork.worker.settlement import LARGEST_IN_ROW
 from tests.conformance.by_hand import hand_on
 from tests.worker.scene import moved, row, working
 
 BINARY = bytes(range(256)) * 100
 
 
-async def test_an_async_handler_keeps_bytes_text_and_files(app: Detent, tmp_path: Path) -> None:
+async def test_an_async_handler_keeps_bytes_text_and_files(app: Keptwork, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_bytes(BINARY)
 
     @app.job()
@@ -46,11 +46,11 @@ async def test_an_async_handler_keeps_bytes_text_and_files(app: Detent, tmp_path
     }
     assert [await job.artifact(name) for name in ("data", "page.html")] == [BINARY, BINARY]
     assert (await app.artifact(job.id, "notes.md")).decode() == "Grüße"
-    with pytest.raises(NotFound, match=f"No artifact 'other'; list them with: detent jobs artifacts {job.id}"):
+    with pytest.raises(NotFound, match=f"No artifact 'other'; list them with: keptwork jobs artifacts {job.id}"):
         await job.artifact("other")
 
 
-async def test_a_handler_in_a_thread_keeps_something_by_calling_only(app: Detent) -> None:
+async def test_a_handler_in_a_thread_keeps_something_by_calling_only(app: Keptwork) -> None:
     @app.job()
     def report(ctx: Context) -> None:
         ctx.keep("report", BINARY)
@@ -65,7 +65,7 @@ async def test_a_handler_in_a_thread_keeps_something_by_calling_only(app: Detent
     assert [await job.artifact("report") for job in jobs] == [BINARY, BINARY]
 
 
-async def test_a_later_attempt_replaces_what_an_earlier_one_kept_and_the_rest_stays(app: Detent) -> None:
+async def test_a_later_attempt_replaces_what_an_earlier_one_kept_and_the_rest_stays(app: Keptwork) -> None:
     @app.job(backoff="1ms")
     async def twice(ctx: Context) -> None:
         await ctx.keep("log", f"attempt {ctx.attempt}")
@@ -81,7 +81,7 @@ async def test_a_later_attempt_replaces_what_an_earlier_one_kept_and_the_rest_st
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_worker_that_has_lost_the_job_keeps_nothing_and_lives(app: Detent, in_thread: bool) -> None:
+async def test_a_worker_that_has_lost_the_job_keeps_nothing_and_lives(app: Keptwork, in_thread: bool) -> None:
     refused: list[BaseException] = []
 
     @app.job()
@@ -119,7 +119,7 @@ async def test_a_worker_that_has_lost_the_job_keeps_nothing_and_lives(app: Deten
 async def test_what_cannot_be_kept_is_refused_in_a_line(
     name: str, data: Any, media_type: str | None, said: str
 ) -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job()
         async def wrong(ctx: Context) -> str:
@@ -135,7 +135,7 @@ async def test_what_cannot_be_kept_is_refused_in_a_line(
         assert await job.artifacts() == []
 
 
-async def test_an_artifact_of_several_megabytes_is_kept_whole(app: Detent) -> None:
+async def test_an_artifact_of_several_megabytes_is_kept_whole(app: Keptwork) -> None:
     data = os.urandom(1 << 20) * 8
 
     @app.job()
@@ -150,7 +150,7 @@ async def test_an_artifact_of_several_megabytes_is_kept_whole(app: Detent) -> No
 # --- results
 
 
-async def test_results_of_any_size_are_read_the_same_way(app: Detent) -> None:
+async def test_results_of_any_size_are_read_the_same_way(app: Keptwork) -> None:
     @app.job()
     async def echo(ctx: Context, size: int) -> dict[str, Any] | None:
         return {"blob": "sha256:0", "size": size, "text": "ü" * size} if size else None
@@ -165,7 +165,7 @@ async def test_results_of_any_size_are_read_the_same_way(app: Detent) -> None:
     assert all(len(found["result"] or "") <= LARGEST_IN_ROW for found in rows)
 
 
-async def test_the_same_large_result_is_stored_once(app: Detent, database_url: str) -> None:
+async def test_the_same_large_result_is_stored_once(app: Keptwork, database_url: str) -> None:
     @app.job()
     async def same(ctx: Context) -> str:
         return "x" * 100_000
@@ -178,7 +178,7 @@ async def test_the_same_large_result_is_stored_once(app: Detent, database_url: s
     await hand.close()
 
 
-async def test_many_wait_for_results_while_a_worker_works(app: Detent) -> None:
+async def test_many_wait_for_results_while_a_worker_works(app: Keptwork) -> None:
     @app.job()
     async def double(ctx: Context, n: int) -> int:
         return 2 * n
@@ -188,7 +188,7 @@ async def test_many_wait_for_results_while_a_worker_works(app: Detent) -> None:
         assert await asyncio.gather(*(job.result("20s") for job in jobs)) == [2 * n for n in range(100)]
 
 
-async def test_a_job_without_success_tells_why_when_it_is_asked_for_its_result(app: Detent) -> None:
+async def test_a_job_without_success_tells_why_when_it_is_asked_for_its_result(app: Keptwork) -> None:
     @app.job(max_attempts=1)
     async def breaks(ctx: Context) -> None:
         raise RuntimeError("no luck")
@@ -204,7 +204,7 @@ async def test_a_job_without_success_tells_why_when_it_is_asked_for_its_result(a
     said = [await _failure(job) for job in (*ended, waiting)]
     assert [error.state for error in said] == ["dead_lettered", "failed", "cancelled", "cancelled"]
     assert [error.error for error in said] == ["RuntimeError: no luck"] * 2 + [None] * 2
-    see = [f"; see: detent jobs show {job.id}" for job in (*ended, waiting)]
+    see = [f"; see: keptwork jobs show {job.id}" for job in (*ended, waiting)]
     assert str(said[0]) == f"{ended[0].id} ended dead_lettered: exhausted_retries: RuntimeError: no luck{see[0]}"
     assert str(said[1]) == f"{ended[1].id} ended failed: RuntimeError: no luck{see[1]}"
     assert str(said[2]) == f"{ended[2].id} ended cancelled: no more{see[2]}"
@@ -217,7 +217,7 @@ async def _failure(job: Handle) -> JobFailed:
     return caught.value
 
 
-async def test_a_result_that_is_not_there_in_time_or_not_ours_is_refused(app: Detent) -> None:
+async def test_a_result_that_is_not_there_in_time_or_not_ours_is_refused(app: Keptwork) -> None:
     @app.job()
     async def never(ctx: Context) -> None: ...
 
@@ -225,12 +225,12 @@ async def test_a_result_that_is_not_there_in_time_or_not_ours_is_refused(app: De
     with pytest.raises(StillUnfinished, match=f"{job.id} is still queued after 20ms"):
         await job.result("20ms")
     for wrong in ("job_123", "nonsense"):
-        with pytest.raises(DetentError, match=f"No job '{wrong}'"):
+        with pytest.raises(KeptworkError, match=f"No job '{wrong}'"):
             await app.result(wrong)
 
 
 async def test_content_that_was_changed_behind_the_back_is_reported_not_returned(
-    app: Detent, database_url: str
+    app: Keptwork, database_url: str
 ) -> None:
     @app.job()
     async def large(ctx: Context) -> str:
@@ -241,9 +241,9 @@ async def test_content_that_was_changed_behind_the_back_is_reported_not_returned
     hand = await hand_on(database_url)
     changed = "X'22'" if database_url.startswith("sqlite") else "'\"'"
     await hand.run(f"UPDATE blobs SET content = {changed}")
-    with pytest.raises(DetentError, match=r"is damaged \(the content sha256:\w+ has changed\)"):
+    with pytest.raises(KeptworkError, match=r"is damaged \(the content sha256:\w+ has changed\)"):
         await jobs[0].result()
     await hand.run("DELETE FROM blobs")
-    with pytest.raises(DetentError, match=r"is damaged \(the content sha256:\w+ is gone\)"):
+    with pytest.raises(KeptworkError, match=r"is damaged \(the content sha256:\w+ is gone\)"):
         await jobs[1].result()
     await hand.close()

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.errors import BadInput, NotFound
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.errors import BadInput, NotFound
+from keptwork.worker.context import Context
 from tests.worker.scene import eventually, reaches, row, triggers, working
 
 
-async def waiting_for(app: Detent, job: Any, event: str) -> None:
+async def waiting_for(app: Keptwork, job: Any, event: str) -> None:
     async def waits() -> bool:
         return bool((await row(app, job))["waits_for"] == f"event {event}")
 
     await eventually(waits)
 
 
-def taker(app: Detent) -> Any:
+def taker(app: Keptwork) -> Any:
     @app.job()
     async def take(ctx: Context, event: str, count: int) -> Any:
         return [await ctx.wait_for_event(event) for _ in range(count)]
@@ -28,7 +28,7 @@ def taker(app: Detent) -> Any:
     return take
 
 
-async def test_events_sent_before_and_after_the_wait_come_once_each_and_in_order(app: Detent) -> None:
+async def test_events_sent_before_and_after_the_wait_come_once_each_and_in_order(app: Keptwork) -> None:
     take = taker(app)
     await app.send_event("paid", {"n": 1})
     job = await take.enqueue(event="paid", count=4)
@@ -44,7 +44,7 @@ async def test_events_sent_before_and_after_the_wait_come_once_each_and_in_order
         assert await job.result("20s") == [{"n": n} for n in (1, 2, 3, 4)]
 
 
-async def test_each_job_gets_each_event_and_one_for_a_job_is_seen_by_no_other(app: Detent) -> None:
+async def test_each_job_gets_each_event_and_one_for_a_job_is_seen_by_no_other(app: Keptwork) -> None:
     take = taker(app)
     first, second = await take.enqueue(event="go", count=2), await take.enqueue(event="go", count=2)
     async with working(app, concurrency=1):
@@ -55,7 +55,7 @@ async def test_each_job_gets_each_event_and_one_for_a_job_is_seen_by_no_other(ap
         assert await second.result("20s") == ["all", "late"]
 
 
-async def test_the_same_key_sends_once(app: Detent) -> None:
+async def test_the_same_key_sends_once(app: Keptwork) -> None:
     take = taker(app)
     one = await app.send_event("go", 1, key="k")
     again = await app.send_event("go", 2, key="k")
@@ -66,7 +66,7 @@ async def test_the_same_key_sends_once(app: Detent) -> None:
         assert await job.result("20s") == [1, 3]
 
 
-async def test_a_wait_times_out_once_and_for_all_and_the_next_wait_still_gets_the_event(app: Detent) -> None:
+async def test_a_wait_times_out_once_and_for_all_and_the_next_wait_still_gets_the_event(app: Keptwork) -> None:
     runs: list[int] = []
 
     @app.job()
@@ -91,7 +91,7 @@ async def test_a_wait_times_out_once_and_for_all_and_the_next_wait_still_gets_th
         assert await job.result("20s") == ["No event 'go' came within 50ms", "now"]
 
 
-async def test_a_timeout_nobody_catches_fails_the_job_at_once(app: Detent) -> None:
+async def test_a_timeout_nobody_catches_fails_the_job_at_once(app: Keptwork) -> None:
     @app.job()
     def impatient(ctx: Context) -> Any:
         return ctx.wait_for_event("go", timeout="10ms")
@@ -102,7 +102,7 @@ async def test_a_timeout_nobody_catches_fails_the_job_at_once(app: Detent) -> No
     assert "retry" not in await triggers(app, job)
 
 
-async def test_two_waits_side_by_side_take_two_events(app: Detent) -> None:
+async def test_two_waits_side_by_side_take_two_events(app: Keptwork) -> None:
     @app.job()
     async def both(ctx: Context) -> Any:
         return await asyncio.gather(ctx.wait_for_event("go"), ctx.wait_for_event("go"))
@@ -114,7 +114,7 @@ async def test_two_waits_side_by_side_take_two_events(app: Detent) -> None:
         assert await job.result("20s") == [1, 2]
 
 
-async def test_what_cannot_be_sent_is_refused_in_one_line(app: Detent) -> None:
+async def test_what_cannot_be_sent_is_refused_in_one_line(app: Keptwork) -> None:
     with pytest.raises(BadInput, match="JSON"):
         await app.send_event("go", object())
     with pytest.raises(BadInput, match="printable"):
@@ -127,7 +127,7 @@ async def test_what_cannot_be_sent_is_refused_in_one_line(app: Detent) -> None:
         await reaches(app, job, "failed")
 
 
-async def test_events_and_waits_in_a_race_never_miss_each_other(app: Detent) -> None:
+async def test_events_and_waits_in_a_race_never_miss_each_other(app: Keptwork) -> None:
     """Ping-pong: each event is sent while the job is on its way into the wait for it."""
     take = taker(app)
     job = await take.enqueue(event="go", count=60)

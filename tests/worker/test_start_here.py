@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from detent import Detent, metrics
-from detent.errors import StillUnfinished
-from detent.worker.context import Context
+from keptwork import Keptwork, metrics
+from keptwork.errors import StillUnfinished
+from keptwork.worker.context import Context
 from tests.worker.scene import eventually, last, triggers, working
 from tests.worker.test_tallies import counted
 
 
-async def rests(app: Detent) -> None:
+async def rests(app: Keptwork) -> None:
     """The worker has registered, and found nothing due."""
 
     async def resting() -> bool:
@@ -23,7 +23,7 @@ async def rests(app: Detent) -> None:
     await eventually(resting)
 
 
-async def test_beside_an_idle_worker_a_job_is_running_when_enqueue_returns(app: Detent) -> None:
+async def test_beside_an_idle_worker_a_job_is_running_when_enqueue_returns(app: Keptwork) -> None:
     @app.job()
     async def quick(ctx: Context) -> int:
         return ctx.attempt
@@ -35,7 +35,7 @@ async def test_beside_an_idle_worker_a_job_is_running_when_enqueue_returns(app: 
         assert await job.result("10s") == 1
 
 
-async def test_with_no_slot_free_it_waits_in_the_queue(app: Detent) -> None:
+async def test_with_no_slot_free_it_waits_in_the_queue(app: Keptwork) -> None:
     gate = asyncio.Event()
 
     @app.job()
@@ -51,7 +51,7 @@ async def test_with_no_slot_free_it_waits_in_the_queue(app: Detent) -> None:
         await second.result("10s")
 
 
-async def test_what_is_due_already_is_not_overtaken(app: Detent) -> None:
+async def test_what_is_due_already_is_not_overtaken(app: Keptwork) -> None:
     order: list[int] = []
     gate = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_what_is_due_already_is_not_overtaken(app: Detent) -> None:
     assert order == sorted(order)
 
 
-async def test_a_paused_queue_a_key_a_delay_or_another_queue_go_the_usual_way(app: Detent) -> None:
+async def test_a_paused_queue_a_key_a_delay_or_another_queue_go_the_usual_way(app: Keptwork) -> None:
     @app.job()
     async def quick(ctx: Context) -> None: ...
 
@@ -85,7 +85,7 @@ async def test_a_paused_queue_a_key_a_delay_or_another_queue_go_the_usual_way(ap
         assert [await triggers(app, job) for job in jobs] == [["enqueue"]] * 4
 
 
-async def test_in_a_transaction_it_starts_only_when_that_has_committed(app: Detent) -> None:
+async def test_in_a_transaction_it_starts_only_when_that_has_committed(app: Keptwork) -> None:
     @app.job()
     async def quick(ctx: Context) -> None: ...
 
@@ -97,7 +97,7 @@ async def test_in_a_transaction_it_starts_only_when_that_has_committed(app: Dete
     assert await last(app, job) == ("succeed", None, None)
 
 
-async def test_an_idle_worker_asks_no_more_than_it_must(app: Detent) -> None:
+async def test_an_idle_worker_asks_no_more_than_it_must(app: Keptwork) -> None:
     """A claim that found fewer than were asked for says that nothing else is due; so does the poll, later on."""
 
     @app.job()
@@ -112,7 +112,7 @@ async def test_an_idle_worker_asks_no_more_than_it_must(app: Detent) -> None:
     assert found.total(metrics.CLAIM_CALLS, outcome="empty") < 15
 
 
-async def test_who_waits_for_a_job_that_runs_here_does_so_no_longer_than_told(app: Detent) -> None:
+async def test_who_waits_for_a_job_that_runs_here_does_so_no_longer_than_told(app: Keptwork) -> None:
     going, gate = asyncio.Event(), asyncio.Event()
 
     @app.job()

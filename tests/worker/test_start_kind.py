@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import JOB, WORKSTREAM
-from detent.schedule import Rule, correlation
-from detent.service import schedules, templates
-from detent.service.schedules import Declaration
-from detent.store import NewJob, Store
+from keptwork import Keptwork
+from keptwork.lifecycle import JOB, WORKSTREAM
+from keptwork.schedule import Rule, correlation
+from keptwork.service import schedules, templates
+from keptwork.service.schedules import Declaration
+from keptwork.store import NewJob, Store
 from tests.service.flow_driver import flow, step
 
 TICK = 1_794_762_620_000_000
 
 
 @pytest.fixture
-async def app(database_url: str) -> AsyncIterator[Detent]:
-    app = Detent(database_url)
+async def app(database_url: str) -> AsyncIterator[Keptwork]:
+    app = Keptwork(database_url)
     yield app
     await app.close()
 
@@ -28,7 +28,7 @@ async def made(store: Store) -> list[dict[str, object]]:
     return await store.flows(WORKSTREAM)
 
 
-async def test_each_tick_starts_one_flow_even_if_its_job_runs_twice(app: Detent) -> None:
+async def test_each_tick_starts_one_flow_even_if_its_job_runs_twice(app: Keptwork) -> None:
     store = await app.open()
     await templates.put(store, 1, flow(step("a"), inputs={"n": {"type": "integer", "default": 1}}))
     job = schedules.start_of(1, "test", {"n": 2}, "default")
@@ -44,7 +44,7 @@ async def test_each_tick_starts_one_flow_even_if_its_job_runs_twice(app: Detent)
     assert {str(row["inputs"]) for row in rows} == {'{"n":2}'}
 
 
-async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_first_one(app: Detent) -> None:
+async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_first_one(app: Keptwork) -> None:
     store = await app.open()
     job = schedules.start_of(1, "test", {}, "default")._replace(correlation_id=correlation("nightly", TICK))
     for definition in (flow(step("a")), flow(step("a"), step("b"))):
@@ -57,7 +57,7 @@ async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_
     assert len(await made(store)) == 1
 
 
-async def test_a_schedule_starts_its_flow(app: Detent) -> None:
+async def test_a_schedule_starts_its_flow(app: Keptwork) -> None:
     store = await app.open()
     kept = await templates.put(store, 1, flow(step("a")))
     declared = Declaration.of("often", Rule.of(None, "1h"))
@@ -68,9 +68,9 @@ async def test_a_schedule_starts_its_flow(app: Detent) -> None:
     assert row["template_id"] == kept.id
 
 
-async def test_a_flow_that_is_not_there_fails_its_job_for_good(app: Detent) -> None:
+async def test_a_flow_that_is_not_there_fails_its_job_for_good(app: Keptwork) -> None:
     store = await app.open()
-    (id,) = await store.enqueue([NewJob("detent.start", '{"flow": "nothing"}')])
+    (id,) = await store.enqueue([NewJob("keptwork.start", '{"flow": "nothing"}')])
     await app.work(until_idle=True)
     row = await store.get(JOB, id, 1)
     assert row is not None

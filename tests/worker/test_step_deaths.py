@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import WORKER
-from detent.store import Store
-from detent.worker.outage import Outage
-from detent.worker.reaper import Reaper
+from keptwork import Keptwork
+from keptwork.lifecycle import WORKER
+from keptwork.store import Store
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
 
 LEASE_US = 20_000
 HERE = "tests.worker.test_step_deaths"
@@ -37,9 +37,9 @@ def none_yet() -> None:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, database_url: str) -> Detent:
-    (tmp_path / "detent.toml").write_text('[tools.echo]\ncommand = ["echo", "hello"]\n')
-    return Detent(database_url, config=str(tmp_path / "detent.toml"))
+def workshop(tmp_path: Path, database_url: str) -> Keptwork:
+    (tmp_path / "keptwork.toml").write_text('[tools.echo]\ncommand = ["echo", "hello"]\n')
+    return Keptwork(database_url, config=str(tmp_path / "keptwork.toml"))
 
 
 async def died(store: Store, times: int) -> None:
@@ -53,7 +53,7 @@ async def died(store: Store, times: int) -> None:
         assert await reaper.run_once() == 1
 
 
-async def outcome(app: Detent, step: dict[str, Any], deaths: int) -> str:
+async def outcome(app: Keptwork, step: dict[str, Any], deaths: int) -> str:
     flow = await app.start_flow({"name": "f", "steps": [{"id": "s", **step}]})
     await died(await app.open(), deaths)
     working = asyncio.create_task(app.work())
@@ -72,14 +72,14 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 async def test_a_step_without_retries_is_begun_again_after_the_death_of_its_worker(
-    workshop: Detent, step: dict[str, Any]
+    workshop: Keptwork, step: dict[str, Any]
 ) -> None:
     async with workshop as app:
         assert await outcome(app, step, deaths=3) == "S_SUCCESS"
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
-async def test_a_step_in_which_every_worker_dies_is_given_up(workshop: Detent, step: dict[str, Any]) -> None:
+async def test_a_step_in_which_every_worker_dies_is_given_up(workshop: Keptwork, step: dict[str, Any]) -> None:
     async with workshop as app:
         told = await outcome(app, step, deaths=4)
     assert "died 4 times" in told or "lease of its worker ended in attempt 4 of 4" in told
@@ -88,7 +88,7 @@ async def test_a_step_in_which_every_worker_dies_is_given_up(workshop: Detent, s
 
 @pytest.mark.parametrize(("retries", "deaths"), [(0, 0), (0, 2), (2, 0), (2, 3)])
 async def test_deaths_of_workers_are_no_retries_of_a_step_that_fails(
-    workshop: Detent, retries: int, deaths: int
+    workshop: Keptwork, retries: int, deaths: int
 ) -> None:
     async with workshop as app:
         step = {"call": f"{HERE}:fails", "retries": retries, "backoff": "1ms"}

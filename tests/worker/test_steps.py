@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, JobFailed, LeaseLost, PermanentError
-from detent.lifecycle import JOB
-from detent.store.checkpoints import Checkpoint
-from detent.worker.context import Context
-from detent.worker.settlement import LARGEST_IN_ROW
+from keptwork import Keptwork, JobFailed, LeaseLost, PermanentError
+from keptwork.lifecycle import JOB
+from keptwork.store.checkpoints import Checkpoint
+from keptwork.worker.context import Context
+from keptwork.worker.settlement import LARGEST_IN_ROW
 from tests.conformance.by_hand import hand_on
 from tests.process import step_jobs
 from tests.worker.scene import eventually, last, moved, reaches, row, triggers, working
@@ -19,11 +19,11 @@ from tests.worker.scene import eventually, last, moved, reaches, row, triggers, 
 FAST: dict[str, Any] = {"backoff": "1ms"}
 
 
-async def kept(app: Detent, key: int) -> dict[str, Checkpoint]:
+async def kept(app: Keptwork, key: int) -> dict[str, Checkpoint]:
     return {one.name: one for one in await (await app.open()).checkpoints(1, key)}
 
 
-async def test_a_retry_starts_after_the_last_checkpoint(app: Detent) -> None:
+async def test_a_retry_starts_after_the_last_checkpoint(app: Keptwork) -> None:
     ran: list[str] = []
 
     def noted(what: str) -> str:
@@ -49,7 +49,7 @@ async def test_a_retry_starts_after_the_last_checkpoint(app: Detent) -> None:
     ]
 
 
-async def test_a_handler_in_a_thread_calls_its_steps(app: Detent) -> None:
+async def test_a_handler_in_a_thread_calls_its_steps(app: Keptwork) -> None:
     ran: list[str] = []
 
     async def awaited(what: str) -> str:
@@ -69,7 +69,7 @@ async def test_a_handler_in_a_thread_calls_its_steps(app: Detent) -> None:
     assert ran == ["plain"]
 
 
-async def test_steps_of_tasks_that_run_together_are_all_kept(app: Detent) -> None:
+async def test_steps_of_tasks_that_run_together_are_all_kept(app: Keptwork) -> None:
     ran: list[int] = []
 
     async def one(n: int) -> int:
@@ -90,7 +90,7 @@ async def test_steps_of_tasks_that_run_together_are_all_kept(app: Detent) -> Non
     assert sorted(ran) == list(range(20))
 
 
-async def test_a_wait_inside_a_task_group_leaves_the_slot_too(app: Detent) -> None:
+async def test_a_wait_inside_a_task_group_leaves_the_slot_too(app: Keptwork) -> None:
     @app.job()
     async def waits(ctx: Context) -> str:
         async with asyncio.TaskGroup() as group:
@@ -104,7 +104,7 @@ async def test_a_wait_inside_a_task_group_leaves_the_slot_too(app: Detent) -> No
     assert await triggers(app, job) == ["enqueue", "claim", "start", "snooze", "claim", "start", "succeed"]
 
 
-async def test_two_steps_of_one_name_are_refused(app: Detent) -> None:
+async def test_two_steps_of_one_name_are_refused(app: Keptwork) -> None:
     @app.job()
     async def twice(ctx: Context) -> None:
         await ctx.step("get", str)
@@ -127,7 +127,7 @@ async def test_two_steps_of_one_name_are_refused(app: Detent) -> None:
     ],
 )
 async def test_a_name_that_will_not_do_is_refused_in_a_line(name: Any, said: str) -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job()
         async def wrong(ctx: Context) -> None:
@@ -141,7 +141,7 @@ async def test_a_name_that_will_not_do_is_refused_in_a_line(name: Any, said: str
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1: {2}}, "x" * (17 << 20)])
 async def test_what_json_cannot_hold_is_refused_and_the_step_is_named(value: Any) -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job()
         async def wrong(ctx: Context) -> None:
@@ -154,7 +154,7 @@ async def test_what_json_cannot_hold_is_refused_and_the_step_is_named(value: Any
         assert await kept(app, job.key) == {}
 
 
-async def test_a_step_returns_the_same_the_first_time_and_later(app: Detent) -> None:
+async def test_a_step_returns_the_same_the_first_time_and_later(app: Keptwork) -> None:
     """A tuple is a list for JSON, and it is one from the beginning."""
     seen: list[Any] = []
 
@@ -170,7 +170,7 @@ async def test_a_step_returns_the_same_the_first_time_and_later(app: Detent) -> 
     assert seen == [[1, {"a": None}]] * 2
 
 
-async def test_large_results_are_kept_apart_and_returned_whole(app: Detent) -> None:
+async def test_large_results_are_kept_apart_and_returned_whole(app: Keptwork) -> None:
     seen: list[int] = []
     sizes = (LARGEST_IN_ROW - 2, LARGEST_IN_ROW - 1, 1 << 20)
 
@@ -189,7 +189,7 @@ async def test_large_results_are_kept_apart_and_returned_whole(app: Detent) -> N
     assert await (await app.open()).drop_unused_blobs(1 << 60, 10) == 0
 
 
-async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Detent, database_url: str) -> None:
+async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Keptwork, database_url: str) -> None:
     """It is not waited for: nobody will bring it back."""
     hand = await hand_on(database_url)
 
@@ -207,7 +207,7 @@ async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Det
     await hand.close()
 
 
-async def test_the_result_of_other_code_stands_and_it_is_noted_once(app: Detent) -> None:
+async def test_the_result_of_other_code_stands_and_it_is_noted_once(app: Keptwork) -> None:
     @app.job(**FAST)
     async def edited(ctx: Context) -> str:
         code = (lambda: "old") if ctx.attempt == 1 else (lambda: "new")
@@ -226,7 +226,7 @@ async def test_the_result_of_other_code_stands_and_it_is_noted_once(app: Detent)
     assert found["same"].changed_at is None
 
 
-async def test_an_error_in_a_step_is_not_kept(app: Detent) -> None:
+async def test_an_error_in_a_step_is_not_kept(app: Keptwork) -> None:
     tries: list[int] = []
 
     def shaky() -> int:
@@ -246,10 +246,10 @@ async def test_an_error_in_a_step_is_not_kept(app: Detent) -> None:
 
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
-    app: Detent, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, in_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears of the loss from the store alone: nobody looks after its leases meanwhile."""
-    monkeypatch.setattr("detent.worker.leases.LOOK_SECONDS", 60)
+    monkeypatch.setattr("keptwork.worker.leases.LOOK_SECONDS", 60)
     refused: list[BaseException] = []
 
     @app.job()
@@ -270,7 +270,7 @@ async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
 # --- sleep
 
 
-async def test_a_job_that_sleeps_holds_no_slot_and_spends_no_attempt(app: Detent) -> None:
+async def test_a_job_that_sleeps_holds_no_slot_and_spends_no_attempt(app: Keptwork) -> None:
     order: list[str] = []
 
     @app.job()
@@ -299,7 +299,7 @@ async def test_a_job_that_sleeps_holds_no_slot_and_spends_no_attempt(app: Detent
     assert await triggers(app, first) == ["enqueue", "claim", "start", "snooze", "claim", "start", "succeed"]
 
 
-async def test_a_handler_in_a_thread_sleeps_too_and_several_sleeps_follow_each_other(app: Detent) -> None:
+async def test_a_handler_in_a_thread_sleeps_too_and_several_sleeps_follow_each_other(app: Keptwork) -> None:
     @app.job()
     def sleeper(ctx: Context) -> int:
         ctx.sleep("10ms")
@@ -313,7 +313,7 @@ async def test_a_handler_in_a_thread_sleeps_too_and_several_sleeps_follow_each_o
     assert list(await kept(app, job.key)) == ["#sleep 1", "#sleep second", "#sleep 3"]
 
 
-async def test_a_sleep_passes_through_except_and_finally_runs(app: Detent) -> None:
+async def test_a_sleep_passes_through_except_and_finally_runs(app: Keptwork) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -336,7 +336,7 @@ async def test_a_sleep_passes_through_except_and_finally_runs(app: Detent) -> No
 
 
 @pytest.mark.parametrize("handler", [step_jobs.steps_async, step_jobs.steps_plain])
-async def test_an_isolated_handler_has_the_same_steps(app: Detent, handler: Any, tmp_path: Any) -> None:
+async def test_an_isolated_handler_has_the_same_steps(app: Keptwork, handler: Any, tmp_path: Any) -> None:
     isolated = app.job(isolation="process", **FAST)(handler)
     job = await isolated.enqueue(path=str(tmp_path / "ran"), size=LARGEST_IN_ROW * 2)
     async with working(app):
@@ -352,7 +352,7 @@ async def test_an_isolated_handler_has_the_same_steps(app: Detent, handler: Any,
     assert [one.epoch for one in found.values()] == [0, 0, 1, 2]
 
 
-async def test_an_isolated_handler_has_more_steps_than_one_reply_holds(app: Detent) -> None:
+async def test_an_isolated_handler_has_more_steps_than_one_reply_holds(app: Keptwork) -> None:
     isolated = app.job(isolation="process", **FAST)(step_jobs.many_steps)
     job = await isolated.enqueue(count=450)
     async with working(app):
@@ -361,7 +361,7 @@ async def test_an_isolated_handler_has_more_steps_than_one_reply_holds(app: Dete
 
 
 async def test_the_worker_trusts_nothing_that_an_isolated_process_asks_for(sqlite_url: str) -> None:
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         forges = app.job(isolation="process")(step_jobs.forges)
         jobs = await app.enqueue_many(forges, [{"what": what} for what, _ in step_jobs.FORGED])
         await app.work(until_idle=True)
@@ -370,7 +370,7 @@ async def test_the_worker_trusts_nothing_that_an_isolated_process_asks_for(sqlit
             assert await kept(app, job.key) == {}
 
 
-async def test_a_job_that_was_asked_to_stop_is_cancelled_instead_of_waiting(app: Detent) -> None:
+async def test_a_job_that_was_asked_to_stop_is_cancelled_instead_of_waiting(app: Keptwork) -> None:
     @app.job()
     async def sleeper(ctx: Context) -> None:
         await (await app.open()).request_stop(job.key, 1)

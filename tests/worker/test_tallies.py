@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from detent import Detent, metrics
-from detent.metrics import ENGINE
-from detent.service.readout import Readout
-from detent.store import Store, open_store
+from keptwork import Keptwork, metrics
+from keptwork.metrics import ENGINE
+from keptwork.service.readout import Readout
+from keptwork.store import Store, open_store
 from tests.conformance.by_hand import hand_on
 from tests.worker.scene import eventually, reaches, working
 
@@ -28,9 +28,9 @@ async def counted(store: Store) -> Readout:
 
 
 async def test_a_worker_at_work_is_read_from_elsewhere(
-    app: Detent, database_url: str, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.store.tally.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.store.tally.FLUSH_SECONDS", 0.05)
     elsewhere = await open_store(database_url)
 
     @app.job(lease="1s")
@@ -49,7 +49,7 @@ async def test_a_worker_at_work_is_read_from_elsewhere(
     await elsewhere.close()
 
 
-async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Detent) -> None:
+async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Keptwork) -> None:
     @app.job()
     async def quick(ctx: object) -> None: ...
 
@@ -64,9 +64,9 @@ async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Detent) -> 
 
 
 async def test_a_worker_that_cannot_write_its_counts_works_on_and_keeps_them(
-    app: Detent, database_url: str, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.store.tally.FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr("keptwork.store.tally.FLUSH_SECONDS", 0.02)
     await app.open()
     hand = await hand_on(database_url)
     await hand.run(SPOILT[database_url[:6]][0])

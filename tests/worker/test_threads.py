@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from detent import Detent
-from detent.declared_job import DeclaredJob
-from detent.errors import WorkerExhausted
-from detent.worker.context import Context
-from detent.worker.threads import Threads
+from keptwork import Keptwork
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import WorkerExhausted
+from keptwork.worker.context import Context
+from keptwork.worker.threads import Threads
 from tests.support.command import environment
 from tests.worker.scene import last, reaches, state
 
@@ -35,7 +35,7 @@ async def test_threads_are_used_again_and_no_more_are_made_than_are_needed() -> 
     assert len(names) == 3
 
 
-def declare(app: Detent) -> tuple[threading.Event, DeclaredJob, DeclaredJob]:
+def declare(app: Keptwork) -> tuple[threading.Event, DeclaredJob, DeclaredJob]:
     """A handler that is given up but does not end before the gate opens, and one that works."""
     gate = threading.Event()
 
@@ -50,9 +50,9 @@ def declare(app: Detent) -> tuple[threading.Event, DeclaredJob, DeclaredJob]:
 
 
 async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_there_are_too_many(
-    app: Detent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("detent.worker.threads.STUCK_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.worker.threads.STUCK_SECONDS", 0.05)
     gate, sticks, works = declare(app)
     work = asyncio.create_task(app.work(concurrency=2))
     first = await sticks.enqueue()
@@ -67,7 +67,7 @@ async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_the
     assert await state(app, after) == "succeeded"
 
 
-async def test_with_all_threads_stuck_the_next_job_is_still_done(app: Detent) -> None:
+async def test_with_all_threads_stuck_the_next_job_is_still_done(app: Keptwork) -> None:
     gate, sticks, works = declare(app)
     many = await app.enqueue_many(sticks, [{}] * 4)
     after = await works.enqueue()
@@ -80,9 +80,9 @@ async def test_with_all_threads_stuck_the_next_job_is_still_done(app: Detent) ->
 def test_a_stuck_thread_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     code = f"""
         import asyncio, threading
-        from detent import Detent
+        from keptwork import Keptwork
 
-        app = Detent("sqlite:///{tmp_path}/detent.db")
+        app = Keptwork("sqlite:///{tmp_path}/keptwork.db")
 
         @app.job(timeout="20ms", max_attempts=1)
         def sticks(ctx):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from detent import Detent
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.worker.context import Context
 from tests.worker.scene import eventually, row, triggers, working
 
 
-async def test_a_limited_job_that_waits_gives_its_place_up_and_goes_on_when_it_is_woken(app: Detent) -> None:
+async def test_a_limited_job_that_waits_gives_its_place_up_and_goes_on_when_it_is_woken(app: Keptwork) -> None:
     """With one place, the sender could never run while the waiter held it."""
 
     @app.job(limit=1)
@@ -30,7 +30,7 @@ async def test_a_limited_job_that_waits_gives_its_place_up_and_goes_on_when_it_i
         assert await waiter.result("20s") == 7
 
 
-async def test_limited_children_are_joined_by_a_limited_parent(app: Detent) -> None:
+async def test_limited_children_are_joined_by_a_limited_parent(app: Keptwork) -> None:
     @app.job(limit=1)
     async def child(ctx: Context, n: int) -> int:
         await ctx.sleep("10ms")
@@ -45,7 +45,7 @@ async def test_limited_children_are_joined_by_a_limited_parent(app: Detent) -> N
         assert [await first.result("30s"), await second.result("30s")] == [[0, 1, 2], [0, 1, 2]]
 
 
-async def test_a_job_held_for_its_version_falls_under_its_limit_again(app: Detent) -> None:
+async def test_a_job_held_for_its_version_falls_under_its_limit_again(app: Keptwork) -> None:
     store = await app.open()
 
     @app.job(limit=1, version=1)
@@ -61,7 +61,7 @@ async def test_a_job_held_for_its_version_falls_under_its_limit_again(app: Deten
     assert await app.work(until_idle=True) == 1
 
 
-async def test_a_job_that_starts_where_it_is_enqueued_respects_the_limit_of_its_queue(app: Detent) -> None:
+async def test_a_job_that_starts_where_it_is_enqueued_respects_the_limit_of_its_queue(app: Keptwork) -> None:
     gate, most, now = asyncio.Event(), 0, 0
     app.limit_queue("default", limit=1)
 
@@ -84,7 +84,7 @@ async def test_a_job_that_starts_where_it_is_enqueued_respects_the_limit_of_its_
     assert (await triggers(app, jobs[0]))[-1] == "succeed"
 
 
-async def test_scheduled_jobs_fall_under_the_limit_of_their_kind(app: Detent) -> None:
+async def test_scheduled_jobs_fall_under_the_limit_of_their_kind(app: Keptwork) -> None:
     @app.schedule(every="1s", name="often")
     @app.job(limit=1)
     async def ticking(ctx: Context) -> None: ...

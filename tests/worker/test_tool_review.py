@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.job_handle import Handle
-from detent.worker.tool_step import ToolSpec, run_tool
+from keptwork import Keptwork
+from keptwork.job_handle import Handle
+from keptwork.worker.tool_step import ToolSpec, run_tool
 from tests.process.stage import until
 from tests.process.survivors import NAME, assert_none, new_mark, survivors
 from tests.process.tool_stage import PATH
@@ -43,7 +43,7 @@ def pays(folder: str, mark: str, idempotent: bool, script: str) -> ToolSpec:
 HANGS = "if [ ! -e go ]; then sleep 1000; fi"
 
 
-def declare(app: Detent, folder: str, mark: str, idempotent: bool, script: str = HANGS) -> Any:
+def declare(app: Keptwork, folder: str, mark: str, idempotent: bool, script: str = HANGS) -> Any:
     @app.job(name="pay", max_attempts=9, backoff=0)
     async def pay(ctx: Any) -> str:
         return str((await run_tool(ctx, pays(folder, mark, idempotent, script)))["stdout"])
@@ -55,14 +55,14 @@ def _program(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment())
 
 
-async def killed(app: Detent, folder: Path, mark: str, idempotent: bool) -> Handle:
+async def killed(app: Keptwork, folder: Path, mark: str, idempotent: bool) -> Handle:
     """A job whose worker is killed while its tool runs, after it took effect."""
     job: Handle = await declare(app, str(folder), mark, idempotent).enqueue()
     code = f"""
         import asyncio
-        from detent import Detent
+        from keptwork import Keptwork
         from tests.worker.test_tool_review import declare
-        app = Detent({app.url!r})
+        app = Keptwork({app.url!r})
         declare(app, {str(folder)!r}, {mark!r}, {idempotent})
         asyncio.run(app.work(lease="1s"))
     """
@@ -82,7 +82,7 @@ def effects(folder: Path) -> int:
 
 
 async def test_after_kill_9_a_tool_that_must_not_run_twice_waits_for_people(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     job = await killed(app, tmp_path, mark, idempotent=False)
     async with working(app, concurrency=1):
@@ -104,7 +104,7 @@ async def test_after_kill_9_a_tool_that_must_not_run_twice_waits_for_people(
 
 
 @ONE_STORE
-async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Keptwork, tmp_path: Path, mark: str) -> None:
     """The twin of the test above: without the mark the effect is doubled, and the count shows it."""
     job = await killed(app, tmp_path, mark, idempotent=True)
     async with working(app, concurrency=1):
@@ -113,7 +113,7 @@ async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Detent, tmp_p
 
 
 @ONE_STORE
-async def test_rejected_it_does_not_run_again_and_the_job_fails(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_rejected_it_does_not_run_again_and_the_job_fails(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await declare(app, str(tmp_path), mark, False, "kill -KILL $$").enqueue()
     async with working(app, concurrency=1):
         await app.reject((await the_question(app)).public_id, by="ann", comment="it was paid")
@@ -124,7 +124,7 @@ async def test_rejected_it_does_not_run_again_and_the_job_fails(app: Detent, tmp
 
 @ONE_STORE
 async def test_what_ended_before_the_crash_is_not_run_again_nor_asked_about(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     handler = declare(app, str(tmp_path), mark, False, "echo receipt").kind.function
 
@@ -142,7 +142,7 @@ async def test_what_ended_before_the_crash_is_not_run_again_nor_asked_about(
 
 
 async def test_a_failure_that_is_known_is_tried_again_and_one_that_is_not_is_asked_about_each_time(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     """An exit code is an ending like success; being killed, or being out of time, says nothing."""
     script = "case $(wc -l < effects) in 1) exit 3;; 2) kill -KILL $$;; 3) kill -KILL $$;; *) echo receipt;; esac"
@@ -160,7 +160,7 @@ async def test_a_failure_that_is_known_is_tried_again_and_one_that_is_not_is_ask
 
 @ONE_STORE
 async def test_out_of_time_in_the_last_attempt_it_does_not_fail_but_is_asked_about(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     spec = replace(pays(str(tmp_path), mark, False, HANGS), timeout_us=500_000)
 
@@ -182,7 +182,7 @@ async def test_out_of_time_in_the_last_attempt_it_does_not_fail_but_is_asked_abo
 
 @ONE_STORE
 async def test_known_failures_are_counted_by_the_tool_however_many_attempts_the_job_has(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     job = await declare(app, str(tmp_path), mark, False, "exit 3").enqueue()
     await app.work(until_idle=True, concurrency=1)

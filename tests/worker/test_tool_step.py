@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, PermanentError
-from detent.config import Config
-from detent.errors import JobFailed
-from detent.flow.definition import Step
-from detent.job_handle import Handle
-from detent.lifecycle import JOB
-from detent.process.limits import Limits
-from detent.service.job_steps import said
-from detent.worker.tool_run import parsed
-from detent.worker.tool_step import ToolSpec, run_tool, spec_of
+from keptwork import Keptwork, PermanentError
+from keptwork.config import Config
+from keptwork.errors import JobFailed
+from keptwork.flow.definition import Step
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB
+from keptwork.process.limits import Limits
+from keptwork.service.job_steps import said
+from keptwork.worker.tool_run import parsed
+from keptwork.worker.tool_step import ToolSpec, run_tool, spec_of
 from tests.process.stage import there, until
 from tests.process.survivors import NAME, assert_none, marked, new_mark
 from tests.process.tool_stage import GRACE, PATH, RUNAWAY
@@ -38,7 +38,7 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.process.tool.GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("keptwork.process.tool.GRACE_SECONDS", GRACE)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def step(**said: Any) -> Step:
     return Step.model_validate(said)
 
 
-def tool(app: Detent, spec: ToolSpec, **rules: Any) -> Any:
+def tool(app: Keptwork, spec: ToolSpec, **rules: Any) -> Any:
     @app.job(**{"name": "tool", "max_attempts": 1, "on_exhausted": "fail", "backoff": 0, **rules})
     async def run(ctx: Any) -> dict[str, Any]:
         return await run_tool(ctx, spec)
@@ -65,20 +65,20 @@ def shell(script: str, **how: Any) -> ToolSpec:
     return ToolSpec(("sh", "-c", script), "build", {"PATH": PATH, **how.pop("env", {})}, **how)
 
 
-async def ran(app: Detent, spec: ToolSpec, **rules: Any) -> Handle:
+async def ran(app: Keptwork, spec: ToolSpec, **rules: Any) -> Handle:
     job: Handle = await tool(app, spec, **rules).enqueue(_correlation_id="run-1", _trace_id="4bf9")
     await app.work(until_idle=True, concurrency=1)
     return job
 
 
-async def error(app: Detent, job: Handle) -> str:
+async def error(app: Keptwork, job: Handle) -> str:
     return str((await row(app, job))["error"])
 
 
 # --- endings
 
 
-async def test_a_tool_that_ends_as_expected_leaves_what_it_wrote(app: Detent) -> None:
+async def test_a_tool_that_ends_as_expected_leaves_what_it_wrote(app: Keptwork) -> None:
     job = await ran(app, shell("cat; echo odd >&2; exit 5", stdin=b'{"n": [1]}\n', expected_exit_codes=(0, 5)))
     result = await job.result()
     assert 0 < result.pop("seconds") < 60
@@ -96,7 +96,7 @@ async def test_a_tool_that_ends_as_expected_leaves_what_it_wrote(app: Detent) ->
     ("retry", "ending", "kind"), [(True, ["retry", *ONCE[1:], "fail"], "Transient"), (False, ["fail"], "Permanent")]
 )
 async def test_an_unexpected_exit_code_is_tried_again_if_it_may_be_and_its_output_kept(
-    app: Detent, retry: bool, ending: list[str], kind: str
+    app: Keptwork, retry: bool, ending: list[str], kind: str
 ) -> None:
     spec = shell("seq 9; echo; printf '\\033[31mbad\\033[0m' >&2; exit 3", retry_on_failure=retry)
     job = await ran(app, spec, max_attempts=2)
@@ -108,7 +108,7 @@ async def test_an_unexpected_exit_code_is_tried_again_if_it_may_be_and_its_outpu
     )
 
 
-async def test_without_a_word_on_stderr_the_last_lines_of_stdout_are_told(app: Detent) -> None:
+async def test_without_a_word_on_stderr_the_last_lines_of_stdout_are_told(app: Keptwork) -> None:
     job = await ran(app, shell("seq 9; exit 1", expected_exit_codes=(0, 2)))
     assert (await error(app, job)).endswith("build ended with exit code 1, not 0 or 2: 5 | 6 | 7 | 8 | 9")
 
@@ -132,7 +132,7 @@ ENDINGS = [
 ]
 
 
-async def test_every_other_ending_is_an_error_in_words(app: Detent) -> None:
+async def test_every_other_ending_is_an_error_in_words(app: Keptwork) -> None:
     many = [await tool(app, spec, name=f"tool-{number}").enqueue() for number, (spec, _) in enumerate(ENDINGS)]
     await app.work(until_idle=True)
     for job, (_, complaint) in zip(many, ENDINGS, strict=True):
@@ -141,12 +141,12 @@ async def test_every_other_ending_is_an_error_in_words(app: Detent) -> None:
         assert kept == ([] if "cannot be run" in complaint else ["stderr", "stdout"])
 
 
-async def test_a_tool_over_its_time_is_a_timeout_like_any_other(app: Detent) -> None:
+async def test_a_tool_over_its_time_is_a_timeout_like_any_other(app: Keptwork) -> None:
     job = await ran(app, shell("sleep 100", timeout_us=100_000), on_exhausted="dead_letter")
     assert await last(app, job) == ("dead_letter", "timeout", "exec")
 
 
-async def test_a_flood_is_cut_and_said_to_be(app: Detent) -> None:
+async def test_a_flood_is_cut_and_said_to_be(app: Keptwork) -> None:
     job = await ran(app, shell("echo '['; seq -s, 100000; echo ']'", most_output=1 << 16))
     result = await job.result()
     assert (result["truncated"], result["json"], len(result["stderr"])) == (True, None, 0)
@@ -155,7 +155,7 @@ async def test_a_flood_is_cut_and_said_to_be(app: Detent) -> None:
     assert result["stdout"].endswith(",100000\n]\n")
 
 
-async def test_the_most_hostile_output_can_be_kept(app: Detent) -> None:
+async def test_the_most_hostile_output_can_be_kept(app: Keptwork) -> None:
     noise = "import os; os.write(1, bytes(range(256)) * 4096); os.write(2, b'\\1\\xff' * (1 << 19))"
     job = await ran(app, ToolSpec((sys.executable, "-S", "-c", noise), "noise"))
     result = await job.result()
@@ -186,25 +186,25 @@ def test_what_is_json_is_read_as_such_and_what_could_not_be_kept_is_not(text: st
 # --- what it is told
 
 
-async def test_a_tool_knows_its_job_and_none_of_our_secrets(app: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DETENT_DB", "postgresql://u:canary@host/db")
+async def test_a_tool_knows_its_job_and_none_of_our_secrets(app: Keptwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPTWORK_DB", "postgresql://u:canary@host/db")
     monkeypatch.setenv("OPENAI_API_KEY", "canary")
     shows = step(id="show", command=["env"], env={"LEVEL": 3, "DEEP": True})
     job = await ran(app, spec_of(shows, NO_TOOLS))
     result = await job.result()
     found = dict(line.split("=", 1) for line in result["stdout"].splitlines())
     assert "canary" not in json.dumps(result)
-    assert {name: value for name, value in found.items() if name.startswith("DETENT_")} == {
-        "DETENT_JOB_ID": job.id,
-        "DETENT_IDEMPOTENCY_KEY": f"{job.id}:show",
-        "DETENT_CORRELATION_ID": "run-1",
-        "DETENT_TRACE_ID": "4bf9",
-        "DETENT_FENCING_TOKEN": "0",
+    assert {name: value for name, value in found.items() if name.startswith("KEPTWORK_")} == {
+        "KEPTWORK_JOB_ID": job.id,
+        "KEPTWORK_IDEMPOTENCY_KEY": f"{job.id}:show",
+        "KEPTWORK_CORRELATION_ID": "run-1",
+        "KEPTWORK_TRACE_ID": "4bf9",
+        "KEPTWORK_FENCING_TOKEN": "0",
     }
     assert (found["LEVEL"], found["DEEP"], found["PATH"]) == ("3", "true", os.environ["PATH"])
 
 
-async def test_while_it_runs_its_last_line_is_told(app: Detent, tmp_path: Path) -> None:
+async def test_while_it_runs_its_last_line_is_told(app: Keptwork, tmp_path: Path) -> None:
     script = "echo one; echo; printf '\\033[1mtwo of 3\\033[0m\\n' >&2; while [ ! -e done ]; do sleep 0.02; done"
     job = await tool(app, shell(script, cwd=str(tmp_path))).enqueue()
 
@@ -225,7 +225,7 @@ def runaway(mark: str, begun: Path, **how: Any) -> ToolSpec:
     return ToolSpec((sys.executable, "-S", RUNAWAY, str(begun), "quiet"), "away", {"PATH": PATH, NAME: mark}, **how)
 
 
-async def test_a_job_asked_to_stop_ends_its_tool_at_once(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_a_job_asked_to_stop_ends_its_tool_at_once(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await tool(app, shell("echo > begun; sleep 100", cwd=str(tmp_path), env={NAME: mark})).enqueue()
     async with working(app, grace="30s"):
         await until((tmp_path / "begun").exists)
@@ -236,7 +236,7 @@ async def test_a_job_asked_to_stop_ends_its_tool_at_once(app: Detent, tmp_path: 
     assert (trigger, "build was ended, as it was asked to stop" in str(reason)) == ("cancel", True)
 
 
-async def test_a_hard_cancel_ends_all_of_a_runaway_tool(app: Detent, tmp_path: Path, mark: str) -> None:
+async def test_a_hard_cancel_ends_all_of_a_runaway_tool(app: Keptwork, tmp_path: Path, mark: str) -> None:
     job = await tool(app, runaway(mark, tmp_path / "begun")).enqueue()
     async with working(app, concurrency=1):
         await there(tmp_path / "begun")
@@ -246,7 +246,7 @@ async def test_a_hard_cancel_ends_all_of_a_runaway_tool(app: Detent, tmp_path: P
 
 
 async def test_a_worker_that_drains_takes_its_tools_along_and_gives_the_job_back(
-    app: Detent, tmp_path: Path, mark: str
+    app: Keptwork, tmp_path: Path, mark: str
 ) -> None:
     job = await tool(app, runaway(mark, tmp_path / "begun")).enqueue()
     async with working(app, grace="100ms"):
@@ -255,7 +255,7 @@ async def test_a_worker_that_drains_takes_its_tools_along_and_gives_the_job_back
     assert (await row(app, job))["state"] == "queued"
 
 
-async def test_in_a_process_of_its_own_a_handler_is_told_that_there_are_no_tools(app: Detent) -> None:
+async def test_in_a_process_of_its_own_a_handler_is_told_that_there_are_no_tools(app: Keptwork) -> None:
     from tests.process import jobs
 
     job = await app.job(isolation="process")(jobs.uses_tools).enqueue()
@@ -285,7 +285,7 @@ def test_a_profile_gives_a_step_its_settings(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("RUFF_CACHE", "/cache")
     monkeypatch.setenv("OTHER", "x")
     config = Config.model_validate({"tools": {"ruff": PROFILE}})
-    config._path = tmp_path / "detent.toml"
+    config._path = tmp_path / "keptwork.toml"
     spec = spec_of(step(id="lint", tool="ruff", args=["--fix", 3, True, 1.5], retries=2), config)
     assert spec == ToolSpec(
         argv=("ruff", "check", "--fix", "3", "true", "1.5"),
@@ -341,8 +341,8 @@ def test_a_command_has_the_usual_settings_and_values_filled_in_become_text() -> 
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        (step(id="a", tool="ruff"), r"there is no tool ruff in detent.toml; it has: none. Add it as \[tools.ruff\]"),
-        (step(id="a", command=["x"], env={"DETENT_DB": "y"}), "env: DETENT_DB is kept from tools"),
+        (step(id="a", tool="ruff"), r"there is no tool ruff in keptwork.toml; it has: none. Add it as \[tools.ruff\]"),
+        (step(id="a", command=["x"], env={"KEPTWORK_DB": "y"}), "env: KEPTWORK_DB is kept from tools"),
         (step(id="a", command=["x"], env={"a b": "y"}), "env: 'a b' names no variable"),
         (step(id="a", command=["x"]).model_copy(update={"env": {"A": "\ud800"}}), "the variable A is no text"),
         (step(id="a", command=["x"]).model_copy(update={"stdin": "\udcff"}), "stdin is no text"),

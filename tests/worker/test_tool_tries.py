@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
+from keptwork import Keptwork
 from tests.worker.test_approvals import the_question
 
 PROFILES = """
@@ -41,12 +41,12 @@ WRONG = {
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, database_url: str) -> Detent:
-    (tmp_path / "detent.toml").write_text(PROFILES)
-    return Detent(database_url, config=str(tmp_path / "detent.toml"))
+def workshop(tmp_path: Path, database_url: str) -> Keptwork:
+    (tmp_path / "keptwork.toml").write_text(PROFILES)
+    return Keptwork(database_url, config=str(tmp_path / "keptwork.toml"))
 
 
-async def found(app: Detent, tool: str) -> dict[str, Any]:
+async def found(app: Keptwork, tool: str) -> dict[str, Any]:
     row = await (await app.open()).breaker(app.tenant_id, f"tool:{tool}")
     assert row is not None
     return row
@@ -54,7 +54,7 @@ async def found(app: Detent, tool: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tool", WRONG)
 async def test_the_only_try_of_a_tool_says_what_was_wrong_and_counts_for_its_breaker(
-    workshop: Detent, tool: str
+    workshop: Keptwork, tool: str
 ) -> None:
     async with workshop as app:
         flow = await app.start_flow({"name": "f", "steps": [{"id": "s", "tool": tool}]})
@@ -63,7 +63,7 @@ async def test_the_only_try_of_a_tool_says_what_was_wrong_and_counts_for_its_bre
         assert (await found(app, tool))["failures"] == 1
 
 
-async def test_a_tool_whose_steps_are_not_tried_again_opens_its_breaker_all_the_same(workshop: Detent) -> None:
+async def test_a_tool_whose_steps_are_not_tried_again_opens_its_breaker_all_the_same(workshop: Keptwork) -> None:
     async with workshop as app:
         for _ in range(5):
             await app.start_flow({"name": "f", "steps": [{"id": "s", "tool": "exits"}]})
@@ -71,7 +71,7 @@ async def test_a_tool_whose_steps_are_not_tried_again_opens_its_breaker_all_the_
         assert (await found(app, "exits"))["state"] == "OPEN"
 
 
-async def test_people_who_reject_a_second_run_say_nothing_of_the_tool(workshop: Detent) -> None:
+async def test_people_who_reject_a_second_run_say_nothing_of_the_tool(workshop: Keptwork) -> None:
     async with workshop as app:
         flow = await app.start_flow({"name": "f", "steps": [{"id": "s", "tool": "lost"}]})
         await app.work(until_idle=True)

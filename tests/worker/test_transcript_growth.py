@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from detent import Detent
-from detent.agent.conversation import Answer, Request, Role
-from detent.agent.transcript import document
-from detent.service import transcripts
-from detent.store import Blob, Job, Transaction
-from detent.store.transcripts import NewLine
-from detent.worker.agent_tools import Limits, Toolbox, converse
-from detent.worker.tool_run import Outcome
+from keptwork import Keptwork
+from keptwork.agent.conversation import Answer, Request, Role
+from keptwork.agent.transcript import document
+from keptwork.service import transcripts
+from keptwork.store import Blob, Job, Transaction
+from keptwork.store.transcripts import NewLine
+from keptwork.worker.agent_tools import Limits, Toolbox, converse
+from keptwork.worker.tool_run import Outcome
 from tests.conformance.by_hand import Hand, hand_on
 from tests.worker.agent_stage import Script, Scripted, config, kept_turns, question, says, uses
 
@@ -39,7 +39,7 @@ def talkative(turns: int) -> Script:
     return script
 
 
-async def curve(app: Detent, hand: Hand, tmp_path: Path, turns: int, append: Any) -> list[int]:
+async def curve(app: Keptwork, hand: Hand, tmp_path: Path, turns: int, append: Any) -> list[int]:
     """How many bytes are stored after each quarter of the conversation."""
     settings = config(tmp_path, note={"command": ["true"], "args": None})
     limits, found = Limits(turns, turns, 600), list[int]()
@@ -82,10 +82,10 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ran(ctx: Any, spec: Any) -> Outcome:
         return Outcome({"stdout": f"{json.loads(spec.stdin)['text'][:40]} {'z' * 300}", "exit_code": 0})
 
-    monkeypatch.setattr("detent.worker.agent_tools.one_run", ran)
+    monkeypatch.setattr("keptwork.worker.agent_tools.one_run", ran)
 
 
-async def check(app: Detent, hand: Hand, tmp_path: Path, turns: int) -> None:
+async def check(app: Keptwork, hand: Hand, tmp_path: Path, turns: int) -> None:
     sizes = await curve(app, hand, tmp_path, turns, transcripts.append)
     quarters = [turns // 4 * quarter for quarter in (1, 2, 3, 4)]
     print(f"\nbytes stored after {quarters} turns: {sizes}; the last quarter takes {bend(sizes):.2f} of the first")
@@ -97,12 +97,12 @@ async def check(app: Detent, hand: Hand, tmp_path: Path, turns: int) -> None:
     assert len({one.line.hash for one in said}) == len(said)
 
 
-async def test_a_long_conversation_takes_room_in_a_straight_line(app: Detent, hand: Hand, tmp_path: Path) -> None:
+async def test_a_long_conversation_takes_room_in_a_straight_line(app: Keptwork, hand: Hand, tmp_path: Path) -> None:
     await check(app, hand, tmp_path, FEW)
 
 
 @pytest.mark.chaos
-async def test_two_hundred_turns_take_room_in_a_straight_line(app: Detent, hand: Hand, tmp_path: Path) -> None:
+async def test_two_hundred_turns_take_room_in_a_straight_line(app: Keptwork, hand: Hand, tmp_path: Path) -> None:
     await check(app, hand, tmp_path, MANY)
 
 
@@ -111,7 +111,7 @@ async def test_the_check_above_catches_a_transcript_of_whole_requests(sqlite_url
         text = json.dumps([document(message) for message in (*request.messages, answer.message)])
         await tx.say(job, [NewLine(round, len(request.messages), Blob.of(text.encode()))])
 
-    async with Detent(sqlite_url) as app:
+    async with Keptwork(sqlite_url) as app:
         hand = await hand_on(sqlite_url)
         assert bend(await curve(app, hand, tmp_path, FEW, whole)) > 5
         await hand.close()

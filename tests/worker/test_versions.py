@@ -6,32 +6,32 @@ from typing import Any
 
 import pytest
 
-from detent import Detent, Snooze
-from detent.declared_job import DeclaredJob
-from detent.errors import BadInput
-from detent.job_handle import Handle
-from detent.worker.context import Context
-from detent.worker.versions import LIFT_SECONDS
+from keptwork import Keptwork, Snooze
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput
+from keptwork.job_handle import Handle
+from keptwork.worker.context import Context
+from keptwork.worker.versions import LIFT_SECONDS
 from tests.worker.scene import eventually, row, triggers, working
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LIFT_SECONDS == 1.0
-    monkeypatch.setattr("detent.worker.versions.LIFT_SECONDS", 0.05)
-    monkeypatch.setattr("detent.worker.versions.SELDOM_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.worker.versions.LIFT_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.worker.versions.SELDOM_SECONDS", 0.05)
 
 
-def with_versions(url: str, *versions: int) -> Detent:
+def with_versions(url: str, *versions: int) -> Keptwork:
     """An application that has these versions of one kind; 0 is the one without."""
-    app = Detent(url)
+    app = Keptwork(url)
     for version in versions:
         rules = {"version": version} if version else {}
         app.job(name="fetch", **rules)(_handler(app, version))
     return app
 
 
-def _handler(app: Detent, version: int) -> Any:
+def _handler(app: Keptwork, version: int) -> Any:
     async def fetch(ctx: Context) -> Any:
         """It goes back into the queue after its first step, and its worker ends, so that another goes on with it. It is
         due after a while: a claim of the first worker may be under way, and would take it."""
@@ -44,7 +44,7 @@ def _handler(app: Detent, version: int) -> Any:
     return fetch
 
 
-def enqueued(app: Detent) -> DeclaredJob:
+def enqueued(app: Keptwork) -> DeclaredJob:
     return DeclaredJob(app, app.kinds["fetch"])
 
 
@@ -56,7 +56,7 @@ async def begun(url: str, *versions: int) -> Handle:
         return job
 
 
-async def held(app: Detent, job: Handle) -> str | None:
+async def held(app: Keptwork, job: Handle) -> str | None:
     found = await row(app, job)
     return found["held_by"] if found["state"] == "queued" else None
 
@@ -102,7 +102,7 @@ async def test_without_that_version_the_job_is_held_and_says_why_until_somebody_
         assert await app.result(job.id, "10s") == [begun_with] * 3
 
 
-async def _is_held(app: Detent, job: Handle) -> bool:
+async def _is_held(app: Keptwork, job: Handle) -> bool:
     return await held(app, job) is not None
 
 
@@ -116,7 +116,7 @@ async def test_a_hold_is_lifted_while_a_worker_works_too(database_url: str) -> N
 
 
 async def test_an_older_declaration_enqueues_by_the_rules_of_the_newest() -> None:
-    async with Detent("sqlite:///:memory:") as app:
+    async with Keptwork("sqlite:///:memory:") as app:
 
         @app.job(name="fetch", version=2, queue="fast", priority=3)
         async def new(ctx: Context, url: str) -> str:
@@ -137,7 +137,7 @@ async def test_an_older_declaration_enqueues_by_the_rules_of_the_newest() -> Non
 @pytest.mark.parametrize("version", [0, -1, "2", 1.0, True, 1 << 31])
 def test_a_version_that_is_none_is_refused(version: Any) -> None:
     with pytest.raises(BadInput, match=r"job \w+: version is .*; it is a whole number from 1 to 2147483647"):
-        Detent().job(version=version)(_handler(Detent(), 1))
+        Keptwork().job(version=version)(_handler(Keptwork(), 1))
 
 
 @pytest.mark.parametrize("versions", [(1, 1), (1, 2, 1), (2, 1, 2), (0, 0), (0, 1, 0)])

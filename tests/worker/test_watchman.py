@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from detent.lifecycle import WORKER
-from detent.store import Store
-from detent.worker.watchman import Watchman
+from keptwork.lifecycle import WORKER
+from keptwork.store import Store
+from keptwork.worker.watchman import Watchman
 from tests.conformance.stage import log, moved, running, worker
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from detent import Cancel, Detent, PermanentError, Snooze, TransientError, ValidationError
-from detent.job_handle import Handle
-from detent.lifecycle import JOB
-from detent.store import NewJob
-from detent.worker.context import Context
+from keptwork import Cancel, Keptwork, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.job_handle import Handle
+from keptwork.lifecycle import JOB
+from keptwork.store import NewJob
+from keptwork.worker.context import Context
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,
@@ -35,7 +35,7 @@ ONCE = ["enqueue", "claim", "start"]
 # --- handlers
 
 
-async def test_async_and_sync_handlers_get_their_arguments_and_leave_their_results(app: Detent) -> None:
+async def test_async_and_sync_handlers_get_their_arguments_and_leave_their_results(app: Keptwork) -> None:
     @app.job()
     async def add(ctx: Context, a: int, b: int = 1) -> int:
         return a + b
@@ -54,11 +54,11 @@ async def test_async_and_sync_handlers_get_their_arguments_and_leave_their_resul
     results = [json.loads((await row(app, job))["result"]) for job in jobs]
     assert results[:2] == [2, 3]
     assert (results[2]["of"], results[2]["attempt"], results[2]["job"]) == ("æ\0", 1, jobs[2].id)
-    assert results[2]["thread"].startswith("detent-handler")
+    assert results[2]["thread"].startswith("keptwork-handler")
     assert await triggers(app, jobs[0]) == [*ONCE, "succeed"]
 
 
-async def test_a_payload_that_does_not_fit_is_dead_lettered_before_the_handler_runs(app: Detent) -> None:
+async def test_a_payload_that_does_not_fit_is_dead_lettered_before_the_handler_runs(app: Keptwork) -> None:
     calls: list[int] = []
 
     @app.job()
@@ -74,7 +74,7 @@ async def test_a_payload_that_does_not_fit_is_dead_lettered_before_the_handler_r
     assert (calls, await state(app, right)) == ([5], "succeeded")
 
 
-async def test_a_kind_this_worker_does_not_know_goes_back_into_the_queue_and_says_why(app: Detent) -> None:
+async def test_a_kind_this_worker_does_not_know_goes_back_into_the_queue_and_says_why(app: Keptwork) -> None:
     @app.job()
     async def known(ctx: Context) -> None: ...
 
@@ -88,10 +88,10 @@ async def test_a_kind_this_worker_does_not_know_goes_back_into_the_queue_and_say
 
 
 async def test_two_workers_that_know_different_kinds_share_a_queue_and_get_everything_done(
-    app: Detent, database_url: str
+    app: Keptwork, database_url: str
 ) -> None:
     done: list[str] = []
-    async with Detent(database_url) as other:
+    async with Keptwork(database_url) as other:
 
         @app.job()
         async def bake(ctx: Context) -> None:
@@ -109,7 +109,7 @@ async def test_two_workers_that_know_different_kinds_share_a_queue_and_get_every
     assert {(await row(app, job))["attempts"] for job in jobs} == {1}
 
 
-async def test_a_job_is_tried_until_it_succeeds_each_time_under_a_new_epoch(app: Detent) -> None:
+async def test_a_job_is_tried_until_it_succeeds_each_time_under_a_new_epoch(app: Keptwork) -> None:
     seen: list[tuple[int, str]] = []
 
     @app.job(max_attempts=3, backoff=0)
@@ -144,7 +144,7 @@ RAISED: list[tuple[BaseException, tuple[str, str, str]]] = [
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_whatever_a_handler_raises_ends_the_job_and_not_the_worker(app: Detent, kind: str) -> None:
+async def test_whatever_a_handler_raises_ends_the_job_and_not_the_worker(app: Keptwork, kind: str) -> None:
     def raises(ctx: Context, which: int) -> None:
         raise RAISED[which][0]
 
@@ -159,7 +159,7 @@ async def test_whatever_a_handler_raises_ends_the_job_and_not_the_worker(app: De
         assert type(error).__name__ in (await row(app, job))["error"]
 
 
-async def test_the_policy_fail_ends_as_failed(app: Detent) -> None:
+async def test_the_policy_fail_ends_as_failed(app: Keptwork) -> None:
     @app.job(max_attempts=1, on_exhausted="fail")
     async def fails(ctx: Context) -> None:
         raise OSError("no route")
@@ -170,7 +170,7 @@ async def test_the_policy_fail_ends_as_failed(app: Detent) -> None:
     assert await state(app, job) == "failed"
 
 
-async def test_an_outcome_that_makes_no_sense_fails_the_job_and_not_the_worker(app: Detent) -> None:
+async def test_an_outcome_that_makes_no_sense_fails_the_job_and_not_the_worker(app: Keptwork) -> None:
     @app.job()
     async def vague(ctx: Context) -> Snooze:
         return Snooze("soon")
@@ -184,7 +184,7 @@ async def test_an_outcome_that_makes_no_sense_fails_the_job_and_not_the_worker(a
     assert [(await last(app, job))[::2] for job in jobs] == [("fail", "output")] * 2
 
 
-async def test_a_snooze_costs_no_attempt(app: Detent) -> None:
+async def test_a_snooze_costs_no_attempt(app: Keptwork) -> None:
     attempts: list[int] = []
 
     @app.job(max_attempts=1)
@@ -200,7 +200,7 @@ async def test_a_snooze_costs_no_attempt(app: Detent) -> None:
     assert (await triggers(app, job)).count("snooze") == 3
 
 
-async def test_a_long_snooze_is_not_waited_for(app: Detent) -> None:
+async def test_a_long_snooze_is_not_waited_for(app: Keptwork) -> None:
     @app.job()
     async def sleepy(ctx: Context) -> Snooze:
         return Snooze("1h")
@@ -212,7 +212,7 @@ async def test_a_long_snooze_is_not_waited_for(app: Detent) -> None:
     assert 3_590_000_000 < found["run_at"] - await (await app.open()).now() <= 3_600_000_000
 
 
-async def test_a_handler_can_cancel_its_job(app: Detent) -> None:
+async def test_a_handler_can_cancel_its_job(app: Keptwork) -> None:
     @app.job()
     async def stops(ctx: Context) -> Cancel:
         return Cancel("nothing to do")
@@ -223,7 +223,7 @@ async def test_a_handler_can_cancel_its_job(app: Detent) -> None:
     assert await state(app, job) == "cancelled"
 
 
-async def test_a_handler_over_its_time_is_stopped_and_its_job_tried_again(app: Detent) -> None:
+async def test_a_handler_over_its_time_is_stopped_and_its_job_tried_again(app: Keptwork) -> None:
     ended = threading.Event()
 
     @app.job(max_attempts=2, timeout="50ms", backoff=0)
@@ -245,9 +245,9 @@ async def test_a_handler_over_its_time_is_stopped_and_its_job_tried_again(app: D
 
 
 async def test_a_job_put_back_for_a_moment_is_due_then_and_not_when_the_worker_happens_to_look(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.worker.worker.POLL_SECONDS", 60.0)
+    monkeypatch.setattr("keptwork.worker.worker.POLL_SECONDS", 60.0)
 
     runs = []
 
@@ -267,7 +267,7 @@ async def test_a_job_put_back_for_a_moment_is_due_then_and_not_when_the_worker_h
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_concurrency_is_reached_and_never_exceeded(app: Detent, kind: str) -> None:
+async def test_concurrency_is_reached_and_never_exceeded(app: Keptwork, kind: str) -> None:
     lock, now, most = threading.Lock(), 0, 0
     three = threading.Barrier(3, timeout=10)
 
@@ -293,7 +293,7 @@ async def test_concurrency_is_reached_and_never_exceeded(app: Detent, kind: str)
     assert most == 3
 
 
-async def test_priorities_come_first_and_then_the_oldest(app: Detent) -> None:
+async def test_priorities_come_first_and_then_the_oldest(app: Keptwork) -> None:
     order: list[str] = []
 
     @app.job(priority=5)
@@ -306,7 +306,7 @@ async def test_priorities_come_first_and_then_the_oldest(app: Detent) -> None:
     assert "".join(order) == "abcde"
 
 
-async def test_slow_handlers_leave_the_queue_to_others(app: Detent) -> None:
+async def test_slow_handlers_leave_the_queue_to_others(app: Keptwork) -> None:
     """A worker whose two slots are busy takes two jobs, however fast its last writes were."""
     gate = asyncio.Event()
     begun: list[int] = []
@@ -328,7 +328,7 @@ async def test_slow_handlers_leave_the_queue_to_others(app: Detent) -> None:
         gate.set()
 
 
-async def test_until_idle_waits_for_what_its_own_jobs_make_due(app: Detent) -> None:
+async def test_until_idle_waits_for_what_its_own_jobs_make_due(app: Keptwork) -> None:
     @app.job()
     async def chain(ctx: Context, left: int) -> None:
         if left:
@@ -338,6 +338,6 @@ async def test_until_idle_waits_for_what_its_own_jobs_make_due(app: Detent) -> N
     assert await app.work(until_idle=True) == 21
 
 
-async def test_nothing_to_do_is_idle_at_once(app: Detent) -> None:
+async def test_nothing_to_do_is_idle_at_once(app: Keptwork) -> None:
     assert await asyncio.wait_for(app.work(until_idle=True), 5) == 0
     assert await worker_story(app, await only_worker(app)) == ["IDLE", "TERMINATED"]

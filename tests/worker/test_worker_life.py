@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from detent import Detent
-from detent.lifecycle import WORKER
-from detent.worker.context import Context
+from keptwork import Keptwork
+from keptwork.lifecycle import WORKER
+from keptwork.worker.context import Context
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,
@@ -26,7 +26,7 @@ from tests.worker.scene import (
 ONCE = ["enqueue", "claim", "start"]
 
 
-async def test_a_worker_that_worked_ends_completed(app: Detent) -> None:
+async def test_a_worker_that_worked_ends_completed(app: Keptwork) -> None:
     @app.job()
     async def one(ctx: Context) -> None: ...
 
@@ -37,7 +37,7 @@ async def test_a_worker_that_worked_ends_completed(app: Detent) -> None:
     assert (await stage.entity(await app.open(), WORKER, id))["name"] == "ann"
 
 
-async def test_a_paused_worker_claims_nothing_until_it_is_resumed(app: Detent) -> None:
+async def test_a_paused_worker_claims_nothing_until_it_is_resumed(app: Keptwork) -> None:
     @app.job()
     async def one(ctx: Context) -> None: ...
 
@@ -55,7 +55,7 @@ async def test_a_paused_worker_claims_nothing_until_it_is_resumed(app: Detent) -
     assert await worker_story(app, id) == ["IDLE", "RUNNING", "PAUSED", "RUNNING", "COMPLETED"]
 
 
-async def test_a_worker_stopped_while_paused_ends_terminated(app: Detent) -> None:
+async def test_a_worker_stopped_while_paused_ends_terminated(app: Keptwork) -> None:
     @app.job()
     async def one(ctx: Context) -> None: ...
 
@@ -67,7 +67,7 @@ async def test_a_worker_stopped_while_paused_ends_terminated(app: Detent) -> Non
     assert await worker_story(app, id) == ["IDLE", "RUNNING", "PAUSED", "TERMINATED"]
 
 
-async def test_stop_lets_handlers_finish_and_gives_the_rest_back(app: Detent) -> None:
+async def test_stop_lets_handlers_finish_and_gives_the_rest_back(app: Keptwork) -> None:
     started, gate = asyncio.Event(), asyncio.Event()
     quick = 200
 
@@ -105,7 +105,7 @@ async def test_stop_lets_handlers_finish_and_gives_the_rest_back(app: Detent) ->
     assert await last(app, released[0]) == ("release", "worker drains", None)
 
 
-async def test_after_the_grace_handlers_are_stopped_and_their_attempt_is_given_back(app: Detent) -> None:
+async def test_after_the_grace_handlers_are_stopped_and_their_attempt_is_given_back(app: Keptwork) -> None:
     ended: list[str] = []
     both = asyncio.Event()
 
@@ -134,9 +134,9 @@ async def test_after_the_grace_handlers_are_stopped_and_their_attempt_is_given_b
 
 
 async def test_a_handler_that_will_not_be_stopped_does_not_hold_up_the_end(
-    app: Detent, monkeypatch: pytest.MonkeyPatch
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.worker.worker.END_SECONDS", 0.2)
+    monkeypatch.setattr("keptwork.worker.worker.END_SECONDS", 0.2)
     started, gate = asyncio.Event(), asyncio.Event()
 
     @app.job(lease="1s")

@@ -1,6 +1,6 @@
 """Huey at its best on SQLite: one consumer thread (more of them only wait for the file), results not stored.
 
-`fsync=True` is what makes a commit durable, as Detent's are; Huey itself takes a job off the queue before it runs, so
+`fsync=True` is what makes a commit durable, as Keptwork's are; Huey itself takes a job off the queue before it runs, so
 that one which was under way when the process died is lost.
 """
 

@@ -9,7 +9,7 @@ import secrets
 import sys
 from contextlib import suppress
 
-from detent.store import open_store
+from keptwork.store import open_store
 from tests.http.flow_stage import trip
 from tests.http.fuzz.fuzzer import Fuzzer
 from tests.http.processes import server

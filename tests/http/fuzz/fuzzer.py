@@ -25,7 +25,7 @@ from schemathesis.core.result import Ok
 from schemathesis.generation.stateful import APIStateMachine
 from schemathesis.schemas import APIOperation
 
-from detent.http import problems
+from keptwork.http import problems
 from tests.http.declared import ANYWHERE
 from tests.http.fuzz.findings import Findings
 from tests.http.fuzz.stage import Stage

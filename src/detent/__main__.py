@@ -1,5 +1,0 @@
-"""`python -m detent` is the command `detent`."""
-
-from detent.cli.main import run
-
-run()

@@ -1,3 +1,0 @@
--- Only PostgreSQL: what decides on a move is now a function of each lifecycle. (`detent_enqueue_started` stays for
--- programs that were started before this migration.)
-DROP FUNCTION IF EXISTS detent_refuse_move();

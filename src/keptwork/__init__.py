@@ -1,0 +1,55 @@
+"""Keptwork runs agent work durably: declared lifecycles, kept and enforced by a database."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from keptwork.breaker import Breaker
+from keptwork.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
+    CrewFailed,
+    KeptworkError,
+    InvalidTransition,
+    JobFailed,
+    LeaseLost,
+    NoEvent,
+)
+from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+    from keptwork.worker.context import Context
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "Breaker",
+    "Cancel",
+    "Context",
+    "CrewFailed",
+    "Keptwork",
+    "KeptworkError",
+    "InvalidTransition",
+    "JobFailed",
+    "LeaseLost",
+    "NoEvent",
+    "PermanentError",
+    "Snooze",
+    "TransientError",
+    "ValidationError",
+    "__version__",
+]
+
+
+_LOADED_WHEN_ASKED_FOR = {"Keptwork": "keptwork.app", "Context": "keptwork.worker.context"}
+
+
+def __getattr__(name: str) -> Any:
+    """The application is loaded when it is asked for, so that a command that needs none starts at once."""
+    if name in _LOADED_WHEN_ASKED_FOR:
+        return getattr(import_module(_LOADED_WHEN_ASKED_FOR[name]), name)
+    raise AttributeError(f"module 'keptwork' has no attribute {name!r}")

@@ -1,0 +1,166 @@
+"""Whether an answer is what was asked for: JSON of a certain form, patterns that must or must not be there, or what a
+Python function says. What is wrong is told in a line that helps the model to do better the next time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from keptwork import patterns
+from keptwork.agent.schema import Schema
+from keptwork.agent.skill import Skill
+from keptwork.errors import BadInput
+from keptwork.patterns import Patterns, TooSlow
+from keptwork.target import Target, load, unwrapped
+
+LONGEST_ANSWER = 1 << 20
+LONGEST_PROBLEM = 1_000
+MOST_PROBLEMS = 5
+
+_FENCED = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_HOW = "Answer with JSON alone, or with one block of it fenced by ```json and ```."
+
+Check = Callable[[str], object]
+Find = Callable[[str, str], tuple[int, int] | None]
+
+
+class Verdict(NamedTuple):
+    """What is wrong with an answer, none if nothing is; and the value in it, where JSON was asked for."""
+
+    problem: str | None
+    json: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an answer must be. `check` is a pydantic model or a function that is given the text: it returns nothing or
+    true if all is well, and says otherwise what is not; it may raise a ValueError."""
+
+    schema: Schema | None = None
+    must_match: tuple[str, ...] = ()
+    must_not_match: tuple[str, ...] = ()
+    check: type[BaseModel] | Check | None = None
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether there must be JSON in the answer."""
+        return self.schema is not None or _is_model(self.check)
+
+
+def rules(
+    schema: Mapping[str, Any] | None = None,
+    must_match: tuple[str, ...] = (),
+    must_not_match: tuple[str, ...] = (),
+    check: str | type[BaseModel] | Check | None = None,
+) -> Rules:
+    """Rules that can be followed; what is wrong with them is `BadInput`. `check` may be named, as module:function."""
+    for pattern in (*must_match, *must_not_match):
+        patterns.check(pattern)
+    found = _named(check) if isinstance(check, str) else check
+    return Rules(None if schema is None else Schema(schema), must_match, must_not_match, found)
+
+
+def rules_of(skill: Skill) -> Rules:
+    """What a skill wants of its answers."""
+    return rules(skill.output_schema, skill.must_match, skill.must_not_match, skill.check)
+
+
+def _named(name: str) -> Any:
+    module, _, function = name.partition(":")
+    try:
+        found = load(Target(module, function)) if function else None
+    except (ImportError, AttributeError) as error:
+        raise BadInput(what=f"the check {name} cannot be found: {error}; is its folder on PYTHONPATH?") from None
+    if not callable(found):
+        raise BadInput(what=f"the check {name!r} names no function; it is written module:function")
+    return found if _is_model(found) else unwrapped(found)
+
+
+def check(text: str, wanted: Rules) -> Verdict:
+    """What is wrong with an answer. It may take seconds: patterns are given time, and a function is the user's."""
+    if len(text) > LONGEST_ANSWER:
+        return Verdict(f"The answer is longer than {LONGEST_ANSWER:,} characters. Make it shorter.")
+    value, problem = found_json(text) if wanted.wants_json else (None, None)
+    if problem is not None:
+        return Verdict(problem)
+    with Patterns() as search:
+        try:
+            problem = next(_problems(text, value, wanted, search.find), None)
+        except TooSlow as error:
+            problem = f"The answer could not be checked: {error}."
+        except RecursionError:
+            problem = "The JSON in the answer is nested too deeply."
+    return Verdict(problem and problem[:LONGEST_PROBLEM], value)
+
+
+def _problems(text: str, value: Any, wanted: Rules, find: Find) -> Iterator[str]:
+    if wanted.schema is not None and (misfit := wanted.schema.misfit(value, find)) is not None:
+        yield f"The JSON does not fit its schema: {misfit}."
+    for pattern in wanted.must_match:
+        if find(pattern, text) is None:
+            yield f"The answer must have something that matches the pattern {pattern!r}, and has nothing."
+    for pattern in wanted.must_not_match:
+        if (span := find(pattern, text)) is not None:
+            there = text[slice(*span)][:80]
+            yield f"The answer must have nothing that matches the pattern {pattern!r}; it has {there!r}."
+    if wanted.check is not None:
+        problem = _of_model(wanted.check, value) if _is_model(wanted.check) else _of_function(wanted.check, text)
+        if problem is not None:
+            yield problem
+
+
+def found_json(text: str) -> tuple[Any, str | None]:
+    """The value in an answer that is JSON, or has it in a fenced block; or what is wrong with it.
+
+    >>> found_json('Here you are:\\n```json\\n{"n": 1}\\n```\\n')
+    ({'n': 1}, None)
+    """
+    blocks = [(language, block) for language, block in _FENCED.findall(text)]
+    marked = [block for language, block in blocks if language.lower() == "json"]
+    first = None
+    for candidate in [text, *marked, *(block for _, block in blocks)]:
+        try:
+            return json.loads(candidate, parse_constant=_refuse), None
+        except RecursionError:
+            return None, "The JSON in the answer is nested too deeply."
+        except ValueError as error:
+            first = error if first is None or candidate in marked[:1] else first
+    return None, f"There is no JSON in the answer ({first}). {_HOW}"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _is_model(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseModel)
+
+
+def _of_model(model: Any, value: Any) -> str | None:
+    try:
+        model.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_PROBLEMS]
+        told = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}" for one in wrong)
+        return f"The JSON does not fit: {told}."
+    return None
+
+
+def _of_function(function: Any, text: str) -> str | None:
+    """A function that fails in another way is at fault itself, and that is nothing a model could mend."""
+    try:
+        said = function(text)
+    except (ValueError, AssertionError) as error:
+        return str(error) or f"The answer does not pass the check {_name(function)}."
+    if said is None or said is True:
+        return None
+    return said if isinstance(said, str) and said else f"The answer does not pass the check {_name(function)}."
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))

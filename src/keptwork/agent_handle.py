@@ -1,0 +1,58 @@
+"""Agent jobs from Python: starting one, and the handle to what was started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from keptwork.moments import Span
+from keptwork.service import agents
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+
+
+class Ask(TypedDict, total=False):
+    """What can be said of an agent job beside what it is to do."""
+
+    skill: str | None
+    tier: str | None
+    schema: Mapping[str, Any] | None
+    max_retries: int
+    budget_usd: Decimal | float | str | None
+    retry_base: Span
+    queue: str
+    priority: int
+    key: str | None
+    actor: str | None
+    correlation_id: str | None
+    trace_id: str | None
+
+
+class AgentHandle:
+    """An agent job that was started: its public id, and that of the job that carries it out."""
+
+    __slots__ = ("_app", "id", "job_id", "job_key", "key")
+
+    def __init__(self, started: agents.Started, app: Keptwork) -> None:
+        self.key, self.job_key = started
+        self.id, self.job_id = started.id, started.job_id
+        self._app = app
+
+    async def result(self, timeout: Span | None = None) -> dict[str, Any]:  # noqa: ASYNC109 - as Handle.result has it
+        """What came of it, once it has ended: `text`, `model`, `tier`, `skill`, what it cost, and, where a schema was
+        given, the answer as `json`. One that ended without success raises `JobFailed`, one that has not ended in time
+        `StillUnfinished`."""
+        found: dict[str, Any] = await self._app.result(self.job_id, timeout)
+        return found
+
+    async def audit(self) -> dict[str, Any]:
+        """The record of its end; while it has not ended there is none: `NotFound`."""
+        return agents.audit_as_json(await agents.audit(await self._app.open(), self._app.tenant_id, self.id))
+
+
+async def start_agent(app: Keptwork, description: str, **how: Unpack[Ask]) -> AgentHandle:
+    """Starts an agent job; see `Keptwork.agent`."""
+    store = await app.open()
+    return AgentHandle(await agents.start(store, agents.new_agent(description, tenant_id=app.tenant_id, **how)), app)

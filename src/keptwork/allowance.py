@@ -1,0 +1,62 @@
+"""What a tenant may ask of a server: how often, how much at once, and how many of its jobs may wait.
+
+A server has settings (`[server]` in keptwork.toml), and a tenant may have some of its own, which are kept with it in the
+database and hold at every server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+from keptwork.errors import BadInput
+
+LARGEST = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The bounds of one tenant; 0 is no bound. All but `max_queued` are counted by each server process for itself."""
+
+    requests_per_second: int = 1_000
+    burst: int = 2_000
+    max_in_flight: int = 100
+    max_streams: int = 1_000
+    max_queued: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if type(value) is not int or not 0 <= value <= LARGEST:
+                raise BadInput(what=f"{name} is {value!r}; it must be a whole number from 0 (no bound) to {LARGEST}")
+
+    def of_tenant(self, own: str | None) -> Allowance:
+        """What holds for a tenant with this of its own. What a newer program set, and this one does not know, is passed
+        over.
+
+        >>> Allowance().of_tenant('{"max_queued": 5, "colour": "red"}').max_queued
+        5
+        """
+        return replace(self, **{name: value for name, value in own_limits(own).items() if name in NAMES})
+
+
+NAMES = tuple(one.name for one in fields(Allowance))
+
+
+def own_limits(text: str | None) -> dict[str, int]:
+    """What a tenant has of its own."""
+    found = json.loads(text) if text else {}
+    if not isinstance(found, dict):
+        raise BadInput(what=f"the limits of a tenant are {text}; they must be a JSON object")
+    return found
+
+
+def changed(text: str | None, changes: Mapping[str, int | None]) -> str | None:
+    """The same with these changed; what is none stays as it is.
+
+    >>> changed('{"burst": 5}', {"max_queued": 7, "burst": None})
+    '{"burst": 5, "max_queued": 7}'
+    """
+    own = own_limits(text) | {name: value for name, value in changes.items() if value is not None}
+    Allowance(**{name: value for name, value in own.items() if name in NAMES})
+    return json.dumps(own) if own else None

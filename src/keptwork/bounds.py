@@ -1,0 +1,53 @@
+"""What a job may be given: how long its names are, how high its priority, how many its attempts.
+
+Every way into the queue holds to these bounds; the SQL function `keptwork_enqueue` has the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from keptwork.errors import BadInput
+
+OWN_KINDS = "keptwork."
+"""What the kinds of jobs that carry out steps begin with."""
+
+OWN_QUEUES = "run-"
+"""What the queues begin with that `keptwork run` makes, each for one flow alone: no other worker serves them, and whoever
+goes on with the flow does."""
+
+LARGEST_INT = (1 << 31) - 1
+LARGEST_PAYLOAD = 1 << 20
+LONGEST_NAME = 200
+LONGEST_KEY = 500
+_LENGTHS = {"kind": LONGEST_NAME, "queue": LONGEST_NAME, "tenant": LONGEST_NAME}
+
+
+def check_priority(priority: object) -> None:
+    """A whole number that both databases can keep."""
+    if type(priority) is not int or abs(priority) > LARGEST_INT:
+        raise BadInput(what=f"{priority!r} is no priority; it is a whole number from -{LARGEST_INT} to {LARGEST_INT}")
+
+
+def check_attempts(attempts: object) -> None:
+    """At least one, and a number both databases can keep."""
+    if type(attempts) is not int or not 1 <= attempts <= LARGEST_INT:
+        raise BadInput(what=f"max_attempts is {attempts!r}; it must be at least 1 and at most {LARGEST_INT}")
+
+
+def check_name(what: str, text: object) -> None:
+    """Printable text, not too long: a kind, a queue, a key, an id."""
+    longest = _LENGTHS.get(what, LONGEST_KEY)
+    if not isinstance(text, str) or not text.strip() or not text.isprintable():
+        raise BadInput(what=f"{text!r} is no {what}; it must be printable text")
+    if len(text) > longest:
+        raise BadInput(what=f"a {what} of {len(text):,} characters is over the limit of {longest}")
+
+
+def plain_json(what: str, value: Any) -> str:
+    """A value as JSON that every database and reader takes: without infinities, and numbers that are none."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise BadInput(what=f"{what} cannot be kept as JSON: {error}") from None

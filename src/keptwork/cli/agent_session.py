@@ -1,0 +1,200 @@
+"""One agent job carried out in this process: a worker for it alone, and what is shown meanwhile and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from keptwork import logs
+from keptwork.cli import run_prompt, screen
+from keptwork.cli.database import operator
+from keptwork.errors import AlreadyDecided, InvalidTransition
+from keptwork.lifecycle import AGENT, JOB
+from keptwork.lifecycle.agent import COMPLETED
+from keptwork.store.wakes import APPROVAL
+
+if TYPE_CHECKING:
+    from keptwork.agent_handle import AgentHandle, Ask
+    from keptwork.app import Keptwork
+
+FAILED, INTERRUPTED = 1, 130
+LOOK_SECONDS = 0.1
+OFFLINE = "offline"
+
+
+class Session:
+    """From the start of an agent job to the exit code."""
+
+    def __init__(self, db: str | None, tenant: str, config: str | None, as_json: bool) -> None:
+        self._where = (db, tenant, config)
+        self._as_json = as_json
+        self._streams = not as_json and sys.stdout.isatty()
+        self._streamed = False
+        self._interrupted = False
+        self._seen: tuple[int, str | None] = (0, None)
+        self._skipped: set[int] = set()
+
+    async def started(self, text: str, ask: Ask) -> int:
+        """A new one."""
+        async with self._app() as app:
+            return await self._outcome(app, await app.agent(text, **ask))
+
+    async def resumed(self, id: str) -> int:
+        """One that was left."""
+        from keptwork.agent_handle import AgentHandle
+        from keptwork.service import agents
+
+        async with self._app() as app:
+            row = await agents.find(await app.open(), app.tenant_id, id)
+            return await self._outcome(app, AgentHandle(agents.Started(row["id"], row["job_id"]), app))
+
+    def _app(self) -> Keptwork:
+        from keptwork.app import Keptwork
+
+        logs.only_trouble_to_stderr()
+        db, tenant, config = self._where
+        app = Keptwork(db, tenant=tenant, config=config)
+        if self._streams:
+            app.heard = self._hear
+        return app
+
+    async def _outcome(self, app: Keptwork, agent: AgentHandle) -> int:
+        jobs = await (await app.open()).rows(JOB, [agent.job_key], ("queue",))
+        held = await self._carried_out(app, agent, jobs[0]["queue"]) if jobs else None
+        return await self._told(app, agent, held)
+
+    def _hear(self, job: str, piece: str) -> None:
+        self._streamed = True
+        print(piece, end="", flush=True)
+
+    # --- carrying out
+
+    async def _carried_out(self, app: Keptwork, agent: AgentHandle, queue: str) -> str | None:
+        """Works until it has ended, or waits for what will not come by itself; returns what it waits for."""
+        work = asyncio.create_task(app.work(queues=[queue], concurrency=1, lease="10s", name="agent"))
+        watch = asyncio.create_task(self._watch(app, agent))
+        with self._listening(app, agent):
+            await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
+            app.stop()
+            if work.done() and work.exception():
+                watch.cancel()
+            await asyncio.wait([work])
+        work.result()
+        return await watch
+
+    async def _watch(self, app: Keptwork, agent: AgentHandle) -> str | None:
+        store = await app.open()
+        while True:
+            (job,) = await store.rows(JOB, [agent.job_key], ("completed_at", "held_by", "waits_for", "reason"))
+            if job["completed_at"] is not None:
+                return None
+            await self._note_retry(app, agent)
+            held, waits = job["held_by"] or "", job["waits_for"] or ""
+            if held.startswith("budget:"):
+                more = f"keptwork budgets set {held.rpartition(':')[2]} USD; then: keptwork agent --resume {agent.id}"
+                return f"{job['reason']}\nGive it more with: {more}"
+            if waits.startswith(APPROVAL) and not await self._answered(app):
+                return f"it waits for an approval: keptwork approvals list; then: keptwork agent --resume {agent.id}"
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _note_retry(self, app: Keptwork, agent: AgentHandle) -> None:
+        row = await self._row(app, agent)
+        if row["retry_count"] > self._seen[0]:
+            self._seen = (row["retry_count"], row["reason"])
+            self._say(f"try {row['retry_count']} of {row['max_retries'] + 1} failed: {row['reason']}")
+
+    def _say(self, text: str) -> None:
+        if self._streamed:
+            self._streamed = False
+            print(flush=True)
+        screen.complain(text)
+
+    async def _answered(self, app: Keptwork) -> bool:
+        """Whether somebody at the terminal has said yes or no to what it asks."""
+        if self._as_json or not run_prompt.at_a_terminal():
+            return False
+        now = await (await app.open()).now()
+        for question in await app.approvals():
+            if question.id in self._skipped:
+                return False
+            decision = await run_prompt.asked(question, now)
+            if decision is None:
+                self._skipped.add(question.id)
+                return False
+            decide = app.approve if decision == "approved" else app.reject
+            with contextlib.suppress(AlreadyDecided):
+                await decide(question.public_id, by=operator())
+        return True
+
+    # --- being asked to stop
+
+    @contextlib.contextmanager
+    def _listening(self, app: Keptwork, agent: AgentHandle) -> Iterator[None]:
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Future[None]]()
+
+        def pressed() -> None:
+            self._interrupted = True
+            tasks.add(asyncio.ensure_future(self._cancel(app, agent)))
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, pressed)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _cancel(self, app: Keptwork, agent: AgentHandle) -> None:
+        from keptwork.service import jobs
+
+        with contextlib.suppress(InvalidTransition):
+            store = await app.open()
+            await jobs.cancel(
+                store, app.tenant_id, agent.job_id, hard=True, reason="somebody pressed Ctrl-C", actor=operator()
+            )
+
+    # --- telling
+
+    async def _told(self, app: Keptwork, agent: AgentHandle, held: str | None) -> int:
+        from keptwork.service import agents
+
+        row = await self._row(app, agent)
+        result = await agent.result() if row["state"] == COMPLETED.name else None
+        if self._as_json:
+            print(json.dumps({**agents.as_json(row), "result": result, "waits_for": held}, indent=2))
+        else:
+            self._print(result)
+            self._say(_summary(row, result))
+        if held is not None:
+            screen.complain(held)
+        return 0 if result is not None else INTERRUPTED if self._interrupted else FAILED
+
+    def _print(self, result: dict[str, Any] | None) -> None:
+        """What was shown as it came is not shown again."""
+        if result is not None and not self._streamed:
+            print(result["text"], flush=True)
+
+    async def _row(self, app: Keptwork, agent: AgentHandle) -> dict[str, Any]:
+        (row,) = await (await app.open()).rows(AGENT, [agent.key])
+        return row
+
+
+def _summary(row: dict[str, Any], result: dict[str, Any] | None) -> str:
+    """In a line: who answered, what it took, what it cost."""
+    from keptwork.budget import dollars
+    from keptwork.service.entities import public_id
+
+    id = public_id(AGENT.name, row["id"])
+    ended = row["completed_at"] or row["updated_at"]
+    spent = f"{row['input_tokens']:,} + {row['output_tokens']:,} tokens, {dollars(row['cost_micros'])}"
+    took = screen.took(ended - row["created_at"])
+    if result is None:
+        return f"{id} is {row['state']}: {row['reason'] or 'it has not ended'} ({spent}, {took})"
+    model = f"{result['model']} ({row['tier']}, {row['skill']})"
+    offline = " · answered offline: no provider key is set" if row["provider"] == OFFLINE else ""
+    return f"{model} · {spent}, {took} · {id}{offline}"

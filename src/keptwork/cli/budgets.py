@@ -1,0 +1,176 @@
+"""`keptwork budgets`: what may be spent, what is, and giving more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keptwork.agent.spending import called
+from keptwork.budget import Scope, dollars, micros
+from keptwork.cli import screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.errors import BadInput
+from keptwork.service import budget_caps as service
+from keptwork.store.budgets import BudgetView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keptwork.service.budget_caps import Raised
+    from keptwork.store import Store
+    from keptwork.store.budgets import Budget, Charge
+
+MOST_CALLS = 20
+NO_CAP = "none"
+
+app = typer.Typer()
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The budget: tenant, today, a day, or the id of a job or a flow.")
+]
+
+
+@app.command("list")
+def list_(
+    scope: Annotated[str | None, typer.Option("--scope", metavar="|".join(Scope), help="Only these.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """List the budgets: what is spent and reserved of each, its cap, and how many jobs it holds back."""
+    if scope is not None and scope not in list(Scope):
+        raise BadInput(what=f"--scope {scope}: a budget is for a {', '.join(Scope)}")
+
+    async def read(store: Store, tenant_id: int) -> list[BudgetView]:
+        return await store.budgets(tenant_id, scope=scope, limit=limit)
+
+    found = asyncio.run(with_tenant(db, tenant, read))
+    screen.emit(
+        {"budgets": [service.as_json(standing) for standing in found]},
+        lambda: _table(found) if found else "No budgets: no call to a model was ever paid for.",
+        as_json,
+    )
+
+
+@app.command()
+def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Show one budget; of a job and of the tenant also the last calls that count against it."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[BudgetView, list[Charge]]:
+        standing = await service.find(store, tenant_id, name)
+        return standing, await service.last_calls(store, standing.budget, MOST_CALLS)
+
+    standing, calls = asyncio.run(with_tenant(db, tenant, read))
+    shown = {**service.as_json(standing), "calls": [service.call_json(call) for call in calls]}
+    screen.emit(shown, lambda: _story(standing, calls), as_json)
+
+
+@app.command("set")
+def set_(
+    name: Name,
+    usd: Annotated[str, typer.Argument(metavar="USD", help="Its cap in dollars, as in 2.50; or none.")],
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Give a budget a cap, whatever the configuration or a flow's file says. Jobs that then fit go on."""
+    cap = None if usd == NO_CAP else micros(usd)
+
+    async def write(store: Store, tenant_id: int) -> Raised:
+        return await service.set_cap(store, tenant_id, name, cap, actor=operator())
+
+    _told(asyncio.run(with_tenant(db, tenant, write)), as_json)
+
+
+@app.command("raise")
+def raise_(
+    name: Name,
+    usd: Annotated[str, typer.Argument(metavar="USD", help="How much more, in dollars, as in 1.00.")],
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Add to the cap of a budget; two who do so at the same time both count. Jobs that then fit go on."""
+    by = micros(usd)
+
+    async def write(store: Store, tenant_id: int) -> Raised:
+        return await service.raise_cap(store, tenant_id, name, by, actor=operator())
+
+    _told(asyncio.run(with_tenant(db, tenant, write)), as_json)
+
+
+def _told(raised: Raised, as_json: bool) -> None:
+    standing = service.as_json(BudgetView(raised.budget, 0))
+    del standing["held"], standing["wanted_micros"]
+    screen.emit({**standing, "let_go": raised.let_go}, lambda: _said(raised), as_json)
+
+
+# --- for people
+
+
+def _said(raised: Raised) -> str:
+    budget, go = raised.budget, raised.let_go
+    cap = "no cap" if budget.cap_micros is None else f"a cap of {dollars(budget.cap_micros)}"
+    count = "1 held job is" if go == 1 else f"{go:,} held jobs are"
+    return f"{called(budget).capitalize()} has {cap}, {dollars(budget.spent_micros)} of it spent; {count} let go."
+
+
+def _table(found: list[BudgetView]) -> RenderableType:
+    table = screen.table("for", "which", "spent", "reserved", "cap", "", "held", "said by")
+    for column in (*table.columns[2:5], table.columns[6]):
+        column.justify = "right"
+    for standing in found:
+        one = standing.budget
+        amounts = dollars(one.spent_micros), dollars(one.reserved_micros), _cap(one)
+        table.add_row(one.scope, one.subject, *amounts, _used(one), f"{standing.held:,}", one.said_by)
+    return table
+
+
+def _cap(budget: Budget) -> str:
+    return "–" if budget.cap_micros is None else dollars(budget.cap_micros)
+
+
+def _used(budget: Budget) -> str:
+    if not budget.cap_micros:
+        return ""
+    part = (budget.spent_micros + budget.reserved_micros) / budget.cap_micros
+    return f"{screen.bar(part, 10)} {part * 100:.0f} %"
+
+
+def _story(standing: BudgetView, calls: list[Charge]) -> RenderableType:
+    from rich.console import Group
+
+    one, table = standing.budget, screen.table("", "")
+    table.show_header = False
+    for name, value in _facts(standing).items():
+        table.add_row(name, value)
+    story = Group(f"{one.scope} {one.subject}", "", table)
+    return Group(story, "", _calls(calls)) if calls else story
+
+
+def _facts(standing: BudgetView) -> dict[str, str]:
+    one = standing.budget
+    warned = "not yet" if one.warned_at is None else f"given {screen.moment(one.warned_at)}"
+    return {
+        "cap": f"{_cap(one)}, said by {one.said_by}",
+        "spent": dollars(one.spent_micros),
+        "reserved": f"{dollars(one.reserved_micros)} by calls under way",
+        "left": "–" if one.left_micros is None else dollars(max(one.left_micros, 0)),
+        "used": _used(one) or "–",
+        "warning": f"at {one.warn_percent} %; {warned}",
+        "jobs held back": f"{standing.held:,}",
+    }
+
+
+def _calls(calls: list[Charge]) -> RenderableType:
+    table = screen.table("when", "call", "model", "state", "tokens in", "tokens out", "may cost", "cost")
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for call in calls:
+        model, tokens = f"{call.provider}/{call.model}", (f"{call.input_tokens:,}", f"{call.output_tokens:,}")
+        amounts = dollars(call.ceiling_micros), dollars(call.cost_micros)
+        table.add_row(screen.moment(call.created_at), call.call, model, call.state, *tokens, *amounts)
+    return table

@@ -1,0 +1,80 @@
+"""`keptwork dev`: server and worker together on one's own machine, with a token made for this time."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keptwork.cli import screen, watch
+from keptwork.cli.database import Db
+from keptwork.cli.serve import LOOPBACK, Host, Port, from_extra, run
+from keptwork.cli.work import application
+from keptwork.errors import BadInput
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+
+App = Annotated[
+    str | None, typer.Argument(metavar="[MODULE:APP]", help="The application whose jobs are run, as in shop.jobs:app.")
+]
+
+
+def dev(
+    target: App = None,
+    host: Host = LOOPBACK,
+    port: Port = 8321,
+    db: Db = None,
+    log: watch.Log = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Serve the HTTP API and the dashboard and run jobs in one process, for development: on this machine only, for
+    whoever has the token it prints. A database that is not there is made."""
+    from_extra()
+    if not _is_loopback(host):
+        raise BadInput(what=f"keptwork dev serves this machine only, not {host}; for a network use: keptwork serve")
+    app = None if target is None else application(target, db)
+    with watch.observed("keptwork-dev", log):
+        asyncio.run(_both(app, host, port, db, as_json))
+
+
+async def _both(app: Keptwork | None, host: str, port: int, db: str | None, as_json: bool) -> None:
+    """The worker ends with the server."""
+    from keptwork.api_key import Scope
+    from keptwork.config import read
+    from keptwork.dashboard.site import install
+    from keptwork.http.app import create_app
+    from keptwork.http.auth import Caller, one_token
+    from keptwork.http.limits import Limits
+    from keptwork.store import open_store
+    from keptwork.store.records import DEFAULT_TENANT
+
+    token = f"kw_dev_{secrets.token_urlsafe(32)}"
+    caller = Caller(DEFAULT_TENANT, frozenset(Scope), "dev")
+    working = None
+    async with AsyncExitStack() as ending:
+        store = await open_store(db if app is None else app.url)
+        ending.push_async_callback(store.close)
+        if app is not None:
+            await ending.enter_async_context(app)
+            working = asyncio.create_task(app.work())
+            ending.push_async_callback(_finished, app, working)
+        made = create_app(store, one_token(token, caller), Limits(programs=True), read())
+        install(made)
+        await run(made, host, port, as_json, token, working)
+
+
+async def _finished(app: Keptwork, working: asyncio.Task[int]) -> None:
+    app.stop()
+    await working
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,72 @@
+"""`keptwork doctor`: finds what is wrong with flows, jobs and breakers, and mends it by declared moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import Db, opened
+from keptwork.service.doctor import rounds
+from keptwork.service.doctor.chart import Limits
+
+if TYPE_CHECKING:
+    from keptwork.service.doctor.finding import Finding
+    from keptwork.service.doctor.rounds import Outcome
+
+FOUND = 1
+
+
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what declared moves can mend.")] = False,
+    stuck_after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[STATE=]SPAN", help="What counts as stuck, in any state or in one; else 1h."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only of this tenant.")] = None,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Find what is stuck or contradicts itself, and say what mends it. Exit code 0 if nothing is wrong or all of it was
+    mended, 1 if something is."""
+    limits = Limits.said(stuck_after or [])
+    outcome, now = asyncio.run(_done(fix, limits, tenant, db))
+    screen.emit(rounds.as_json(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)
+    if outcome.left:
+        raise typer.Exit(FOUND)
+
+
+async def _done(fix: bool, limits: Limits, tenant: str | None, db: str | None) -> tuple[Outcome, int]:
+    async with opened(db) as store:
+        tenant_id = None if tenant is None else await store.tenant(tenant)
+        if fix:
+            return await rounds.treat(store, limits, tenant_id), await store.now()
+        found = await rounds.examine(store, limits, tenant_id)
+        return rounds.Outcome(found, [], found), await store.now()
+
+
+def _told(outcome: Outcome, fix: bool, now: int) -> Iterator[str]:
+    for repair in outcome.repairs:
+        done = f"could not be mended: {repair.error}" if repair.error else f"mended: {repair.finding.fix}"
+        yield f"{repair.finding.public_id}: {repair.finding.says}\n  {done}"
+    for one in outcome.left:
+        yield _line(one, now)
+    if not outcome.found and not outcome.left:
+        yield "Nothing is wrong."
+    elif fix:
+        yield f"Repairs: {len(outcome.repairs)}. Left: {len(outcome.left)}."
+    elif any(one.fix for one in outcome.left):
+        yield f"Found: {len(outcome.left)}. Mend what declared moves can mend with: keptwork doctor --fix"
+    else:
+        yield f"Found: {len(outcome.left)}. No declared move mends that; what each needs is said above."
+
+
+def _line(one: Finding, now: int) -> str:
+    since = "" if one.since is None else f", since {screen.moment(one.since)} ({screen.ago(one.since, now)})"
+    told = [f"{one.public_id} [{one.check}]: {one.says}{since}", f"  {one.matters}"]
+    told += [f"  --fix will: {one.fix}"] if one.fix else []
+    told += [f"  needs: {one.todo}"] if one.todo else []
+    return "\n".join(line for line in told if line.strip())

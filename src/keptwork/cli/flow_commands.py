@@ -1,0 +1,262 @@
+"""What the commands for runs and those for workstreams have in common: lists, one flow with all there is to know, and
+what is done to one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.cli.jobs import WIDE_ENOUGH, lines
+from keptwork.errors import InvalidTransition
+from keptwork.service import flow_deeds, flows
+from keptwork.service import flow_stories as stories
+from keptwork.service.definitions import Kind
+from keptwork.service.entities import actor_name, public_id
+from keptwork.service.flow_scene import Actor
+from keptwork.store.steps import FlowFilter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keptwork.service.flow_stories import Page, Story
+    from keptwork.service.flows import FlowRef
+    from keptwork.store import Store
+
+Row = dict[str, Any]
+Command = Callable[..., None]
+CANCELS = {"run": "cancel", "workstream": "abandon"}
+"""The command that ends a flow of a kind."""
+
+Deed = Callable[["Store", "FlowRef", Actor], Awaitable[Any]]
+
+FlowId = Annotated[str, typer.Argument(metavar="ID", help="By its public id.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; may be repeated.")
+]
+States = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; may be repeated.")
+]
+
+
+def lister(kind: Kind) -> Command:
+    """The command that lists flows of a kind."""
+
+    def list_(
+        state: States = None,
+        name: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this definition.")] = None,
+        inside: Annotated[bool, typer.Option("--inside", help="Those inside other flows, too.")] = False,
+        text: screen.Search = None,
+        limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+        after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
+        tenant: Tenant = DEFAULT_TENANT_NAME,
+        db: Db = None,
+        as_json: screen.Json = False,
+    ) -> None:
+        states = stories.states_named(kind.flow, state or [])
+
+        async def read(store: Store, tenant_id: int) -> tuple[Page, int]:
+            wanted = FlowFilter(tenant_id, states, name, inside)
+            return await stories.page(store, kind, wanted, after=after, limit=limit, text=text), await store.now()
+
+        page, now = asyncio.run(with_tenant(db, tenant, read))
+        screen.emit(
+            {f"{kind.name}s": [stories.flow_json(kind, row) for row in page.flows], "next": page.next},
+            lambda: _table(kind, page.flows, now) if page.flows else f"No {kind.name}s.",
+            as_json,
+        )
+        if page.next and not as_json:
+            screen.complain(f"There are more; go on with: --after {page.next}")
+
+    return _documented(list_, f"List {kind.name}s, the newest first.")
+
+
+def shower(kind: Kind) -> Command:
+    """The command that shows one flow of a kind."""
+
+    def show(id: FlowId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+        async def read(store: Store, tenant_id: int) -> tuple[Story, int]:
+            return await stories.story(store, await stories.find(store, kind, tenant_id, id)), await store.now()
+
+        story, now = asyncio.run(with_tenant(db, tenant, read))
+        screen.emit(stories.story_json(story), lambda: _story(story, now), as_json)
+
+    return _documented(show, f"Show everything about one {kind.name}: its steps, what it asks, what happened last.")
+
+
+def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
+    """The command of that word, which does something to one flow of a kind, and says what it is then."""
+
+    def do(
+        id: FlowId,
+        reason: Reason = None,
+        tenant: Tenant = DEFAULT_TENANT_NAME,
+        db: Db = None,
+        as_json: screen.Json = False,
+    ) -> None:
+        async def change(store: Store, tenant_id: int) -> Row:
+            ref = await stories.find(store, kind, tenant_id, id)
+            try:
+                await deed(store, ref, Actor(operator(), reason))
+            except InvalidTransition as refusal:
+                raise _in_words(refusal, kind, word, await flows.row_of(store, ref)) from None
+            return await flows.row_of(store, ref)
+
+        row = asyncio.run(with_tenant(db, tenant, change))
+        said = says.format(id=public_id(kind.flow.name, row["id"]), state=row["state"])
+        screen.emit(stories.flow_json(kind, row), lambda: f"{said}{_hint(kind, word, row)}", as_json)
+
+    return _documented(do, doc)
+
+
+def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> InvalidTransition:
+    """A refusal as who types commands reads it: what was typed and what could be, not what lifecycles call it."""
+    deeds = flow_deeds.of_flow(kind, row)
+    return InvalidTransition(
+        lifecycle=refusal.lifecycle,
+        id=public_id(kind.flow.name, row["id"]),
+        from_state=refusal.from_state,
+        trigger=word,
+        allowed=tuple(sorted(CANCELS[kind.name] if deed == "cancel" else deed for deed in deeds)),
+        because=refusal.because,
+    )
+
+
+def _hint(kind: Kind, word: str, row: Row) -> str:
+    """Who looks at a flow once more that has failed may want what failed to be run once more."""
+    if word != "resume" or "retry" not in flow_deeds.of_flow(kind, row):
+        return ""
+    id = public_id(kind.flow.name, row["id"])
+    return f" What failed is run once more by: keptwork {kind.name}s retry {id}"
+
+
+def add_common(app: typer.Typer, kind: Kind) -> None:
+    """The commands that flows of every kind have."""
+    app.command("list")(lister(kind))
+    app.command("show")(shower(kind))
+    app.command("hold")(
+        doer(
+            kind,
+            "hold",
+            flows.hold,
+            "{id} is held.",
+            f"Hold a {kind.name}: nothing more of it begins; what runs goes on.",
+        )
+    )
+    app.command("release")(
+        doer(kind, "release", flows.let_go, "{id} goes on; it is {state}.", f"Let a held {kind.name} go on.")
+    )
+
+
+def _documented(command: Command, doc: str) -> Command:
+    command.__doc__ = doc
+    return command
+
+
+# --- drawing
+
+
+def lately(row: Row, now: int) -> str:
+    """How a flow is getting on, in a few words."""
+    if row["completed_at"] is not None:
+        return screen.ago(row["completed_at"], now)
+    if row["held_at"] is not None:
+        return f"held {screen.ago(row['held_at'], now)}"
+    if row["wake_at"] is not None and row["error"] is not None:
+        return f"due {screen.ago(row['wake_at'], now)}"
+    return f"for {screen.span(now - row['updated_at'])}"
+
+
+def _table(kind: Kind, rows: list[Row], now: int) -> RenderableType:
+    wide = screen.stdout().width >= WIDE_ENOUGH
+    table = screen.table(kind.name, "name", "state", "", "error") if wide else screen.table(kind.name, "state")
+    table.columns[0].no_wrap = True
+    for row in rows:
+        id, state = public_id(kind.flow.name, row["id"]), row["state"]
+        if wide:
+            table.add_row(id, row["name"], state, lately(row, now), row["error"] or "")
+        else:
+            table.add_row(f"{id}\n{row['name']}", f"{state}\n{lately(row, now)}")
+    return table
+
+
+def _story(story: Story, now: int) -> RenderableType:
+    from rich.console import Group
+
+    return Group(
+        *lines(_facts(story, now)),
+        "",
+        steps_table(story.steps, now, story),
+        *_questions(story, now),
+        "",
+        _events(story),
+        screen.unfolded(
+            f"All of it: keptwork events list --correlation {story.flow['correlation_id'] or story.public_id}"
+        ),
+    )
+
+
+def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
+    row, template = story.flow, story.template
+    yield story.kind.name, story.public_id
+    yield "name", row["name"] if template is None else f"{row['name']}, version {template.version}"
+    yield "state", f"{row['state']}, {lately(row, now)}"
+    yield "took", row["completed_at"] and screen.took(stories.took_us(row, now))
+    yield "made", f"{screen.moment(row['created_at'])} ({screen.ago(row['created_at'], now)})"
+    yield "inputs", (row["inputs"] not in (None, "{}") and row["inputs"]) or None
+    yield "retries", f"{row['retry_count']} of {row['max_retries']}" if row.get("max_retries") else None
+    yield "error", row["error"]
+    yield "reason", row["reason"] if row["error"] is None else None
+    yield "cost", f"${story.cost_micros / 1_000_000:.6f}" if story.cost_micros else None
+    yield "key", row["key"]
+    yield "forked from", row.get("forked_from") and public_id("workstream", row["forked_from"])
+    for fork in story.forks:
+        yield "fork", f"{public_id('workstream', fork['id'])} {fork['state']}"
+    if story.around is not None:
+        yield "is the step", f"{story.around['name']} of {stories.step_json(story.around)['flow']}"
+
+
+def steps_table(steps: list[Row], now: int, story: Story | None = None) -> RenderableType:
+    """Steps in the order of their graph: state, attempts, how long, and what there is to say."""
+    table = screen.table("step", "state", "tries", "took", "")
+    for row in steps:
+        name = row["name"] if row["parent_id"] is None else f"  {row['name']}"
+        took = screen.took(stories.took_us(row, now))
+        table.add_row(name, row["state"], str(row["attempts"] or ""), took, _said(row, story))
+    return table
+
+
+def _said(row: Row, story: Story | None) -> str:
+    inner = [] if story is None else story.inner.get(row["id"], [])
+    cost = None if story is None else story.costs.get(row["id"])
+    parts = [stories.remark(row), *(ref.public_id for ref in inner)]
+    parts += [f"${cost / 1_000_000:.6f}"] if cost else []
+    return " · ".join(part for part in parts if part)
+
+
+def _questions(story: Story, now: int) -> Iterator[RenderableType]:
+    for one in story.asked:
+        until = "" if one.expires_at is None else f", expires {screen.ago(one.expires_at, now)}"
+        yield f"\n{one.step} asks {one.scope or 'anyone'}{until}: {one.question}"
+        yield screen.unfolded(f"  keptwork approvals approve {one.public_id}")
+
+
+def _events(story: Story) -> RenderableType:
+    """The last moves, each with the step that made it; those of the flow itself have none. Who made them is left out
+    where there is no room for it."""
+    names = {row["id"]: str(row["name"]) for row in story.steps}
+    days = {screen.moment(event.ts)[:10] for event in story.events}
+    one_day, wide = len(days) == 1, screen.stdout().width >= WIDE_ENOUGH
+    table = screen.table(days.pop() if one_day else "when", "step", "move", "state", *["by"] * wide, "reason")
+    for column in table.columns[:4]:
+        column.no_wrap = True
+    for event in story.events:
+        when, by = screen.moment(event.ts), actor_name(event.actor) or "–"
+        cells = names.get(event.entity_id, "–"), event.trigger, event.to_state, *[by] * wide, event.reason or ""
+        table.add_row(when[11:] if one_day else when, *cells)
+    return table

@@ -1,0 +1,117 @@
+"""`keptwork jobs result|artifacts|artifact`: what came of a job, and what it keeps beside that."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, with_tenant
+from keptwork.cli.outfile import bytes_written_whole
+from keptwork.errors import BadInput
+from keptwork.lifecycle import JOB
+from keptwork.service import artifacts as service
+from keptwork.service import results
+from keptwork.service.entities import public_id
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from keptwork.store import Artifact, Store
+
+HEAD = 200
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Where to: a file, a folder, or - for stdout whatever it is."),
+]
+
+
+def result(
+    id: JobId,
+    timeout: Annotated[str, typer.Option(metavar="SPAN", help="How long to wait for it to end.")] = "0s",
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Print the whole result of a job that succeeded, as JSON. Exit code 1 if it ended otherwise, 124 if it has not."""
+
+    async def read(store: Store, tenant_id: int) -> str | None:
+        return await results.result_text(store, tenant_id, id, timeout)
+
+    print(asyncio.run(with_tenant(db, tenant, read)) or "null")
+
+
+def artifacts(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """List what a job keeps beside its result."""
+
+    async def read(store: Store, tenant_id: int) -> list[Artifact]:
+        return await service.listed(store, tenant_id, id)
+
+    kept = asyncio.run(with_tenant(db, tenant, read))
+    shown = {"artifacts": [service.as_json(artifact) for artifact in kept]}
+    screen.emit(shown, lambda: _table(kept) if kept else "No artifacts.", as_json)
+
+
+def artifact(
+    id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The artifact.")],
+    out: Out = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Write what is in an artifact to stdout or a file, byte for byte. With --json, only tell about it."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[Artifact, bytes]:
+        return await service.content(store, tenant_id, id, name)
+
+    kept, content = asyncio.run(with_tenant(db, tenant, read))
+    target = out and _file(out, kept.name)
+    if target is None and as_json:
+        return screen.emit({"artifact": service.as_json(kept)}, str, as_json)
+    if target is None and sys.stdout.isatty() and not _is_text(content):
+        raise BadInput(what=f"{name!r} is {kept.media_type}, not fit for a terminal; use --out FILE, or --out - anyway")
+    with bytes_written_whole(target) as file:
+        file.write(content)
+    if target is not None and str(target) != "-":
+        told = {"artifact": service.as_json(kept), "file": str(target)}
+        screen.emit(told, lambda: f"{target} has {screen.size(kept.size)}.", as_json)
+    return None
+
+
+def head(row: dict[str, Any], text: str) -> str:
+    """A result to be shown among other things: what is large enough to be kept apart is cut."""
+    if row["result_hash"] is None:
+        return text
+    id = public_id(JOB.name, row["id"])
+    about = f"{screen.size(len(text.encode()))}, the whole of it with: keptwork jobs result {id}"
+    return f"{text[:HEAD]} ...\n({about})"
+
+
+def _file(out: Path, name: str) -> Path:
+    """A folder gets a file of the artifact's name, which may have been put into the database by anybody."""
+    if not out.is_dir():
+        return out
+    service.check_name(name)
+    return out / name
+
+
+def _is_text(content: bytes) -> bool:
+    """Fit for a terminal: no sign that would command it."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(sign.isprintable() or sign in "\t\n\r" for sign in text)
+
+
+def _table(kept: list[Artifact]) -> Table:
+    table = screen.table("name", "size", "type", "sha256")
+    for artifact in kept:
+        table.add_row(artifact.name, screen.size(artifact.size), artifact.media_type, artifact.hash)
+    return table

@@ -1,0 +1,59 @@
+"""How far a job has come, as `keptwork jobs show` draws it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from keptwork.cli import screen
+from keptwork.service.job_steps import size
+from keptwork.store.checkpoints import OWN
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from keptwork.service.job_steps import Said
+    from keptwork.store.checkpoints import Checkpoint
+
+BAR = 20
+OTHER_CODE = "made by other code than the worker has now; its result stands"
+
+
+def bar(said: Said | None, now: int) -> str | None:
+    """What the handler said last.
+
+    >>> from keptwork.service.job_steps import Said
+    >>> bar(Said(0.42, "page 2", 0), 5_000_000)
+    '████████░░░░░░░░░░░░ 42 %  page 2 (5 s ago)'
+    """
+    if said is None:
+        return None
+    words = f"  {said.text}" if said.text else ""
+    return f"{screen.bar(said.fraction, BAR)} {said.fraction * 100:.3g} %{words} ({screen.ago(said.at, now)})"
+
+
+def waiting(waits_for: str | None, run_at: int, now: int) -> str | None:
+    """What a job waits for that has left its slot."""
+    if waits_for is None:
+        return None
+    return f"{waits_for}, {screen.ago(run_at, now)}" if waits_for == "sleep" else waits_for
+
+
+def table(steps: list[Checkpoint]) -> Table:
+    """Each step in the order they were done."""
+    drawn = screen.table("step", "done", "size", "epoch", "")
+    drawn.columns[1].no_wrap = True
+    for one in steps:
+        note = OTHER_CODE if one.changed_at is not None else _wait(one)
+        drawn.add_row(one.name, screen.moment(one.created_at), screen.size(size(one)), str(one.epoch), note)
+    return drawn
+
+
+def _wait(one: Checkpoint) -> str:
+    """When a sleep is over; it is what the step keeps."""
+    if not one.name.startswith(f"{OWN}sleep "):
+        return ""
+    try:
+        return f"until {screen.moment(int(json.loads(one.result)))}"
+    except (ValueError, TypeError, OverflowError):
+        return ""

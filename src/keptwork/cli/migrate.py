@@ -1,0 +1,65 @@
+"""`keptwork migrate`: make a database, or bring it up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import Db
+from keptwork.errors import BadInput
+from keptwork.service import migrate as service
+from keptwork.service.migrate import Migrated
+
+
+def migrate(
+    db: Db = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; list what would be applied.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Change nothing; print the SQL that would be run.")] = False,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Put guards back that were dropped, changed or switched off.")
+    ] = False,
+    as_json: screen.Json = False,
+) -> None:
+    """Make the database if it is not there, and apply every migration it lacks."""
+    looks_only = dry_run or sql
+    if looks_only and guards:
+        raise BadInput(what="--guards changes the database; leave out --dry-run and --sql")
+    found = asyncio.run(service.dry_run(db) if looks_only else service.migrate(db, guards=guards))
+    human = (lambda: _script(found)) if sql else (lambda: _report(found, looks_only))
+    screen.emit(_as_json(found, looks_only), human, as_json)
+
+
+def _as_json(found: Migrated, with_sql: bool) -> dict[str, object]:
+    key = "pending" if with_sql else "applied"
+    entries = [{"number": migration.number, "name": migration.name} for migration in found.migrations]
+    if with_sql:
+        entries = [{**entry, "sql": list(m.statements)} for entry, m in zip(entries, found.migrations, strict=True)]
+    return {"database": found.url, key: entries, **({"guards": [*found.guards]} if found.guards else {})}
+
+
+def _report(found: Migrated, looks_only: bool) -> str:
+    if found.guards:
+        return "\n".join(
+            [_report(found._replace(guards=()), looks_only), *(f"Put back: {one}" for one in found.guards)]
+        )
+    if not found.migrations:
+        return f"{found.url} is up to date."
+    title = f"{found.url} lacks:" if looks_only else f"{found.url} is up to date. Applied:"
+    lines = (f"  {migration.number:04} {migration.name}" for migration in found.migrations)
+    hint = (
+        ["Nothing was changed. --sql prints the statements; the same command without --dry-run runs them."]
+        if looks_only
+        else []
+    )
+    return "\n".join([title, *lines, *hint])
+
+
+def _script(found: Migrated) -> str:
+    parts = (
+        f"-- {migration.number:04} {migration.name}\n" + "".join(f"{s};\n" for s in migration.statements)
+        for migration in found.migrations
+    )
+    return "\n".join(parts).rstrip() or f"-- {found.url} is up to date"

@@ -1,0 +1,120 @@
+"""`keptwork queues`: what waits where, and whether it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
+from keptwork.cli.jobs import WIDE_ENOUGH, state_name
+from keptwork.errors import BadInput
+from keptwork.lifecycle import JOB
+from keptwork.service import limits
+from keptwork.service import queues as service
+from keptwork.throttle import Throttle
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keptwork.store.records import QueueSummary
+
+app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+
+
+@app.command("list")
+def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """List the queues: their jobs by state, how long the oldest one that is due has waited, which are paused."""
+
+    async def read() -> tuple[list[QueueSummary], int]:
+        async with opened(db) as store:
+            return await service.listing(store, await store.tenant(tenant)), await store.now()
+
+    queues, now = asyncio.run(read())
+    screen.emit(
+        {"queues": [service.as_json(queue) for queue in queues]},
+        lambda: table(queues, now) if queues else "No queues: nothing was ever enqueued.",
+        as_json,
+    )
+
+
+@app.command()
+def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Stop serving a queue: jobs enter it and wait; those that run go on."""
+    before = asyncio.run(_change(service.pause, name, tenant, db))
+    said = f"{name} was paused already." if before.paused_at is not None else f"{name} is paused."
+    if not before.jobs:
+        said += " It has no jobs."
+    screen.emit({"name": name, "paused": True, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Serve a queue again."""
+    before = asyncio.run(_change(service.resume, name, tenant, db))
+    said = f"{name} was not paused." if before.paused_at is None else f"{name} is served again."
+    screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def limit(
+    name: Name,
+    most: Annotated[int | None, typer.Option("--most", metavar="N", help="So many run at once, in the fleet.")] = None,
+    rate: Annotated[str | None, typer.Option("--rate", metavar="RATE", help="So many start, as in 100/min.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take its limit away.")] = False,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Limit how many jobs of a queue run at once and start, of all tenants together; what runs goes on."""
+    throttle = Throttle.of(most, rate)
+    if none == (throttle is not None):
+        raise BadInput(what="say --most or --rate, or --none alone, as in: keptwork queues limit emails --most 10")
+    asyncio.run(_limit(name, throttle, db))
+    said = f"{name} has no limit." if throttle is None else f"{name} is limited: keptwork limits list shows it."
+    screen.emit({"name": name, "most": most, "rate": rate}, lambda: said, as_json)
+
+
+async def _limit(name: str, throttle: Throttle | None, db: str | None) -> None:
+    async with opened(db) as store:
+        await limits.limit_queue(store, name, throttle)
+
+
+async def _change(change: Any, name: str, tenant: str, db: str | None) -> QueueSummary:
+    async with opened(db) as store:
+        before: QueueSummary = await change(store, await store.tenant(tenant), name)
+        return before
+
+
+def table(queues: list[QueueSummary], now: int) -> RenderableType:
+    """Queues as rows; also part of `keptwork stats`."""
+    states = [state.name for state in JOB.states]
+    if screen.stdout().width < WIDE_ENOUGH:
+        return _narrow_table(queues, states, now)
+    table = screen.table("queue", *map(state_name, states), "oldest due", "")
+    for column in table.columns[1 : len(states) + 1]:
+        column.justify = "right"
+    for queue in queues:
+        counts = (f"{queue.jobs[state]:,}" if state in queue.jobs else "–" for state in states)
+        table.add_row(queue.name, *counts, _waiting(queue, now) or "–", _paused(queue, now))
+    return table
+
+
+def _narrow_table(queues: list[QueueSummary], states: list[str], now: int) -> RenderableType:
+    table = screen.table("queue", "jobs", "")
+    for queue in queues:
+        counts = [f"{queue.jobs[state]:,} {state_name(state)}" for state in states if state in queue.jobs]
+        notes = "\n".join(filter(None, (_waiting(queue, now), _paused(queue, now))))
+        table.add_row(queue.name, ", ".join(counts) or "–", notes)
+    return table
+
+
+def _waiting(queue: QueueSummary, now: int) -> str:
+    return "" if queue.oldest_due is None else f"waiting {screen.span(now - queue.oldest_due)}"
+
+
+def _paused(queue: QueueSummary, now: int) -> str:
+    return "" if queue.paused_at is None else f"paused {screen.ago(queue.paused_at, now)}"

@@ -1,0 +1,297 @@
+"""`keptwork run`: a flow file carried out here and now, with the database and a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork import logs, otel
+from keptwork.bounds import OWN_QUEUES
+from keptwork.cli import run_prompt, run_summary, screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
+from keptwork.cli.tools import File as Config
+from keptwork.cli.webhook import SecretEnv, Webhook, webhook
+from keptwork.errors import BadInput
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+    from keptwork.cli.run_session import Left, Manner
+    from keptwork.flow_files import FlowFile
+    from keptwork.service.flow_report import FlowReport
+    from keptwork.service.flow_scene import Actor
+    from keptwork.service.flow_view import FlowView
+    from keptwork.service.flows import FlowRef
+    from keptwork.store import Store
+
+FAILED, INTERRUPTED = 1, 130
+
+FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="A value for an input; repeatable.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve whatever is asked.")]
+Hold = Annotated[bool, typer.Option("--hold", help="Store it, and begin nothing of it until it is resumed.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The same key again is the same flow, and refused for another."),
+]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with an unfinished flow.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many steps run at a time.")]
+Lease = Annotated[str, typer.Option(metavar="SPAN", help="How long steps of a killed process wait to be resumed.")]
+Grace = Annotated[str, typer.Option(metavar="SPAN", help="How long running steps may take to end on Ctrl-C.")]
+
+
+def run(
+    file: FlowPath = None,
+    inputs: Inputs = None,
+    yes: Yes = False,
+    resume: Resume = None,
+    hold: Hold = False,
+    key: Key = None,
+    webhook_url: Webhook = None,
+    webhook_secret: SecretEnv = None,
+    concurrency: Concurrency = 8,
+    lease: Lease = "10s",
+    grace: Grace = "30s",
+    config: Config = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Carry out a flow file: start it, work on it and on nothing else, ask for approvals, and tell what became of it.
+
+    Exit code 0 if it succeeded, 1 if it failed, was cancelled or waits for people, 2 for a file or inputs that cannot
+    be. Ctrl-C lets running steps end, a second one does not; --resume goes on. With --json one document on stdout at
+    the end, and what happens on stderr.
+    """
+    from keptwork.cli.run_session import Manner
+
+    asked = run_prompt.at_a_terminal() and not as_json
+    manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
+    told = webhook(webhook_url, webhook_secret)
+    wanted = _Wanted(file, inputs or [], resume, hold, key, told, tenant, db, config, as_json)
+    with otel.traced("keptwork-run"):
+        raise typer.Exit(asyncio.run(_Run(wanted, manner).outcome()))
+
+
+class _Wanted:
+    """What was asked for, checked as far as it can be without a database."""
+
+    def __init__(
+        self,
+        file: str | None,
+        inputs: list[str],
+        resume: str | None,
+        hold: bool,
+        key: str | None,
+        webhook: dict[str, str] | None,
+        tenant: str,
+        db: str | None,
+        config: str | None,
+        as_json: bool,
+    ) -> None:
+        from keptwork.flow_files import read
+
+        if file is None and resume is None:
+            raise BadInput(what="name a flow file, as in: keptwork run release.yaml; or go on with one: --resume ID")
+        if resume is not None and (inputs or hold or key or webhook):
+            raise BadInput(
+                what="--resume goes on with a flow as it was started; leave out -i, --hold, --key, --webhook"
+            )
+        self.file: FlowFile | None = None if file is None else read(file)
+        self.inputs = {} if self.file is None else _given(self.file, inputs)
+        self.path, self.resume, self.hold, self.key, self.webhook = file, resume, hold, key, webhook
+        self.tenant, self.db, self.as_json = tenant, db, as_json
+        self.config = config or self._config_beside()
+        self._insist_on_tools()
+        self._insist_on_secret()
+
+    def _config_beside(self) -> str | None:
+        """A configuration that lies beside the flow file, unless one is named or lies here."""
+        from keptwork.config import FILE, VARIABLE
+
+        if self.file is None or os.environ.get(VARIABLE) or Path(FILE).exists():
+            return None
+        beside = self.file.folder / FILE
+        return str(beside) if beside.exists() else None
+
+    def _insist_on_tools(self) -> None:
+        """What cannot be run here is told now, not when its turn comes. Steps with a queue of their own may be for
+        other workers, and what is gone on with goes on as it was started."""
+        from keptwork.config import read as read_config
+        from keptwork.worker.tool_spec import missing
+
+        config = read_config(self.config)
+        if self.file is None or self.resume is not None:
+            return
+        for flow in (self.file.flow, *self.file.library.values()):
+            for step in flow.steps:
+                if step.tool is not None and step.queue is None and step.tool not in config.tools:
+                    raise BadInput(what=f"step {step.id} of {flow.name}: {missing(step.tool, config)}")
+
+    def _insist_on_secret(self) -> None:
+        """Who is to be told of the end is told by this process, unless it only stores the flow."""
+        from keptwork.service import webhooks
+
+        if self.webhook is not None and not self.hold:
+            webhooks.secret(self.webhook.get("secret_env"))
+
+    def let_modules_be_found(self) -> None:
+        """What the steps call may lie beside the file, or here."""
+        folders = [Path.cwd()] if self.file is None else [self.file.folder, Path.cwd()]
+        sys.path[:0] = [str(folder) for folder in dict.fromkeys(folders)]
+
+    @property
+    def database(self) -> list[str]:
+        """How to name the same database in another command."""
+        from keptwork.store.url import database_url
+
+        tenant = [] if self.tenant == DEFAULT_TENANT_NAME else ["--tenant", self.tenant]
+        return ["--db", database_url(self.db).shown, *tenant] if self.db is not None else tenant
+
+    def go_on(self, id: str) -> str:
+        """How to go on with it."""
+        file = [self.path] if self.path not in (None, "-") else []
+        return f"Go on with: {run_summary.command('run', *map(str, file), '--resume', id, *self.database)}"
+
+
+def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
+    from keptwork.flow.inputs import bound, from_text
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise BadInput(what=f"-i {pair} gives no value; write -i NAME=VALUE")
+        if not name:
+            raise BadInput(what=f"-i {pair} names no input; write -i NAME=VALUE")
+        if name in found:
+            raise BadInput(what=f"the input {name} is given twice")
+        found[name] = from_text(file.flow.inputs.get(name), text)
+    bound(file.flow, found)
+    return found
+
+
+class _Run:
+    """From the flow's start, or its going on, to the exit code."""
+
+    def __init__(self, wanted: _Wanted, manner: Manner) -> None:
+        self._wanted = wanted
+        self._manner = manner
+        self._resumed = False
+
+    async def outcome(self) -> int:
+        from keptwork.app import Keptwork
+
+        wanted = self._wanted
+        wanted.let_modules_be_found()
+        app = Keptwork(wanted.db, tenant=wanted.tenant, config=wanted.config)
+        async with app:
+            store = await app.open()
+            ref = await self._ref(app, store)
+            return await self._carried_out(app, store, ref)
+
+    async def _ref(self, app: Keptwork, store: Store) -> FlowRef:
+        """The flow that is wanted: a new one, or one that is there and goes on if it can."""
+        from keptwork.service import flows
+        from keptwork.service.flow_scene import Actor
+        from keptwork.service.pick_up import pick_up
+
+        wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
+        if wanted.resume is not None:
+            ref = await flows.found(store, wanted.resume, app.tenant_id)
+            await self._tell_if_changed(store, ref)
+        else:
+            ref = await self._started(app, store, actor, queue)
+        (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
+        self._resumed = row["queue"] != queue
+        if self._resumed and not ref.kind.flow.state(row["state"]).final:
+            await pick_up(store, ref, actor._replace(reason="resumed"))
+        return ref
+
+    async def _tell_if_changed(self, store: Store, ref: FlowRef) -> None:
+        """Who has mended the file would else wonder why it fails as before."""
+        from keptwork.service.pick_up import is_another
+
+        file = self._wanted.file
+        if file is not None and await is_another(store, ref, file.flow, file.library):
+            screen.complain(
+                f"{self._wanted.path} is not what {ref.public_id} was started with; it goes on as it was started"
+            )
+
+    async def _started(self, app: Keptwork, store: Store, actor: Actor, queue: str) -> FlowRef:
+        from keptwork.service import flows
+
+        wanted = self._wanted
+        assert wanted.file is not None  # noqa: S101 - checked when the command was read
+        return await flows.start(
+            store,
+            wanted.file.flow,
+            wanted.inputs,
+            tenant_id=app.tenant_id,
+            key=wanted.key,
+            hold=wanted.hold,
+            webhook=wanted.webhook,
+            queue=queue,
+            library=wanted.file.library,
+            actor=actor,
+        )
+
+    async def _carried_out(self, app: Keptwork, store: Store, ref: FlowRef) -> int:
+        from keptwork.service import flow_report
+        from keptwork.service.flow_view import FlowView
+
+        view, left = FlowView(store, ref, app.tenant_id), None
+        if not self._wanted.hold:
+            logs.only_trouble_to_stderr()
+            left = await self._left(app, store, view)
+        found = await flow_report.report(store, view)
+        written = await flow_report.last_output(store, view) if found.word == "failed" else []
+        value = flow_report.as_json(found)
+        if self._wanted.as_json:
+            value["outputs"] = await flow_report.outputs(store, view)
+            print(json.dumps(value, indent=2, ensure_ascii=False))
+        else:
+            screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
+            for line in run_summary.footer(found, self._wanted.database):
+                screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
+        await self._tell_untold(store, view)
+        return self._code(found, left)
+
+    async def _tell_untold(self, store: Store, view: FlowView) -> None:
+        """Who waits for the webhook of a flow that is over would wonder."""
+        from keptwork.service import webhooks
+
+        for one in await webhooks.untold(store, view.tenant_id, view.flow):
+            see = run_summary.command("webhooks", "list", "--flow", view.ref.public_id, *self._wanted.database)
+            why = one.last_error or "there was no time for it"
+            screen.complain(f"The webhook is not told yet: {why}. Workers and servers go on with it; see: {see}")
+
+    async def _left(self, app: Keptwork, store: Store, view: FlowView) -> Left:
+        """Why the flow is left, once it is; when nobody reads what it says any more, that is the end of it."""
+        from keptwork.cli.run_screen import showing
+        from keptwork.cli.run_session import Session
+
+        go_on, shown = self._wanted.go_on(view.ref.public_id), showing(self._wanted.as_json, self._resumed)
+        try:
+            return await Session(app, store, view, shown, self._manner, go_on).carry_out()
+        except BrokenPipeError:
+            screen.complain(go_on)
+            raise
+
+    def _code(self, found: FlowReport, left: Left | None) -> int:
+        from keptwork.cli.run_session import Left
+
+        lost = found.word == "cancelled" or (found.word == "failed" and found.kind == "run")
+        if found.word != "succeeded" and not lost:
+            screen.complain(self._wanted.go_on(found.id))
+        if found.word in ("succeeded", "held"):
+            return 0
+        return INTERRUPTED if left is Left.STOPPED else FAILED

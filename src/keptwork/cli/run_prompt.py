@@ -1,0 +1,93 @@
+"""Asking the person at the terminal: what is asked, exactly what an answer would release, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from keptwork.cli import screen
+from keptwork.flow.expression import as_text
+from keptwork.service import approvals
+
+if TYPE_CHECKING:
+    from keptwork.store.approvals import Approval
+
+LONGEST = 160
+ANSWERS = {
+    "y": approvals.APPROVED,
+    "yes": approvals.APPROVED,
+    "n": approvals.REJECTED,
+    "no": approvals.REJECTED,
+    "s": None,
+    "skip": None,
+}
+
+
+def at_a_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+async def asked(question: Approval, now: int) -> str | None:
+    """The decision of the person at the terminal; none if it is left for later."""
+    print("\n".join(shown(question, now)), flush=True)
+    while True:
+        print("  approve? y/n/skip: ", end="", flush=True)
+        said = await _line()
+        if said is None:
+            print(flush=True)
+            return None
+        if said.strip().lower() in ANSWERS:
+            return ANSWERS[said.strip().lower()]
+        print("  y approves, n rejects, skip leaves it open for later.", flush=True)
+
+
+def shown(question: Approval, now: int) -> Iterator[str]:
+    """What is asked, and what would happen."""
+    terms = [f"for {question.scope}"] if question.scope else []
+    if question.expires_at is not None:
+        terms.append(f"expires {screen.ago(question.expires_at, now)}")
+    yield f"? {question.step}: {question.question}" + (f" ({', '.join(terms)})" if terms else "")
+    details = None if question.details is None else json.loads(question.details)
+    actions = details if isinstance(details, list) else [details] if details else []
+    for action in actions:
+        yield f"  then {_action(action)}"
+
+
+def _action(action: Any) -> str:
+    if isinstance(action, dict) and "step" in action:
+        rest = {name: value for name, value in action.items() if name != "step"}
+        return _short(f"{action['step']}: {_plain(rest)}")
+    return _short(_plain(action))
+
+
+def _plain(said: Any) -> str:
+    """As it is written in a flow: `call: shop:ship, with: {…}`."""
+    if not isinstance(said, dict):
+        return json.dumps(said, ensure_ascii=False)
+    return ", ".join(f"{key}: {as_text(value)}" for key, value in said.items())
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+async def _line() -> str | None:
+    """The next line that is typed; none at the end. Whoever is cancelled meanwhile leaves it unread."""
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+    typed: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        if not typed.done():
+            typed.set_result(os.read(descriptor, 4096))
+
+    loop.add_reader(descriptor, read)
+    try:
+        return (await typed).decode("utf-8", "replace") or None
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,279 @@
+"""One flow carried out in this process: a worker for it alone, what is shown meanwhile, and what people are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from keptwork.budget import HOLD
+from keptwork.cli import run_prompt, screen
+from keptwork.cli.database import operator
+from keptwork.errors import AlreadyDecided, ApprovalChanged, StoreError
+from keptwork.service import approvals, progress, webhooks
+from keptwork.service.flow_view import FlowView
+from keptwork.store.wakes import APPROVAL
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+    from keptwork.cli.run_screen import Showing
+    from keptwork.service.flow_scene import Row
+    from keptwork.store import Store
+    from keptwork.store.approvals import Approval
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
+LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
+PATIENCE_US = 60_000_000
+TELL_SECONDS = 20.0  # longer than an attempt may take
+INTERRUPTED = 130
+
+
+class Left(Enum):
+    """Why the flow is left as it is."""
+
+    OVER = "nothing more will happen by itself"
+    ASKS = "it waits for people only"
+    WAITS = "it waits for something that will not come soon"
+    STOPPED = "somebody asked for it"
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a flow is carried out: who approves, and how many steps at once."""
+
+    yes: bool = False
+    ask: bool = False
+    concurrency: int = 8
+    lease: str = "10s"
+    grace: str = "30s"
+
+
+class Session:
+    """Carries out one flow until it is over, or waits for nothing that would come by itself."""
+
+    def __init__(
+        self, app: Keptwork, store: Store, view: FlowView, showing: Showing, manner: Manner, go_on: str = ""
+    ) -> None:
+        """`go_on` is what is said to somebody who does not wait until it can be left."""
+        self._app = app
+        self._store = store
+        self._view = view
+        self._showing = showing
+        self._manner = manner
+        self._go_on = go_on
+        self._stopping = asyncio.Event()
+        self._rung = asyncio.Event()
+        self._skipped: set[int] = set()
+        self._held: set[int] = set()
+        self._usual: progress.UsualTimes = {}
+        self._listened_at = 0.0
+        self._over_since: float | None = None
+        self._pause = SHORTEST_LOOK
+
+    async def carry_out(self) -> Left:
+        """Works until it can be left."""
+        await self._view.look()
+        try:
+            with self._listening():
+                await self._begin()
+                return Left.STOPPED if self._stopping.is_set() else await self._carried_out()
+        finally:
+            self._showing.close()
+
+    async def _carried_out(self) -> Left:
+        work = asyncio.create_task(self._work())
+        watch = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
+            self._app.stop()
+            if work.done() and work.exception():
+                watch.cancel()
+            await asyncio.wait([work, watch] if self._stopping.is_set() else [work])
+            work.result()
+            return Left.STOPPED if watch.cancelled() or not watch.done() else watch.result()
+        finally:
+            watch.cancel()
+
+    async def _begin(self) -> None:
+        """Shows what there is before anything is done here, and what somebody else still has."""
+        self._showing.show(self._view, list(self._view.steps.values()), None)
+        for job in await self._view.jobs():
+            if job["lease_until"] is not None:
+                until, name = screen.ago(job["lease_until"], self._view.now), self._view.name_of(job)
+                self._showing.note(f"{name} is with another process; if that is gone, it is taken back {until}")
+
+    async def _work(self) -> None:
+        manner, queues = self._manner, self._queues()
+        await self._app.work(
+            queues=queues, concurrency=manner.concurrency, lease=manner.lease, grace=manner.grace, name="run"
+        )
+
+    def _queues(self) -> list[str]:
+        """Where the jobs of its steps are; those that say nothing are in its own."""
+        named = [step.queue for step in self._view.definition.steps if step.queue is not None]
+        return list(dict.fromkeys([self._view.flow["queue"] or "default", *named]))
+
+    # --- watching
+
+    async def _watch(self) -> Left:
+        """A database that is out of reach for a while is waited for, as the worker does."""
+        await self._remember()
+        moved = list(self._view.steps.values())
+        while True:
+            try:
+                if (left := await self._glance(moved)) is not None:
+                    # What moved while the flow itself was looked at has not been shown yet.
+                    self._showing.show(self._view, await self._view.look_at_all(), None)
+                    return left
+                moved = await self._view.look()
+            except StoreError as error:
+                if error.lasting:
+                    raise
+                await asyncio.sleep(OUTAGE_SECONDS)
+
+    async def _remember(self) -> None:
+        view = self._view
+        self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
+
+    async def _glance(self, moved: list[Row]) -> Left | None:
+        """Shows what is so, and does what there is to do; then waits a little, unless it can be left."""
+        self._showing.show(self._view, moved, self._time_left())
+        left = await self._left(bool(moved))
+        if left is None:
+            self._pause = SHORTEST_LOOK if moved else min(self._pause * 2, LONGEST_LOOK)
+            await self._wait(self._pause)
+            await self._listen()
+        return left
+
+    async def _left(self, moved: bool) -> Left | None:
+        """Why to leave it now; none while there is something to be done."""
+        if self._view.over:
+            return None if await self._about_to_tell() else Left.OVER
+        if await self._answer() or moved:
+            return None
+        jobs = await self._view.jobs()
+        if self._view.failed and not jobs:
+            return Left.OVER
+        if self._stopping.is_set():
+            return Left.STOPPED if self._app.doing() is None else None
+        return await self._waits(jobs)
+
+    async def _about_to_tell(self) -> bool:
+        """Whether its webhook is still to be told for the first time: there may be no other process that does it."""
+        self._over_since = self._over_since or time.monotonic()
+        if self._stopping.is_set() or time.monotonic() - self._over_since > TELL_SECONDS:
+            return False
+        untold = await webhooks.untold(self._store, self._view.tenant_id, self._view.flow)
+        return any(one.last_error is None for one in untold)
+
+    async def _waits(self, jobs: Sequence[Row]) -> Left | None:
+        """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""
+        await self._tell_held(jobs)
+        if any(not job["waits_for"] and not _unpaid(job) for job in jobs):
+            return None
+        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US and not _unpaid(job)]
+        if any(not job["waits_for"].startswith(APPROVAL) for job in soon):
+            return None
+        if await self._view.questions():
+            return Left.ASKS
+        return Left.WAITS if jobs else None
+
+    async def _tell_held(self, jobs: Sequence[Row]) -> None:
+        """Once for each that is held back: for how long, nobody may know."""
+        held = {job["id"]: job for job in jobs if job["held_by"] is not None}
+        for name, why in (await self._view.held([held[id] for id in held.keys() - self._held])).items():
+            self._showing.note(f"{name} is held: {why}")
+        self._held = set(held)
+
+    def _time_left(self) -> float | None:
+        if not self._usual:
+            return None
+        view, at_once = self._view, self._manner.concurrency
+        return progress.time_left(view.definition, view.kind, view.steps.values(), self._usual, view.now, at_once)
+
+    async def _listen(self) -> None:
+        if time.monotonic() - self._listened_at >= LISTEN_SECONDS:
+            self._listened_at = time.monotonic()
+            await self._view.listen()
+
+    async def _wait(self, seconds: float) -> None:
+        """A little; less if a job of this process has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        self._rung.clear()
+
+    # --- people
+
+    async def _answer(self) -> bool:
+        """Answers what is asked, or has it answered; true if anything was."""
+        if self._stopping.is_set() or not (self._manner.yes or self._manner.ask):
+            return False
+        answered = False
+        for question in await self._view.questions():
+            if question.id in self._skipped:
+                continue
+            decision = approvals.APPROVED if self._manner.yes else await self._asked(question)
+            if decision is None:
+                self._skipped.add(question.id)
+            else:
+                await self._decide(question, decision)
+                answered = True
+        return answered
+
+    async def _asked(self, question: Approval) -> str | None:
+        self._showing.pause()
+        ask = asyncio.ensure_future(run_prompt.asked(question, self._view.now))
+        stop = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait([ask, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not ask.done():
+            ask.cancel()
+            return None
+        return ask.result()
+
+    async def _decide(self, question: Approval, decision: str) -> None:
+        who, why = operator(), "--yes" if self._manner.yes else None
+        try:
+            await approvals.decide(self._store, self._view.tenant_id, question.public_id, decision, by=who, comment=why)
+            self._showing.note(f"{question.step} is {decision} by {who}")
+        except (AlreadyDecided, ApprovalChanged) as error:
+            self._showing.note(str(error))
+
+    # --- being asked to stop
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        stop_hearing = self._app.on_settled(self._rung.set)
+        for number in signals:
+            loop.add_signal_handler(number, self._pressed)
+        try:
+            yield
+        finally:
+            stop_hearing()
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _pressed(self) -> None:
+        """The first time, steps that run come to their end; the second time nothing is waited for."""
+        if self._stopping.is_set():
+            self._showing.close()
+            screen.complain(self._go_on)
+            os._exit(INTERRUPTED)  # threads of handlers would be waited for; tools end with this process
+        self._stopping.set()
+        self._rung.set()
+        self._app.stop()
+        self._showing.note("stopping: steps that run come to their end; once more ends at once")
+
+
+def _unpaid(job: Row) -> bool:
+    """Whether it waits for somebody who gives it more money."""
+    return (job["held_by"] or "").startswith(HOLD)

@@ -1,0 +1,133 @@
+"""What `keptwork run` says at the end: what became of each step, what it took and cost, and where to look further."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from keptwork.cli import screen
+from keptwork.service.flow_report import plain_error
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from keptwork.service.flow_report import FlowReport, StepReport
+
+MOST_SHOWN = 40
+SLOWEST = 10
+LONGEST_ERROR = 300
+NARROW = 80
+WRONG = ("failed", "retrying")
+
+GLYPHS = {
+    "succeeded": ("✓", "green"),
+    "skipped": ("–", "dim"),
+    "failed": ("✗", "red"),
+    "cancelled": ("⊘", "yellow"),
+    "retrying": ("↻", "yellow"),
+    "running": ("▸", "cyan"),
+    "asking": ("?", "magenta"),
+    "waiting": ("·", "dim"),
+    "held": ("‖", "yellow"),
+    "unfinished": ("…", "yellow"),
+}
+
+
+def cost(micros: int) -> str:
+    """An amount of money.
+
+    >>> cost(0), cost(1_234), cost(2_500_000)
+    ('$0', '$0.001234', '$2.50')
+    """
+    if not micros:
+        return "$0"
+    return f"${micros / 1_000_000:.2f}" if micros % 10_000 == 0 else f"${micros / 1_000_000:.6f}".rstrip("0")
+
+
+def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]]) -> RenderableType:
+    """What became of it and of its steps; `written` is what the programs of failed steps wrote last. Where there is no
+    room for errors beside the steps, they stand below them."""
+    from rich.console import Group
+
+    shown, wrong = _shown(found.steps), [step for step in _shown(found.steps) if step.word in WRONG]
+    beside = screen.stdout().width >= NARROW
+    parts: list[RenderableType] = [_title(found), "", _table(shown, bool(wrong) and beside)]
+    hidden = len(found.steps) - len(shown)
+    if hidden:
+        parts.append(f"and {hidden:,} more that succeeded, none of them slower")
+    if wrong and not beside:
+        parts += ["", *(f"{GLYPHS[step.word][0]} {step.name}: {_short(step.error)}" for step in wrong)]
+    for name, lines in written:
+        parts += ["", f"{name} wrote last:", *(f"  {line}" for line in lines)]
+    return Group(*parts, "")
+
+
+def _title(found: FlowReport) -> Text:
+    from rich.text import Text
+
+    glyph, style = GLYPHS["asking" if found.word == "waiting" else found.word]
+    word = {"waiting": "waits for approval", "unfinished": "is not done yet", "held": "is held"}.get(
+        found.word, found.word
+    )
+    title = Text.assemble((f"{glyph} ", style), (found.name, "bold"), f" {word}")
+    title.append(f" after {screen.took(found.took)}" if found.word not in ("held",) else "")
+    if found.error and found.word != "succeeded":
+        title.append(f": {_short(found.error)}", style)
+    return title
+
+
+def _shown(steps: list[StepReport]) -> list[StepReport]:
+    """All of them; of very many those that did not succeed, and the slowest."""
+    if len(steps) <= MOST_SHOWN:
+        return steps
+    slow = sorted(steps, key=lambda step: -(step.took or 0))[:SLOWEST]
+    chosen = [step for step in steps if step.word != "succeeded"][:MOST_SHOWN]
+    names = {step.name for step in (*slow, *chosen)}
+    return [step for step in steps if step.name in names]
+
+
+def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
+    from rich.text import Text
+
+    table = screen.table("", "step", "state", "took", "attempts", "cost", *[""] * wrong)
+    for place in (3, 4, 5):
+        table.columns[place].justify = "right"
+    for column in table.columns[:6]:
+        column.no_wrap = True
+    table.columns[1].no_wrap = screen.stdout().width >= NARROW
+    for step in steps:
+        glyph, style = GLYPHS[step.word]
+        table.add_row(
+            Text(glyph, style),
+            step.name,
+            Text(step.word, style),
+            screen.took(step.took),
+            str(step.attempts or "–"),
+            cost(step.cost) if step.kind == "agent" or step.cost else "–",
+            *[Text(_short(step.error) if step.word in WRONG else "", style)] * wrong,
+        )
+    return table
+
+
+def _short(text: str | None) -> str:
+    line = plain_error(text)
+    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 1]}…"
+
+
+def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
+    """The whole of it in figures, what it waits for, and commands that lead further."""
+    done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
+    facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
+    yield " · ".join([*facts, f"{found.events:,} events"])
+    yield from found.waits
+    for question in found.questions:
+        yield f"{question.step} asks: {question.question}"
+        yield f"  {command('approvals', 'approve', question.public_id, *database)}"
+    yield f"log: {command('events', 'list', '--correlation', found.id, *database)}"
+
+
+def command(*words: str) -> str:
+    """A command to be typed."""
+    return shlex.join(["keptwork", *words])

@@ -1,0 +1,222 @@
+"""`keptwork schedules`: what is done again and again, when it is done next, and whether it is done at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.cli.flow_commands import Inputs
+from keptwork.cli.jobs import WIDE_ENOUGH, lines, state_name
+from keptwork.errors import BadInput
+from keptwork.flow_files import read
+from keptwork.lifecycle import JOB
+from keptwork.schedule import Rule
+from keptwork.service import jobs as job_service
+from keptwork.service import schedules as service
+from keptwork.service import templates
+from keptwork.service.entities import public_id
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keptwork.store import NewJob, Store
+    from keptwork.store.schedules import Schedule
+
+app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+FILES = (".yaml", ".yml")
+Named = tuple["Schedule", str | None]
+"""A schedule, and the name of the flow that it starts."""
+
+
+@app.command("list")
+def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """List the schedules: their rules, when each is due next, which are paused."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[list[Named], int]:
+        found = await store.schedules(tenant_id)
+        return [(one, await service.flow_named(store, one)) for one in found], await store.now()
+
+    found, now = asyncio.run(with_tenant(db, tenant, read))
+    screen.emit(
+        {"schedules": [service.as_json(schedule) for schedule, _ in found]},
+        lambda: _table(found, now) if found else "No schedules: declare one with @app.schedule, or add one.",
+        as_json,
+    )
+
+
+@app.command()
+def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Show one schedule, its next five ticks in its own time zone, and what its last tick has enqueued."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[Named, list[dict[str, Any]], int]:
+        schedule = await service.find(store, tenant_id, name)
+        named = schedule, await service.flow_named(store, schedule)
+        return named, await service.jobs(store, schedule), await store.now()
+
+    (schedule, flow), rows, now = asyncio.run(with_tenant(db, tenant, read))
+    upcoming = service.upcoming(schedule, now)
+    jobs = [{"id": public_id(JOB.name, row["id"]), "state": row["state"]} for row in rows]
+    screen.emit(
+        {**service.as_json(schedule), "upcoming": upcoming, "last_jobs": jobs},
+        lambda: "\n".join(lines(_facts((schedule, flow), upcoming, jobs, now))),
+        as_json,
+    )
+
+
+@app.command()
+def add(
+    name: Name,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="What to do: the name of a declared job.")] = None,
+    flow: Annotated[
+        str | None, typer.Option(metavar="FILE|TEMPLATE", help="Or the flow to start, by its file or its template.")
+    ] = None,
+    inputs: Inputs = None,
+    cron: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="Minute, hour, day, month, weekday, such as '0 9 * * mon'.")
+    ] = None,
+    every: Annotated[str | None, typer.Option(metavar="SPAN", help="How often instead, such as 15m.")] = None,
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of --cron.")] = "UTC",
+    payload: Annotated[str, typer.Option(metavar="JSON", help="The arguments of each job.")] = "{}",
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Where its jobs wait.")] = "default",
+    catch_up: Annotated[
+        str, typer.Option(metavar="POLICY", help="Of ticks nobody was there for: fire the latest, all or none.")
+    ] = "latest",
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Add a schedule of a job or a flow. Use the queue its kind of job is declared with, for it is not known here. A
+    flow from a file stays as it is now; one by the name of its template is the newest at each tick."""
+    declared = service.Declaration.of(name, Rule.of(cron, every, tz), catch_up)
+    if (kind is None) == (flow is None):
+        raise BadInput(what="a schedule starts one of both: say --kind KIND, or --flow FILE")
+
+    async def put(store: Store, tenant_id: int) -> tuple[Schedule, int]:
+        if flow is not None:
+            job = await _start(store, tenant_id, flow, inputs or [], queue)
+        else:
+            job = job_service.new_job(tenant_id, kind or "", payload, queue=queue)
+        return await service.add(store, declared, job, operator()), await store.now()
+
+    made, now = asyncio.run(with_tenant(db, tenant, put))
+    said = f"{name} is due {screen.ago(made.next_at, now)}, at {service.local(made, made.next_at)}."
+    screen.emit(service.as_json(made), lambda: said, as_json)
+
+
+@app.command()
+def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Let the ticks of a schedule pass until it is resumed; jobs it has enqueued go on."""
+    before = asyncio.run(_change(service.pause, name, tenant, db))
+    said = f"{name} was paused already." if before.paused_at is not None else f"{name} is paused."
+    screen.emit({"name": name, "paused": True, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Fire a schedule again, from its next tick on."""
+    before = asyncio.run(_change(service.resume, name, tenant, db))
+    said = f"{name} was not paused." if before.paused_at is None else f"{name} is fired again."
+    screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
+
+
+@app.command()
+def delete(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Delete a schedule; jobs it has enqueued stay. One that an application declares comes back with its workers."""
+    before = asyncio.run(_change(service.delete, name, tenant, db))
+    declared = before.declared_by == service.DECLARED
+    said = f"{name} is deleted."
+    if declared:
+        said += " It is declared in code: unless that changes, the next worker that starts brings it back."
+    screen.emit({"name": name, "deleted": True, "declared_in_code": declared}, lambda: said, as_json)
+
+
+@app.command("run-now")
+def run_now(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Enqueue the job of a schedule at once; its ticks stay as they are."""
+
+    async def run(store: Store, tenant_id: int) -> str:
+        return public_id(JOB.name, await service.run_now(store, tenant_id, name, operator()))
+
+    id = asyncio.run(with_tenant(db, tenant, run))
+    screen.emit({"name": name, "job": id}, lambda: f"{id} is queued.", as_json)
+
+
+async def _start(store: Store, tenant_id: int, flow: str, pairs: list[str], queue: str) -> NewJob:
+    """The job that starts a flow; what is wrong with its inputs is said now, not at each tick."""
+    if flow.endswith(FILES):
+        given_file = read(flow)
+        flow = (await templates.put(store, tenant_id, given_file.flow, given_file.library)).public_id
+    definition = templates.flow_of(await templates.find(store, tenant_id, flow))
+    return await service.start_of_template(store, tenant_id, flow, templates.given(definition, pairs), queue)
+
+
+async def _change(change: Any, name: str, tenant: str, db: str | None) -> Schedule:
+    async def use(store: Store, tenant_id: int) -> Schedule:
+        before: Schedule = await change(store, tenant_id, name)
+        return before
+
+    found: Schedule = await with_tenant(db, tenant, use)
+    return found
+
+
+# --- drawing
+
+
+def _table(found: list[Named], now: int) -> RenderableType:
+    if screen.stdout().width < WIDE_ENOUGH:
+        return _narrow_table(found, now)
+    table = screen.table("schedule", "rule", "what", "queue", "next", "last", "")
+    for one, flow in found:
+        last = screen.ago(one.last_at, now)
+        table.add_row(one.name, _rule(one), _what(one, flow), one.queue, _next(one, now), last, _paused(one, now))
+    return table
+
+
+def _narrow_table(found: list[Named], now: int) -> RenderableType:
+    table = screen.table("schedule", "next")
+    for one, flow in found:
+        notes = _paused(one, now) or _next(one, now)
+        table.add_row(f"{one.name}\n{_rule(one)}", f"{notes}\n{_what(one, flow)} in {one.queue}")
+    return table
+
+
+def _what(schedule: Schedule, flow: str | None) -> str:
+    return schedule.kind if flow is None else f"flow {flow}"
+
+
+def _rule(schedule: Schedule) -> str:
+    if schedule.every_us is not None:
+        return service.every(schedule.every_us)
+    return f"{schedule.cron} ({schedule.tz})"
+
+
+def _next(schedule: Schedule, now: int) -> str:
+    return "–" if schedule.paused_at is not None else screen.ago(schedule.next_at, now)
+
+
+def _paused(schedule: Schedule, now: int) -> str:
+    return "" if schedule.paused_at is None else f"paused {screen.ago(schedule.paused_at, now)}"
+
+
+def _facts(named: Named, upcoming: list[str], jobs: list[dict[str, Any]], now: int) -> Iterator[tuple[str, Any]]:
+    schedule, flow = named
+    yield "schedule", schedule.name
+    yield "rule", _rule(schedule)
+    yield "kind" if flow is None else "flow", f"{flow or schedule.kind} in {schedule.queue}"
+    yield "payload", json.dumps(json.loads(schedule.payload), ensure_ascii=False)
+    yield "catch up", schedule.catch_up
+    yield "declared by", schedule.declared_by
+    yield "paused", schedule.paused_at and screen.ago(schedule.paused_at, now)
+    yield "last", schedule.last_at and f"{service.local(schedule, schedule.last_at)}"
+    for job in jobs:
+        yield "last job", f"{job['id']} {state_name(job['state'])}"
+    for place, tick in enumerate(upcoming):
+        yield "" if place else "next", tick

@@ -1,0 +1,124 @@
+"""What commands print: results on stdout for people or as JSON, everything else on stderr, times in UTC.
+
+Rich is imported when something is first drawn; help and JSON do without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+# Said here, too: commands have their words from one place.
+from keptwork.words import ago as ago
+from keptwork.words import ahead as ahead
+from keptwork.words import moment as moment
+from keptwork.words import size as size
+from keptwork.words import span as span
+from keptwork.words import took as took
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+"""The option every command takes."""
+
+Search = Annotated[
+    str | None,
+    typer.Option("--text", metavar="TEXT", help="Only what holds this text; a few thousand are looked at in one go."),
+]
+"""The option of lists that can be searched."""
+
+WIDE = 200  # a table that is piped is not folded to the width of a terminal nobody looks at
+
+
+@cache
+def stdout() -> Console:
+    """The console for results."""
+    return _console(sys.stdout)
+
+
+@cache
+def stderr() -> Console:
+    """The console for progress, warnings and errors."""
+    return _console(sys.stderr)
+
+
+def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None:
+    """Print a result: the value as JSON, or what `human` draws of it."""
+    if as_json:
+        print(json.dumps(value, indent=2))
+    else:
+        drawn = human()
+        stdout().print(drawn, soft_wrap=isinstance(drawn, str), crop=False)
+
+
+def unfolded(line: str) -> Text:
+    """A line among others that a narrow screen does not fold: a command that is folded cannot be copied."""
+    from rich.text import Text
+
+    return Text(line, no_wrap=True, overflow="ignore")
+
+
+def table(*headings: str) -> Table:
+    """An empty table in the house's look."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(*headings, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+@contextmanager
+def progress(doing: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr that is told (done, total); nothing at all where stderr is no terminal."""
+    if not stderr().is_terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    columns = (TextColumn(doing), BarColumn(), TaskProgressColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(doing, total=0)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def complain(problem: str | dict[str, Any]) -> None:
+    """Say on stderr what went wrong, in words or as JSON; plain, so that it is the same in a log."""
+    print(problem if isinstance(problem, str) else json.dumps(problem), file=sys.stderr)
+
+
+def bar(fraction: float, width: int) -> str:
+    """A bar that is filled so far.
+
+    >>> bar(0.42, 20), bar(7, 3)
+    ('████████░░░░░░░░░░░░', '███')
+    """
+    full = min(max(int(fraction * width), 0), width)
+    return f"{'█' * full}{'░' * (width - full)}"
+
+
+def survive_any_encoding() -> None:
+    """A terminal that lacks a sign shows its code instead; printing never fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    # What is printed comes from users and tools: brackets and colons in it are no markup and no emoji.
+    console = Console(file=stream, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console

@@ -1,0 +1,138 @@
+"""`keptwork serve`: the HTTP API over a database, for the keys that are kept there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keptwork import config as configuration
+from keptwork.cli import screen, watch
+from keptwork.cli.allowance import Burst, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond
+from keptwork.cli.database import Db, opened
+from keptwork.cli.tools import File
+from keptwork.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from keptwork.config import Config
+    from keptwork.http.limits import Limits
+    from keptwork.http.server import Server
+    from keptwork.server_settings import Server as ServerSettings
+
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for every network.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to listen; 0 for any that is free.")]
+
+LOOPBACK = "127.0.0.1"
+
+
+Programs = Annotated[
+    bool,
+    typer.Option("--programs", help="Take flows that say what programs run, from keys with the scope admin."),
+]
+
+
+def serve(
+    host: Host = LOOPBACK,
+    port: Port = 8321,
+    requests_per_second: RequestsPerSecond = None,
+    burst: Burst = None,
+    max_in_flight: MaxInFlight = None,
+    max_streams: MaxStreams = None,
+    max_queued: MaxQueued = None,
+    programs: Programs = False,
+    config: File = None,
+    db: Db = None,
+    log: watch.Log = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Serve the HTTP API and the dashboard until stopped, and look after leases, schedules and flows meanwhile, so that
+    workers need no database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
+
+    Bounds are for each tenant, 0 is none; without options they are as `[server]` in the configuration says. A tenant
+    may have others of its own: keptwork tenants limit."""
+    from_extra()
+    said = {
+        "requests_per_second": requests_per_second,
+        "burst": burst,
+        "max_in_flight": max_in_flight,
+        "max_streams": max_streams,
+        "max_queued": max_queued,
+    }
+    settings = configuration.read(config)
+    limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None}, programs)
+    with watch.observed("keptwork-server", log):
+        asyncio.run(_served(host, port, limits, settings, db, as_json))
+
+
+def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Limits:
+    """What the file says, and on top of it what the command line says."""
+    from keptwork.http.limits import Limits
+
+    return Limits(
+        allowance=replace(server.allowance, **said),
+        failed_keys_per_minute=server.failed_keys_per_minute,
+        row_security=server.row_security,
+        programs=programs,
+    )
+
+
+async def _served(host: str, port: int, limits: Limits, settings: Config, db: str | None, as_json: bool) -> None:
+    from keptwork.dashboard.site import install
+    from keptwork.http.app import create_app
+    from keptwork.http.auth import kept_keys
+    from keptwork.http.second_lock import narrows
+
+    async with opened(db) as store:
+        if limits.row_security == "require":
+            await narrows(store, limits.row_security)
+        app = create_app(store, kept_keys(store), limits, settings)
+        install(app)
+        await run(app, host, port, as_json)
+
+
+def from_extra() -> None:
+    """What a server needs is an extra; without it that is said in one line."""
+    try:
+        import fastapi  # noqa: F401 - only whether it is there
+        import httptools  # noqa: F401
+        import jinja2  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(what="The HTTP server", extra="server") from missing
+
+
+async def run(
+    app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None, beside: asyncio.Task[int] | None = None
+) -> None:
+    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens. With no
+    worker beside it, it looks itself after what concerns all."""
+    from keptwork.http.server import listening_on, server
+    from keptwork.worker.housekeeping import keeping_house
+
+    with listening_on(host, port) as listening:
+        made = server(app, host, port)
+        if beside is not None:
+            beside.add_done_callback(made.end)
+        told = asyncio.create_task(_announced(made, listening.getsockname(), as_json, token))
+        try:
+            async with keeping_house(app.state.store if beside is None else None):
+                await made.serve([listening])
+        finally:
+            told.cancel()
+            await asyncio.wait([told])
+
+
+async def _announced(made: Server, place: tuple[str, int], as_json: bool, token: str | None) -> None:
+    await made.begun.wait()
+    host, port = place[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    # What stands behind # stays in the browser: neither a log nor another site gets to see it.
+    shown = f"{address}/#token={token}" if token else address
+    facts = {"address": address} | ({"token": token} if token else {})
+    screen.emit(facts, lambda: f"Serving {shown} (routes: /docs). SIGTERM or Ctrl-C ends it.", as_json)
+    sys.stdout.flush()  # somebody may wait for it at the other end of a pipe

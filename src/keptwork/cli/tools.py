@@ -1,0 +1,114 @@
+"""`keptwork tools`: the tool profiles of keptwork.toml, and whether they could run here."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keptwork.cli import screen
+from keptwork.config import Config, Tool, read
+from keptwork.service import tools as service
+from keptwork.sizes import size_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keptwork.service.tools import Checked
+
+app = typer.Typer()
+SIZES = ("memory", "output")
+
+File = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="The configuration; else KEPTWORK_CONFIG, else ./keptwork.toml."),
+]
+"""The option of every command that reads the configuration."""
+
+
+@app.command("list")
+def list_(config: File = None, as_json: screen.Json = False) -> None:
+    """List the tools: what each runs, for how long, and when it is left alone for a while."""
+    found = read(config)
+    screen.emit(
+        {"tools": [service.as_json(found, name, tool) for name, tool in found.tools.items()]},
+        lambda: _table(found) if found.tools else f"No tools: {found.path} declares none. Add one as [tools.NAME].",
+        as_json,
+    )
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A tool profile.")],
+    config: File = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Show all settings of a tool, those that were left out too."""
+    found = read(config)
+    tool = service.as_json(found, name, service.find(found, name))
+    screen.emit(tool, lambda: _settings(tool), as_json)
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tool profiles; else all.")] = None,
+    versions: Annotated[bool, typer.Option("--versions", help="Ask each program for its --version.")] = False,
+    config: File = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Check that the tools could run here: program found, folder there. Exit code 1 if something is wrong."""
+    found = read(config)
+    checked = asyncio.run(service.checked(found, names or found.tools, versions))
+    screen.emit({"tools": [_verdict(one) for one in checked]}, lambda: _report(checked, found), as_json)
+    if any(one.problems for one in checked):
+        raise typer.Exit(1)
+
+
+def _table(config: Config) -> RenderableType:
+    table = screen.table("name", "command", "timeout", "exit codes", "idempotent", "breaker")
+    for name, tool in config.tools.items():
+        codes = ", ".join(map(str, tool.expected_exit_codes))
+        table.add_row(name, shlex.join(tool.command), tool.timeout, codes, _yes(tool.idempotent), _breaker(tool))
+    return table
+
+
+def _breaker(tool: Tool) -> str:
+    rules = tool.breaker
+    return f"{rules.failure_threshold} failures, {rules.cooldown_seconds:g} s, {rules.success_threshold} to close"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _settings(tool: dict[str, Any]) -> RenderableType:
+    table = screen.table("setting", "value")
+    for name, value in {**tool, **{f"breaker.{key}": value for key, value in tool["breaker"].items()}}.items():
+        if name != "breaker":
+            table.add_row(name, _shown(name, value))
+    return table
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "command":
+        return shlex.join(value)
+    if name in SIZES and value is not None:
+        return size_text(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "–"
+    return "–" if value is None else _yes(value) if isinstance(value, bool) else str(value)
+
+
+def _verdict(one: Checked) -> dict[str, Any]:
+    return {"ok": not one.problems, **one._asdict()}
+
+
+def _report(checked: list[Checked], config: Config) -> str:
+    lines = [line for one in checked for line in (one.problems or [_good(one)])]
+    return "\n".join(lines) or f"No tools: {config.path} declares none."
+
+
+def _good(one: Checked) -> str:
+    return f"{one.name}: {one.program}{f', {one.version}' if one.version else ''}"

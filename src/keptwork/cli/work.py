@@ -1,0 +1,146 @@
+"""`keptwork work`: run the jobs of an application in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keptwork.cli import screen, watch
+from keptwork.cli.database import Db
+from keptwork.errors import BadInput
+from keptwork.worker.bond import bound_to_supervisor
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")]
+AnyTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app; else only steps of flows are run."
+    ),
+]
+Queues = Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")]
+Lease = Annotated[
+    str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
+]
+Grace = Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Pause while more memory than this is in use, such as 1GiB.")
+]
+SupervisorTimeout = Annotated[
+    str, typer.Option(metavar="SPAN", help="Terminate workers that were not heard of for this long.")
+]
+
+
+Server = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Work for this server over HTTP, without a database; key in KEPTWORK_KEY."),
+]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Where the key for --server is, else in KEPTWORK_KEY.")]
+
+
+def work(
+    target: AnyTarget = None,
+    db: Db = None,
+    server: Server = None,
+    key_file: KeyFile = None,
+    queues: Queues = "",
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
+    lease: Lease = None,
+    grace: Grace = "30s",
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    max_memory: MaxMemory = None,
+    supervisor_timeout: SupervisorTimeout = "60s",
+    log: watch.Log = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
+    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
+    if server is not None and db is not None:
+        raise BadInput(what="a worker has a database (--db) or works for a server (--server), not both")
+    bond = bound_to_supervisor()
+    app = _for_flows(db) if target is None else application(target, db)
+    served = tuple(name for name in queues.split(",") if name)
+    asked: list[bool] = []
+
+    def stop() -> None:
+        """Also while the database is being opened, when there is no worker yet that could be asked."""
+        asked.append(True)
+        app.stop()
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        async with app if server is None else contextlib.nullcontext():
+            if asked:
+                return 0
+            shown = asyncio.create_task(watch.watch(app.doing, log))
+            try:
+                return await app.work(
+                    queues=served or None,
+                    concurrency=concurrency,
+                    lease=lease,
+                    grace=grace,
+                    until_idle=until_idle,
+                    max_memory=max_memory,
+                    supervisor_timeout=supervisor_timeout,
+                    own_process=True,
+                    bond=bond,
+                    server=server,
+                    key_file=key_file,
+                )
+            finally:
+                shown.cancel()
+                await asyncio.wait([shown])
+
+    with watch.observed("keptwork-worker", log):
+        watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
+        settled = asyncio.run(run())
+        summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
+        if bond is not None:  # its stdout is its supervisor's stderr
+            watch.announce(summary, log)
+    if bond is None:
+        screen.emit({"settled": settled}, lambda: summary, as_json)
+
+
+def _for_flows(db: str | None) -> Keptwork:
+    """A worker that knows no job but those of steps; what steps call is found from here."""
+    from keptwork.app import Keptwork
+
+    sys.path.insert(0, str(Path.cwd()))
+    return Keptwork(db)
+
+
+def application(target: str, db: str | None) -> Keptwork:
+    """The application a user named; a name that leads nowhere is one clear line."""
+    from keptwork.app import Keptwork
+
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise BadInput(what=f"{target!r} names no application; write MODULE:APP, as in shop.jobs:app")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as missing:
+        raise BadInput(what=f"there is no module {missing.name!r} to import for {target}, seen from here") from missing
+    if not isinstance(found, Keptwork):
+        raise BadInput(what=f"{module} has no application {name!r}; it should say: {name} = Keptwork()")
+    if db is not None:
+        found.url = db
+    return found
+
+
+def _announcement(app: Keptwork, target: str, queues: tuple[str, ...], concurrency: int) -> str:
+    kinds = ", ".join(sorted(app.kinds)) or "no jobs of its own"
+    served = ", ".join(queues or app.queues)
+    return f"{target}: serving {served}, {concurrency} jobs at a time; it knows {kinds}. SIGTERM or Ctrl-C ends it."

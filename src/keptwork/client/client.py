@@ -1,0 +1,90 @@
+"""The client: one server, one key, and everything that the server does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keptwork.client.api import Api, AsyncApi
+from keptwork.client.patience import Patience
+from keptwork.client.sync_wire import SyncWire
+from keptwork.client.waiting import AsyncEndingJobs, EndingJobs
+from keptwork.client.wire import Wire
+from keptwork.provider.key import Key
+
+
+class AsyncClient(AsyncApi):
+    """A server's API, awaited.
+
+    The address is `server`, else KEPTWORK_SERVER; the key is `key`, that of a file, or that of KEPTWORK_KEY.
+
+        async with AsyncClient("https://keptwork.example") as client:
+            made = await client.jobs.enqueue(kind="fetch", payload={"url": "…"})
+            job = await client.jobs.wait(made["job"]["id"], timeout="5m")
+            async for event in client.events.follow(entity="job"):
+                print(event["entity_id"], event["to_state"])
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        key: str | Key | None = None,
+        *,
+        key_file: str | Path | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.wire = Wire(server, key, key_file=key_file, patience=patience)
+        super().__init__(self.wire)
+        self.jobs: AsyncEndingJobs = AsyncEndingJobs(self.wire)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.wire.server!r}, key hidden)"
+
+    async def close(self) -> None:
+        """Lets go of all connections."""
+        await self.wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Client(Api):
+    """A server's API for ordinary code: every call waits for its answer, from any thread.
+
+    with Client("https://keptwork.example", key_file="~/.keptwork-key") as client:
+        for job in client.jobs.all(state=["failed"]):
+            client.jobs.retry(job["id"])
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        key: str | Key | None = None,
+        *,
+        key_file: str | Path | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.wire = SyncWire(lambda: Wire(server, key, key_file=key_file, patience=patience))
+        super().__init__(self.wire)
+        self.jobs: EndingJobs = EndingJobs(self.wire)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.wire.server!r}, key hidden)"
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self.wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

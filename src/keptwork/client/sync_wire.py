@@ -1,0 +1,98 @@
+"""The wire for ordinary code: the same one, on a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from typing import Any, TypeVar
+
+from keptwork.client.wire import Query, Wire
+from keptwork.lane import Lane
+
+T = TypeVar("T")
+
+
+class SyncWire:
+    """Asks as `Wire` does and waits for the answer. Any thread may call, also one that runs an event loop. After a fork
+    the child makes connections of its own."""
+
+    def __init__(self, make: Callable[[], Wire]) -> None:
+        self._make = make
+        self._wire = make()
+        self._lane: Lane | None = None
+        self._process = os.getpid()
+        self._gate = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Sync{self._wire!r}"
+
+    @property
+    def server(self) -> str:
+        """Which server is asked."""
+        return self._wire.server
+
+    def get(self, answer: type[T], path: str, query: Query | None = None, *, read_seconds: float | None = None) -> T:
+        """As `Wire.get`."""
+        return self.run(lambda wire: wire.get(answer, path, query, read_seconds=read_seconds))
+
+    def content(self, path: str, query: Query | None = None) -> bytes:
+        """As `Wire.content`."""
+        return self.run(lambda wire: wire.content(path, query))
+
+    def change(
+        self,
+        answer: type[T],
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Query | None = None,
+        **how: Any,
+    ) -> T:
+        """As `Wire.change`, with the same options."""
+        return self.run(lambda wire: wire.change(answer, method, path, body, query, **how))
+
+    def pages(self, item: type[T], field: str, path: str, query: Query | None = None) -> Generator[T, None, None]:
+        """As `Wire.pages`."""
+        return self._iterated(lambda wire: wire.pages(item, field, path, query))
+
+    def follow(
+        self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
+    ) -> Generator[T, None, None]:
+        """As `Wire.follow`."""
+        return self._iterated(lambda wire: wire.follow(item, path, query, after=after))
+
+    def run(self, ask: Callable[[Wire], Coroutine[Any, Any, T]]) -> T:
+        """What came of something that is asked over the wire."""
+        lane = self._entered()
+        return lane.run(ask(self._wire))
+
+    def close(self) -> None:
+        """Lets go of all connections. A later call makes new ones."""
+        with self._gate:
+            lane, self._lane = self._lane, None
+        if lane is not None and self._process == os.getpid():
+            lane.run(self._wire.close())
+            lane.close()
+
+    def _iterated(self, begin: Callable[[Wire], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+        lane = self._entered()
+        source, end = begin(self._wire), object()
+
+        async def following() -> T | object:
+            return await anext(source, end)
+
+        try:
+            while (one := lane.run(following())) is not end:
+                yield one  # type: ignore[misc] # all but the end is one of them
+        finally:
+            if not lane.closed:
+                lane.run(source.aclose())
+
+    def _entered(self) -> Lane:
+        with self._gate:
+            if self._process != os.getpid():  # the thread, and the connections, are the parent's
+                self._lane, self._wire, self._process = None, self._make(), os.getpid()
+            if self._lane is None:
+                self._lane = Lane("keptwork-client")
+            return self._lane

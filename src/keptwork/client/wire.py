@@ -1,0 +1,329 @@
+"""The wire to a server: one request and its answer, asked again where that is safe.
+
+Everything is JSON both ways, but for what is read as it was kept. A change carries an idempotency key of its own
+making, so that one whose answer was lost is sent again and done once. An answer that is no success is raised as the
+error it tells of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from keptwork.client.credentials import server_address, server_key
+from keptwork.client.patience import Patience, asked_seconds, passes
+from keptwork.client.problems import MEDIA_TYPE, error_of
+from keptwork.client.stream import followed
+from keptwork.errors import BadInput, KeptworkError, MissingExtra, NoAnswer, StrangeAnswer
+from keptwork.provider.key import Key
+
+try:
+    import httpx2
+except ModuleNotFoundError:
+    raise MissingExtra(what="keptwork.client", extra="client") from None
+
+T = TypeVar("T")
+
+Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
+"""What is none is not asked for; several values are several times the same name."""
+
+MOST_BYTES = 64 << 20
+JSON, EVENT_STREAM = "application/json", "text/event-stream"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+
+
+class Asked(NamedTuple):
+    """A request, ready to be sent any number of times."""
+
+    method: str
+    path: str
+    query: dict[str, Any]
+    headers: dict[str, str]
+    body: bytes | None
+    read_seconds: float | None
+    repeatable: bool
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Answer(NamedTuple):
+    """What came back, whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def document(self) -> Any:
+        """The JSON it is; none if it is none."""
+        try:
+            return json.loads(self.body) if self.media_type in (JSON, MEDIA_TYPE) else None
+        except (ValueError, RecursionError):
+            return None
+
+    def problem(self) -> Mapping[str, Any] | None:
+        """The problem document that it is, if it is one."""
+        found = self.document() if self.media_type == MEDIA_TYPE else None
+        return found if isinstance(found, dict) else None
+
+
+class Wire:
+    """Requests to one server under one key. Close it, or use it with `async with`.
+
+    The address is that of KEPTWORK_SERVER unless it is given; the key is given, in a file, or that of KEPTWORK_KEY.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        key: str | Key | None = None,
+        *,
+        key_file: str | Path | None = None,
+        patience: Patience | None = None,
+        most_bytes: int = MOST_BYTES,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self.server = server_address(server)
+        self.patience = patience or Patience()
+        self._key = server_key(key, key_file)
+        self._most_bytes = most_bytes
+        self.dice = dice
+        self._opened: httpx2.AsyncClient | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.server!r}, key hidden)"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of all connections. A later request makes new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.aclose()
+
+    # --- asking
+
+    async def get(
+        self, answer: type[T], path: str, query: Query | None = None, *, read_seconds: float | None = None
+    ) -> T:
+        """The document at an address; `answer` is its type, which nothing checks."""
+        asked = Asked("GET", path, _given(query), {"Accept": JSON}, None, read_seconds, True)
+        return self._document(asked, await self._answered(asked), answer)
+
+    async def content(self, path: str, query: Query | None = None) -> bytes:
+        """What is kept at an address, as it is."""
+        asked = Asked("GET", path, _given(query), {"Accept": "*/*"}, None, None, True)
+        return (await self._answered(asked)).body
+
+    async def tell(
+        self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
+    ) -> T:
+        """What came of a change that is the same however often it is made. It is sent without an idempotency key, which
+        would leave a row behind at the server."""
+        headers = {"Accept": JSON, "Content-Type": JSON}
+        asked = Asked(method, path, {}, headers, _written(body), read_seconds, True)
+        return self._document(asked, await self._answered(asked), answer)
+
+    async def change(
+        self,
+        answer: type[T],
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Query | None = None,
+        *,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_seconds: float | None = None,
+        repeatable: bool = True,
+    ) -> T:
+        """What came of a change. It is sent under an idempotency key, a new one unless it is given, so that it is done
+        once however often it is sent; `repeatable=False` is for what would be done again all the same."""
+        sent = {"Accept": JSON, "Content-Type": JSON, IDEMPOTENCY_KEY: idempotency_key or str(uuid4())}
+        asked = Asked(
+            method, path, _given(query), {**sent, **(headers or {})}, _written(body or {}), read_seconds, repeatable
+        )
+        return self._document(asked, await self._answered(asked), answer)
+
+    async def pages(self, item: type[T], field: str, path: str, query: Query | None = None) -> AsyncGenerator[T, None]:
+        """The items of a list, page after page."""
+        asked = dict(query or {})
+        while True:
+            page = await self.get(dict[str, Any], path, asked)
+            for one in page[field]:
+                yield one
+            if page["next"] is None:
+                return
+            asked["after"] = page["next"]
+
+    def follow(
+        self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
+    ) -> AsyncGenerator[T, None]:
+        """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
+        return followed(self, path, query, after)
+
+    @asynccontextmanager
+    async def listening(
+        self, path: str, query: Query | None = None, headers: Mapping[str, str] | None = None, *, silence: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """An answer that goes on, for as long as the block lasts; one that says nothing for `silence` seconds is over.
+        It is asked for once: whoever listens knows where to go on."""
+        asked = Asked("GET", path, _given(query), {"Accept": EVENT_STREAM, **(headers or {})}, None, silence, True)
+        try:
+            async with self._sent(asked) as response:
+                if response.status_code != 200:
+                    self._raise(asked, await self._whole(asked, response))
+                if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
+                    raise self._strange(asked, "what is no stream of events")
+                yield response
+        except httpx2.TransportError as error:
+            raise self._no_answer(asked, error) from error
+
+    # --- sending
+
+    async def _answered(self, asked: Asked) -> Answer:
+        in_doubt: NoAnswer | None = None
+        for tried in count(1):
+            outcome = await self._try(asked)
+            if isinstance(outcome, NoAnswer):
+                outcome = in_doubt = outcome if in_doubt is None or outcome.facts["unsure"] else in_doubt
+            pause = self._pause(asked, outcome, tried)
+            if pause is None:
+                return self._settled(asked, outcome)
+            await asyncio.sleep(pause)
+        raise AssertionError("counting has no end")
+
+    async def _try(self, asked: Asked) -> Answer | NoAnswer:
+        try:
+            async with self._sent(asked) as response:
+                return await self._whole(asked, response)
+        except httpx2.TransportError as error:
+            return self._no_answer(asked, error)
+
+    @asynccontextmanager
+    async def _sent(self, asked: Asked) -> AsyncIterator[httpx2.Response]:
+        wait = self.patience.read_seconds if asked.read_seconds is None else asked.read_seconds
+        async with self._http().stream(
+            asked.method,
+            self.server + asked.path,
+            params=asked.query,
+            content=asked.body,
+            headers=asked.headers,
+            timeout=httpx2.Timeout(wait, connect=self.patience.connect_seconds, pool=None),
+        ) as response:
+            yield response
+
+    async def _whole(self, asked: Asked, response: httpx2.Response) -> Answer:
+        """The body, which is read no further than it may go."""
+        parts, size = [], 0
+        async for part in response.aiter_raw():
+            parts.append(part)
+            size += len(part)
+            if size > self._most_bytes:
+                raise self._strange(asked, f"{response.status_code} and more than {self._most_bytes:,} bytes")
+        return Answer(response.status_code, response.headers, b"".join(parts))
+
+    def _pause(self, asked: Asked, outcome: Answer | NoAnswer, tried: int) -> float | None:
+        """How long until it is asked again; none if it is not."""
+        if not asked.repeatable:
+            return None
+        if isinstance(outcome, NoAnswer):
+            return self.patience.pause(tried, self.dice)
+        if not passes(outcome.status, (outcome.problem() or {}).get("type")):
+            return None
+        return self.patience.pause(tried, self.dice, asked_seconds(outcome.headers))
+
+    def _http(self) -> httpx2.AsyncClient:
+        """Redirects are not followed, as they would carry the key elsewhere. What is packed may be of any size."""
+        if self._opened is None:
+            # Reading certificates takes longer than all else, and nothing here needs them without TLS.
+            secure = self.server.startswith("https:")
+            self._opened = httpx2.AsyncClient(
+                verify=httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                follow_redirects=False,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=5.0),
+                headers={
+                    "Authorization": f"Bearer {self._key.value}",
+                    "Accept-Encoding": "identity",
+                    "User-Agent": "keptwork-client",
+                },
+            )
+        return self._opened
+
+    # --- understanding
+
+    def _settled(self, asked: Asked, outcome: Answer | NoAnswer) -> Answer:
+        if isinstance(outcome, NoAnswer):
+            raise outcome
+        if not 200 <= outcome.status < 300:
+            self._raise(asked, outcome)
+        return outcome
+
+    def _raise(self, asked: Asked, answer: Answer) -> None:
+        problem = answer.problem()
+        if problem is None or answer.status < 400:
+            raise self._strange(asked, _found(answer))
+        raise error_of(problem, answer.status, answer.headers.get("x-request-id"))
+
+    def _document(self, asked: Asked, answer: Answer, kind: type[T]) -> T:
+        document: T | None = answer.document()
+        if document is None:
+            raise self._strange(asked, _found(answer))
+        return document
+
+    def _no_answer(self, asked: Asked, error: httpx2.TransportError) -> NoAnswer:
+        unsure = ""
+        if asked.method != "GET" and not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            key = asked.headers.get(IDEMPOTENCY_KEY)
+            unsure = f"; it may have been done all the same: ask again under the idempotency key {key!r}"
+        detail = str(error) or type(error).__name__
+        return NoAnswer(server=self.server, asked=str(asked), detail=self._key.hidden_in(detail), unsure=unsure)
+
+    def _strange(self, asked: Asked, found: str) -> KeptworkError:
+        return StrangeAnswer(server=self.server, asked=str(asked), found=found)
+
+
+def segment(value: str) -> str:
+    """A value as one part of an address; what would lead elsewhere is refused.
+
+    >>> segment("job_17"), segment("a/b")
+    ('job_17', 'a%2Fb')
+    """
+    if value in ("", ".", ".."):
+        raise BadInput(what=f"{value!r} is no id or name")
+    return quote(value, safe="")
+
+
+def _given(query: Query | None) -> dict[str, Any]:
+    return {name: value for name, value in (query or {}).items() if value is not None}
+
+
+def _written(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(what=f"this cannot be sent as JSON: {error}") from None
+
+
+def _found(answer: Answer) -> str:
+    return f"{answer.status} and {answer.media_type or 'no content type'}"

@@ -1,0 +1,50 @@
+"""The host's time, made fit to decide by: it never goes back and never stands still.
+
+PostgreSQL has a clock of its own (`keptwork_now()`); this one serves SQLite. Tests put a clock of their own in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self, at_least: int = 0) -> int:
+        """Microseconds since 1970, later than or equal to every answer before and to `at_least`."""
+        ...
+
+
+class HostClock:
+    """The wall clock, carried on by the monotonic one whenever the wall clock is set back."""
+
+    def __init__(self) -> None:
+        self._base = time.time_ns() // 1000
+        self._since = time.monotonic_ns() // 1000
+
+    def now(self, at_least: int = 0) -> int:
+        elapsed = time.monotonic_ns() // 1000 - self._since
+        now = max(self._base + elapsed, time.time_ns() // 1000, at_least)
+        if now > self._base + elapsed:
+            self._base = now - elapsed
+        return now
+
+
+class ManualClock:
+    """A clock that moves when it is told to.
+
+    >>> clock = ManualClock(start=1_000); clock.advance(500); clock.now()
+    1500
+    """
+
+    def __init__(self, start: int = 1_700_000_000_000_000) -> None:
+        self._now = start
+
+    def now(self, at_least: int = 0) -> int:
+        self._now = max(self._now, at_least)
+        return self._now
+
+    def advance(self, microseconds: int) -> None:
+        self._now += microseconds

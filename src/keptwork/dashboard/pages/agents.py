@@ -1,0 +1,82 @@
+"""Agent jobs: the tasks there are, and of each what was asked, what was said, what came of it and what it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from keptwork.dashboard.looks import states_to_choose
+from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render
+from keptwork.errors import NotFound
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db, Text
+from keptwork.http.routes.agent_jobs import LIST, TRANSCRIPT, line
+from keptwork.http.routes.budgets import MOST_CALLS
+from keptwork.http.routes.events import shown
+from keptwork.lifecycle import AGENT
+from keptwork.service import agents as service
+from keptwork.service import budget_caps, transcripts
+from keptwork.service.entities import states_named
+from keptwork.store import Store
+from keptwork.store.budgets import BudgetView
+
+router = pages("/agents")
+
+State = Annotated[Text, Query(max_length=50)]
+
+
+@router.get("")
+async def listing(request: Request, caller: Reads, store: Db, state: State = "", after: After = None) -> Response:
+    """The agent jobs, the newest first."""
+    states = states_named(AGENT, [state] if state else [])
+    page = await service.page(store, caller.tenant_id, states=states, after=opened(LIST, after))
+    return render(
+        request,
+        caller,
+        "agents.html",
+        live=EVERY_2_SECONDS,
+        agents=[service.as_json(row) for row in page.agents],
+        next=sealed(LIST, page.next),
+        state=state,
+        states=states_to_choose(AGENT),
+    )
+
+
+@router.get("/{id}")
+async def show(request: Request, id: str, caller: Reads, store: Db, after: After = None) -> Response:
+    """One agent job. What is said in its conversation moves nothing, and so is in no stream of events: while it is not
+    over it is looked at again and again."""
+    story = await service.story(store, caller.tenant_id, id)
+    agent = service.as_json(story.agent)
+    over = AGENT.state(agent["state"]).final
+    place = opened(TRANSCRIPT, after)
+    said = await transcripts.page(store, caller.tenant_id, story.agent["job_id"] or 0, after=place)
+    budget = await _budget(store, caller.tenant_id, agent["job_id"])
+    calls = [] if budget is None else await budget_caps.last_calls(store, budget.budget, MOST_CALLS)
+    return render(
+        request,
+        caller,
+        "agent.html",
+        live="" if over else EVERY_2_SECONDS,
+        agent=agent,
+        over=over,
+        result=story.result,
+        audit=None if story.audit is None else service.audit_as_json(story.audit),
+        events=[shown(event) for event in story.events],
+        said=[line(one) for one in said.said],
+        begun=place is not None,
+        next=sealed(TRANSCRIPT, said.next),
+        budget=None if budget is None else budget_caps.as_json(budget),
+        calls=[budget_caps.call_json(call) for call in calls],
+    )
+
+
+async def _budget(store: Store, tenant_id: int, job: str | None) -> BudgetView | None:
+    """That of the job which carries it out, once it has asked a model."""
+    try:
+        return None if job is None else await budget_caps.find(store, tenant_id, job)
+    except NotFound:
+        return None

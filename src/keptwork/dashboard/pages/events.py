@@ -1,0 +1,77 @@
+"""The event log: the newest first, followed as it grows, narrowed by what an event is about."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from keptwork.dashboard.page import event_types, pages, render, stream
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db, Text
+from keptwork.http.routes.events import LIST, asked_for, shown
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.service import events as service
+from keptwork.service.search import LONGEST_TEXT
+from keptwork.store import Event
+
+router = pages("/events")
+
+AT_ONCE = 50
+LONGEST_DETAIL = 2_000
+
+ENTITIES = (("all", ""), *((name.replace("-", " "), name) for name in LIFECYCLES))
+FOLLOWED = ("entity", "id", "type", "correlation_id")
+"""What the stream of events can be narrowed by as well."""
+
+Chosen = Annotated[Text, Query(max_length=500)]
+Sought = Annotated[Text, Query(max_length=LONGEST_TEXT)]
+Moment = Annotated[Text, Query(max_length=100)]
+
+
+@router.get("")
+async def listing(
+    request: Request,
+    caller: Reads,
+    store: Db,
+    entity: Chosen = "",
+    type: Chosen = "",
+    id: Chosen = "",
+    correlation_id: Chosen = "",
+    since: Moment = "",
+    text: Sought = "",
+    after: After = None,
+) -> Response:
+    """Some of the log. The newest page follows it."""
+    given = {"entity": entity, "type": type, "id": id, "correlation_id": correlation_id, "since": since, "text": text}
+    query = {name: value.strip() for name, value in given.items() if value.strip()}
+    wanted = await asked_for(store, caller.tenant_id, **_among(query, *FOLLOWED, "since"))
+    found = await service.page(
+        store, wanted, after=opened(LIST, after), limit=AT_ONCE, newest_first=True, text=query.get("text")
+    )
+    return render(
+        request,
+        caller,
+        "events.html",
+        live="" if after else stream(**_among(query, *FOLLOWED)),
+        events=[_row(one) for one in found.events],
+        next=sealed(LIST, found.next),
+        after=after,
+        query=query,
+        entities=ENTITIES,
+        types=event_types().split(),
+    )
+
+
+def _among(query: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: query[name] for name in names if name in query}
+
+
+def _row(event: Event) -> dict[str, Any]:
+    """An event as it is read outside, with what it carries as text; of much the beginning."""
+    told = shown(event)
+    detail = None if told["payload"] is None else json.dumps(told["payload"], indent=2, ensure_ascii=False)
+    return {**told, "detail": detail and detail[:LONGEST_DETAIL], "cut": len(detail or "") > LONGEST_DETAIL}

@@ -1,0 +1,107 @@
+"""One run or workstream: how far it is, its graph, its steps and what came of them, what it asks, what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from keptwork.api_key import approver
+from keptwork.dashboard import graph
+from keptwork.dashboard.flow_steps import FlowSteps
+from keptwork.dashboard.page import pages, render, stream
+from keptwork.http.auth import Principal, Reads, may
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db
+from keptwork.http.routes.flows import whole
+from keptwork.service import flow_deeds, flow_progress, flows, webhooks, whys
+from keptwork.service import flow_stories as stories
+from keptwork.service.definitions import shape
+from keptwork.service.flow_scene import Row
+from keptwork.service.flow_view import described
+from keptwork.service.flows import FlowRef
+from keptwork.service.why import Reason
+from keptwork.service.why_flows import FlowCause
+from keptwork.store import Store
+
+router = pages("/flows")
+
+STEPS = "steps of a flow"
+STEPS_AT_ONCE = graph.MOST_STEPS
+"""As many as are drawn, so that whatever a box leads to is there."""
+
+FORKS_SHOWN = 20
+WEBHOOKS_SHOWN = 10
+
+
+@router.get("/{id}")
+async def show(request: Request, id: str, caller: Reads, store: Db, after: After = None) -> Response:
+    """Everything about one flow."""
+    ref = await flows.found(store, id, caller.tenant_id)
+    story = await stories.story(store, ref)
+    told = whole(story)
+    hooks = await webhooks.page(store, caller.tenant_id, flow=ref.public_id, limit=WEBHOOKS_SHOWN)
+    return render(
+        request,
+        caller,
+        "flow.html",
+        live=stream(correlation_id=told["correlation_id"] or ref.public_id),
+        flow=told,
+        over=ref.kind.flow.state(told["state"]).final,
+        api=f"/api/{ref.kind.name}s/{ref.public_id}",
+        deeds=flow_deeds.of_flow(ref.kind, story.flow),
+        questions=[{**one, "mine": may(caller, approver(one["scope"]))} for one in told["questions"]],
+        reasons=await _reasons(store, caller, ref, story),
+        names={one["id"]: one["name"] for one in told["steps"]},
+        forks=told["forks"][:FORKS_SHOWN],
+        webhooks=[webhooks.as_json(one) for one in hooks.deliveries],
+        **await _progress(store, ref, story),
+        **await _steps(store, caller, ref, story, opened(STEPS, after)),
+    )
+
+
+async def _progress(store: Store, ref: FlowRef, story: stories.Story) -> dict[str, Any]:
+    """How far it is; a step that waits for an answer does not count as one that runs."""
+    found = flow_progress.as_json(await flow_progress.read(store, ref))
+    return {"progress": found, "running": max(0, found["running"] - len({one.step for one in story.asked}))}
+
+
+async def _reasons(store: Store, caller: Principal, ref: FlowRef, story: stories.Story) -> list[Reason]:
+    """What is in its way, but for the questions that are shown anyway."""
+    if ref.kind.flow.state(story.flow["state"]).final:
+        return []
+    found = (await whys.explained(store, caller.tenant_id, ref.public_id)).reasons
+    return [one for one in found if not story.asked or one.cause is not FlowCause.ASKED]
+
+
+async def _steps(
+    store: Store, caller: Principal, ref: FlowRef, story: stories.Story, after: str | None
+) -> dict[str, Any]:
+    """Its own steps, page by page, and the graph if they are all on one."""
+    own = [row for row in story.steps if row["parent_id"] is None]
+    start = _start(own, after)
+    page = own[start : start + STEPS_AT_ONCE]
+    whole = await shape(store, caller.tenant_id, story.flow["template_id"])
+    steps = FlowSteps(
+        story,
+        whole,
+        await described(store, caller.tenant_id, whole.flow),
+        await stories.small_outputs(store, ref, [row["name"] for row in page]),
+        lambda who: may(caller, approver(who)),
+        await store.now(),
+    )
+    shown = [steps.shown(row) for row in page]
+    return {
+        "steps": shown,
+        "steps_in_all": len(own),
+        "first": start + 1,
+        "next": sealed(STEPS, page[-1]["name"] if start + len(page) < len(own) else None),
+        "drawing": steps.drawing(shown) if len(page) == len(own) else None,
+    }
+
+
+def _start(own: Sequence[Row], after: str | None) -> int:
+    """Where a page of steps begins."""
+    return next((place + 1 for place, row in enumerate(own) if row["name"] == after), 0)

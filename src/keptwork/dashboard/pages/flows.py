@@ -1,0 +1,104 @@
+"""Runs and workstreams: one kind at a time, the newest first, as they stand and how far they have come."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render
+from keptwork.flow.phase import Phase
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db, Text
+from keptwork.lifecycle import Lifecycle, Verb
+from keptwork.service import flow_progress
+from keptwork.service import flow_stories as stories
+from keptwork.service.definitions import KINDS, Kind
+from keptwork.service.flow_report import plain_error
+from keptwork.service.flow_scene import Row
+from keptwork.service.flows import FlowRef
+from keptwork.service.search import LONGEST_TEXT
+from keptwork.store import Store
+from keptwork.store.steps import FlowFilter
+
+router = pages("/flows")
+
+AT_ONCE = 50
+KIND_NAMES = (("Workstreams", "workstream"), ("Runs", "run"))
+GROUPS = (
+    ("All", "all"),
+    ("Active", "active"),
+    ("Waiting for somebody", "asking"),
+    ("Failed", "failed"),
+    ("Ended", "ended"),
+)
+
+Wanted = Literal["all", "active", "asking", "failed", "ended"]
+
+
+@router.get("")
+async def listing(
+    request: Request,
+    caller: Reads,
+    store: Db,
+    kind: Literal["workstream", "run"] = "workstream",
+    state: Wanted = "all",
+    text: Annotated[Text, Query(max_length=LONGEST_TEXT)] = "",
+    after: After = None,
+) -> Response:
+    """The flows of a kind."""
+    one, text = KINDS[kind], text.strip()
+    page = await _page(store, one, caller.tenant_id, state, text or None, after)
+    return render(
+        request,
+        caller,
+        "flows.html",
+        live=EVERY_2_SECONDS,
+        flows=[await _shown(store, one, row) for row in page.flows],
+        next=sealed(_list(one), page.next),
+        kinds=KIND_NAMES,
+        groups=GROUPS,
+        chosen={"kind": kind, "state": state, "text": text},
+        first=after is None,
+    )
+
+
+async def _page(
+    store: Store, kind: Kind, tenant_id: int, state: Wanted, text: str | None, after: str | None
+) -> stories.Page:
+    place = opened(_list(kind), after)
+    if state == "asking":
+        return await stories.asking(store, kind, tenant_id, after=place, limit=AT_ONCE, text=text)
+    wanted = FlowFilter(tenant_id, states(kind.flow, state))
+    return await stories.page(store, kind, wanted, after=place, limit=AT_ONCE, text=text)
+
+
+def _list(kind: Kind) -> str:
+    """The name of a list, for its cursors: one of the one kind is none of the other."""
+    return f"{kind.name}s"
+
+
+def states(lifecycle: Lifecycle, wanted: str) -> tuple[str, ...] | None:
+    """The states of a group; none for all of them.
+
+    >>> from keptwork.lifecycle import RUN, WORKSTREAM
+    >>> states(RUN, "active"), states(WORKSTREAM, "failed")
+    (('PENDING', 'RUNNING', 'WAITING_APPROVAL'), ('S_FAILED',))
+    """
+    if wanted == "all":
+        return None
+    failed = {move.target.name for move in lifecycle.moves if move.verb is Verb.FAIL}
+    groups = {
+        "failed": failed,
+        "ended": {state.name for state in lifecycle.states if state.final},
+        "active": {state.name for state in lifecycle.states if not state.final} - failed,
+    }
+    return tuple(state.name for state in lifecycle.states if state.name in groups[wanted])
+
+
+async def _shown(store: Store, kind: Kind, row: Row) -> dict[str, Any]:
+    counts = await flow_progress.counted(store, FlowRef(kind, row["id"]))
+    far = {"done": counts[Phase.SATISFIED], "total": counts.total()}
+    return {**stories.flow_json(kind, row), **far, "wrong": plain_error(row["error"])}

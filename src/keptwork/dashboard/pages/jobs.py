@@ -1,0 +1,98 @@
+"""Jobs: a list to find one in, and everything about one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render, stream
+from keptwork.dashboard.timeline import timeline
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db, Text
+from keptwork.http.routes.jobs import LIST, job, whole
+from keptwork.lifecycle import JOB
+from keptwork.lifecycle.job import RUNNING
+from keptwork.service import job_ties, whys
+from keptwork.service import jobs as service
+from keptwork.service.entities import public_id
+from keptwork.service.search import LONGEST_TEXT
+from keptwork.store import JobFilter, Store
+
+router = pages("/jobs")
+
+AT_ONCE = 50
+MOST_SHOWN = 100
+"""Of whatever a job has many of, so many are on its page."""
+
+STATES = (("all", ""), *((state.name.replace("_", " "), state.name) for state in JOB.states))
+
+Chosen = Annotated[Text, Query(max_length=500)]
+"""What a list is narrowed to; nothing where it is empty, as a form leaves it."""
+Sought = Annotated[Text, Query(max_length=LONGEST_TEXT)]
+
+
+@router.get("")
+async def listing(
+    request: Request,
+    caller: Reads,
+    store: Db,
+    state: Chosen = "",
+    queue: Chosen = "",
+    kind: Chosen = "",
+    correlation_id: Chosen = "",
+    text: Sought = "",
+    after: After = None,
+) -> Response:
+    """The jobs of the tenant, the newest first."""
+    states = service.states_named([state] if state else [])
+    wanted = JobFilter(caller.tenant_id, states, queue or None, kind or None, correlation_id or None)
+    page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE, text=text or None)
+    now = await store.now()
+    return render(
+        request,
+        caller,
+        "jobs.html",
+        live=EVERY_2_SECONDS,
+        jobs=[_told(row, now) for row in page.jobs],
+        next=sealed(LIST, page.next),
+        after=after,
+        query=given(state=state, queue=queue, kind=kind, correlation_id=correlation_id, text=text),
+        states=STATES,
+    )
+
+
+@router.get("/{id}")
+async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
+    """Everything about one job."""
+    story = await service.show(store, caller.tenant_id, id)
+    told = {**whole(story), **_told(story.job, await store.now())}
+    standing = await _standing(store, story)
+    return render(request, caller, "job.html", live=stream(id=told["id"]), job=told, most=MOST_SHOWN, **standing)
+
+
+async def _standing(store: Store, story: service.Story) -> dict[str, Any]:
+    """Where a job stands, why, and what it belongs to."""
+    row = story.job
+    ended, ties = JOB.state(row["state"]).final, await job_ties.ties(store, row)
+    told = None if ended else await whys.explained(store, row["tenant_id"], public_id(JOB.name, row["id"]))
+    return {
+        "ended": ended,
+        "running": row["state"] == RUNNING.name,
+        "retried": row["state"] in service.RETRIED,
+        "why": told.reasons if told else [],
+        "line": timeline(story.events, await store.now()),
+        "ties": ties,
+        "children": [service.as_json(child) for child in ties.children],
+    }
+
+
+def _told(row: service.Row, now: int) -> dict[str, Any]:
+    return {**job(row), "lately": service.lately(row, now), "succeeded": service.succeeded(row)}
+
+
+def given(**query: str) -> dict[str, str]:
+    """What narrows a list, as it stays in the address."""
+    return {name: value for name, value in query.items() if value}

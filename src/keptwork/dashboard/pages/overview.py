@@ -1,0 +1,68 @@
+"""The first page: what needs somebody, what waits, what runs, and how fast."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from keptwork.dashboard import chart
+from keptwork.dashboard.page import EVERY_2_SECONDS, ROOT, pages, render
+from keptwork.http.auth import Reads
+from keptwork.http.pages import Db, WholeDb
+from keptwork.lifecycle.job import QUEUED, RUNNING
+from keptwork.service import overview as service
+from keptwork.service import queues, stats
+from keptwork.service.readout import Readout
+from keptwork.service.roll_up import PAGE
+
+router = pages()
+
+COUNTED_AT_ONCE = 1_000
+"""So many new events are counted before the page is made; more of them after it was sent."""
+
+MOST_KINDS = 50
+MOST_RUNNING = 10
+
+JOBS = {name: f"{ROOT}/jobs?state={state.name}" for name, state in (("running", RUNNING), ("queued", QUEUED))}
+"""Where the jobs are listed that run, and those that wait."""
+
+WHERE = {
+    "approvals": (f"{ROOT}/approvals", "asks"),
+    "failed_flows": (f"{ROOT}/flows?kind=workstream&state=failed", "bad"),
+    "dead_letters": (f"{ROOT}/dead-letters", "bad"),
+    "open_breakers": (f"{ROOT}/breakers", "bad"),
+    "held_jobs": (JOBS["queued"], "asks"),
+    "paused_queues": ("#queues", "asks"),
+    "silent_workers": (f"{ROOT}/workers", "bad"),
+}
+"""What needs somebody: where it is seen to, and in which colour it is told."""
+
+
+@router.get("/")
+async def overview(request: Request, caller: Reads, store: Db, whole: WholeDb) -> Response:
+    """How everything stands."""
+    behind = await stats.roll_up(whole, page=COUNTED_AT_ONCE, most=COUNTED_AT_ONCE) == COUNTED_AT_ONCE
+    found = await service.read(store, caller.tenant_id)
+    kinds = stats.kinds(Readout.of(await store.counters(caller.tenant_id)))
+    page = render(
+        request,
+        caller,
+        "overview.html",
+        live=EVERY_2_SECONDS,
+        found=found,
+        most=service.MOST_COUNTED,
+        where=WHERE,
+        jobs=JOBS,
+        queued=queues.queued,
+        at_work=queues.at_work,
+        running=[service.job_json(job) for job in found.jobs[:MOST_RUNNING]],
+        kinds=sorted(kinds, key=lambda kind: -kind.ended)[:MOST_KINDS],
+        behind=behind,
+        chart=chart.minutes(found.throughput.minutes),
+        charted=chart.span(found.throughput.minutes),
+        peak=chart.peak(found.throughput.minutes),
+    )
+    if behind:
+        page.background = BackgroundTask(stats.roll_up, whole, most=PAGE)
+    return page

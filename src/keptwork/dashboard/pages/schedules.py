@@ -1,0 +1,49 @@
+"""Schedules: what is done again and again, by which rule, when next, and whether at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render
+from keptwork.errors import BadInput
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db
+from keptwork.http.routes.schedules import LIST
+from keptwork.service import schedules as service
+from keptwork.store.schedules import Schedule
+
+SHOWN_TICKS = 3
+
+router = pages("/schedules")
+
+
+@router.get("")
+async def listing(request: Request, caller: Reads, store: Db, after: After = None) -> Response:
+    """The schedules, by name."""
+    page = await service.page(store, caller.tenant_id, after=opened(LIST, after))
+    now = await store.now()
+    return render(
+        request,
+        caller,
+        "schedules.html",
+        live=EVERY_2_SECONDS,
+        schedules=[_shown(one, await service.flow_named(store, one), now) for one in page.schedules],
+        next=sealed(LIST, page.next),
+        declared=service.DECLARED,
+    )
+
+
+def _shown(schedule: Schedule, flow: str | None, now: int) -> dict[str, Any]:
+    """A schedule and its next ticks. One in a zone that this machine does not know has none here, and says why."""
+    every = None if schedule.every_us is None else service.every(schedule.every_us)
+    told: dict[str, Any] = {"every": every, "flow": flow, "upcoming": [], "unread": None}
+    shown = {**service.as_json(schedule), **told}
+    try:
+        shown["upcoming"] = service.upcoming(schedule, now)[:SHOWN_TICKS]
+    except BadInput as error:
+        shown["unread"] = str(error)
+    return shown

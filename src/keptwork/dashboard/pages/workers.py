@@ -1,0 +1,85 @@
+"""Workers: who works where, at what, when they were last heard of, and commands to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render, stream
+from keptwork.dashboard.pages.jobs import AT_ONCE, MOST_SHOWN, Chosen, given
+from keptwork.http.auth import Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.pages import After, Db
+from keptwork.http.routes.events import shown
+from keptwork.http.routes.jobs import job
+from keptwork.http.routes.worker_models import worker
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.service import workers as service
+from keptwork.service.entities import states_named
+from keptwork.service.jobs import lately
+from keptwork.store.records import WorkerFilter
+from keptwork.store.worker_list import ALIVE
+
+router = pages("/workers")
+
+LIST, EVERY = "workers", "all"
+STATES = (("alive", ""), *((state.name.lower(), state.name) for state in WORKER.states), ("all", EVERY))
+
+
+@router.get("")
+async def listing(
+    request: Request, caller: Reads, store: Db, state: Chosen = "", host: Chosen = "", after: After = None
+) -> Response:
+    """The workers of the tenant, the newest first: those that have not ended, unless others are asked for."""
+    named = None if state == EVERY else states_named(WORKER, [state]) if state else ALIVE
+    wanted = WorkerFilter(caller.tenant_id, named, host or None)
+    page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE)
+    now = await store.now()
+    return render(
+        request,
+        caller,
+        "workers.html",
+        live=EVERY_2_SECONDS,
+        workers=[{**_told(row, now), "jobs_held": page.jobs[row["id"]]} for row in page.workers],
+        next=sealed(LIST, page.next),
+        after=after,
+        query=given(state=state, host=host),
+        states=STATES,
+    )
+
+
+@router.get("/{id}")
+async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
+    """Everything about one worker."""
+    story, now = await service.show(store, caller.tenant_id, id), await store.now()
+    told = _told(story.worker, now)
+    own = [row for row in story.jobs if row["tenant_id"] == caller.tenant_id]
+    return render(
+        request,
+        caller,
+        "worker.html",
+        live=stream(id=told["id"]),
+        worker=told,
+        allowed=WORKER.allowed_from(told["state"]),
+        ends_softly=service.ends_softly(story.worker),
+        doing=story.doing,
+        settled=_settled(story.doing),
+        jobs=[{**job(row), "lately": lately(row, now)} for row in own[:MOST_SHOWN]],
+        events=[shown(event) for event in story.events[: -MOST_SHOWN - 1 : -1]],
+    )
+
+
+def _told(row: service.Row, now: int) -> dict[str, Any]:
+    """A worker, whether it has not ended, and whether it should have been heard of by now."""
+    alive = row["state"] in ALIVE
+    late = alive and service.is_silent(row, now)
+    return {**worker(row), "alive": alive, "late": late}
+
+
+def _settled(doing: Any) -> dict[str, int]:
+    """What became of the jobs it settled, by move, if it said so: a worker in another language says what it likes."""
+    said = doing.get("outcomes") if isinstance(doing, dict) else None
+    counts = said.items() if isinstance(said, dict) else ()
+    return {move: count for move, count in counts if move in JOB.triggers and type(count) is int}

@@ -1,0 +1,78 @@
+"""A kind of job as an application declares it, and how single jobs of it are enqueued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keptwork import spans, trace_context
+from keptwork.bounds import check_name, check_priority
+from keptwork.job_handle import Handle
+from keptwork.job_type import JobType
+from keptwork.moments import Span, span_us
+from keptwork.window import Window
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+
+
+class DeclaredJob:
+    """A kind of job, as `@app.job` leaves it: enqueue it, or call the function itself."""
+
+    def __init__(self, app: Keptwork, kind: JobType) -> None:
+        self.kind = kind
+        self.__wrapped__ = kind.function
+        self._app = app
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.function(*args, **kwargs)
+
+    def in_database(self, url: str) -> None:
+        """Whatever it was declared with, its application uses this database; for a process that has not opened it."""
+        self._app.url = url
+
+    async def enqueue(
+        self,
+        *,
+        _key: str | None = None,
+        _run_in: Span = 0,
+        _priority: int | None = None,
+        _queue: str | None = None,
+        _correlation_id: str | None = None,
+        _trace_id: str | None = None,
+        _unique: Span | None = None,
+        _debounce: Span | None = None,
+        _debounce_most: Span | None = None,
+        _tx: Any = None,
+        **arguments: Any,
+    ) -> Handle:
+        """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
+        on PostgreSQL an asyncpg connection of your own.
+
+        The same `_key` a second time makes no second job: the first one's handle is returned. With `_unique="10m"` that
+        holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
+        `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
+        `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
+
+        `_trace_id` names the trace it belongs to; a header `traceparent` is continued by the spans of the job.
+        """
+        if _priority is not None:
+            check_priority(_priority)
+        for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
+            if text is not None:
+                check_name(what, text)
+        await self._app.open()
+        new = self._app.new_job(self.kind, arguments)
+        new = new._replace(
+            key=_key,
+            delay_us=span_us(_run_in),
+            correlation_id=_correlation_id,
+            trace_id=trace_context.said(_trace_id),
+            priority=new.priority if _priority is None else _priority,
+            queue=new.queue if _queue is None else _queue,
+        )
+        await self._app.declare_limit(self.kind)
+        window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
+        if window is not None:
+            new = new._replace(trace_id=spans.carried(new.trace_id))
+            return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)
+        return Handle(await self._app.put(new, _tx), self._app)

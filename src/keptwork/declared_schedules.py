@@ -1,0 +1,60 @@
+"""The schedules an application declares: collected while its modules load, kept in the database by its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypedDict
+
+from keptwork.errors import BadInput
+from keptwork.job_type import JobType
+from keptwork.moments import Span
+from keptwork.schedule import CatchUp, Rule
+from keptwork.service import schedules
+from keptwork.service.schedules import Declaration
+from keptwork.store import NewJob, Store
+
+
+class How(TypedDict, total=False):
+    """What is said of a schedule beside its job."""
+
+    cron: str | None
+    every: Span | None
+    tz: str
+    name: str | None
+    arguments: Mapping[str, Any] | None
+    catch_up: CatchUp
+
+
+class Declared(NamedTuple):
+    """A schedule and the job it enqueues."""
+
+    schedule: Declaration
+    kind: JobType
+    arguments: Mapping[str, Any]
+
+
+class DeclaredSchedules:
+    """Those of one application, by name."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, Declared] = {}
+
+    def add(self, kind: JobType, how: How) -> None:
+        """One more; what is wrong with it is said here, where it is declared."""
+        name = how.get("name") or kind.name
+        arguments = how.get("arguments") or {}
+        if name in self._declared:
+            raise BadInput(what=f"there are two schedules called {name!r}; give one of them a name=")
+        try:
+            rule = Rule.of(how.get("cron"), how.get("every"), how.get("tz", "UTC"))
+            declaration = Declaration.of(name, rule, how.get("catch_up", "latest"))
+            kind.payload(arguments)
+        except BadInput as refusal:
+            raise BadInput(what=f"schedule {name}: {refusal}") from None
+        self._declared[name] = Declared(declaration, kind, arguments)
+
+    async def keep(self, store: Store, new_job: Callable[[JobType, Mapping[str, Any]], NewJob]) -> None:
+        """Puts them into the database."""
+        for declared in self._declared.values():
+            job = new_job(declared.kind, declared.arguments)
+            await schedules.put(store, declared.schedule, job, schedules.DECLARED)

@@ -1,0 +1,49 @@
+"""What the state of a step means to the engine, whatever its lifecycle calls it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache
+
+from keptwork.lifecycle.machine import Lifecycle, Verb
+
+
+class Phase(Enum):
+    """How far a step has come."""
+
+    WAITING = "it has not begun"
+    ACTIVE = "it has begun, and will go on"
+    SATISFIED = "it is done: what comes after it may begin"
+    FAILED = "it failed for good"
+    GONE = "it was given up"
+
+
+_SATISFY = (Verb.SUCCEED, Verb.SKIP, Verb.APPROVE)
+_FAIL = (Verb.FAIL, Verb.REJECT, Verb.EXPIRE)
+
+
+@cache
+def phases(lifecycle: Lifecycle) -> dict[str, Phase]:
+    """By the name of each state, what it means; read off the moves that lead there.
+
+    >>> from keptwork.lifecycle import WORKSTREAM_STEP
+    >>> phases(WORKSTREAM_STEP)["S_SKIPPED"]
+    <Phase.SATISFIED: 'it is done: what comes after it may begin'>
+    """
+    found = {state.name: Phase.ACTIVE for state in lifecycle.states}
+    for verbs, meaning in (((Verb.CANCEL,), Phase.GONE), (_FAIL, Phase.FAILED), (_SATISFY, Phase.SATISFIED)):
+        found |= {move.target.name: meaning for move in lifecycle.moves if move.verb in verbs}
+    return {**found, lifecycle.initial.name: Phase.WAITING}
+
+
+@cache
+def flow_phases(lifecycle: Lifecycle) -> dict[str, Phase]:
+    """By the name of each state of a flow, what it means to the steps of it.
+
+    >>> from keptwork.lifecycle import WORKSTREAM
+    >>> flow_phases(WORKSTREAM)["S_RETRYING"]
+    <Phase.FAILED: 'it failed for good'>
+    """
+    failing = {move.target.name for move in lifecycle.moves if move.verb in (Verb.FAIL, Verb.RETRY)}
+    found = {state.name: Phase.FAILED if state.name in failing else Phase.ACTIVE for state in lifecycle.states}
+    return found | {state.name: Phase.GONE for state in lifecycle.states if state.final}

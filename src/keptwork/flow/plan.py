@@ -1,0 +1,121 @@
+"""What happens next in a flow: pure decisions over what its steps have come to.
+
+The engine asks two things: which steps may begin now, and what beginning means for each of them. Both are answered from
+the definition, the phases of the steps around those that ended, and the values they refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from keptwork.flow import expression
+from keptwork.flow.definition import ITEM, Step
+from keptwork.flow.expression import Absent, Look, Reference, Wrong
+from keptwork.flow.phase import Phase
+from keptwork.flow.shape import Shape
+
+MOST_ITEMS = 10_000
+FIRST_PAUSE_US, LONGEST_PAUSE_US = 1_000_000, 60_000_000
+
+
+class Begin(Enum):
+    """What it means for a step to begin."""
+
+    JOB = "a job is enqueued"
+    GATE = "somebody is asked"
+    EXPAND = "it runs once for each element of a list"
+    SUBFLOW = "another flow is started"
+    CREW = "a crew is submitted"
+    SKIP = "its condition is not met"
+    FAIL = "it cannot begin"
+
+
+class Beginning(NamedTuple):
+    """How a step begins; `items` are what it expands to, `why` says what is wrong."""
+
+    how: Begin
+    items: tuple[Any, ...] = ()
+    why: str = ""
+
+
+_HOW = {"approval": Begin.GATE, "flow": Begin.SUBFLOW, "crew": Begin.CREW}
+
+
+def ready(shape: Shape, phases: Mapping[str, Phase], ended: Iterable[str]) -> list[str]:
+    """The steps that wait for nothing any longer, among those that come after the ones that ended."""
+    later = dict.fromkeys(name for earlier in ended for name in shape.after[earlier])
+    return [
+        name
+        for name in later
+        if phases[name] is Phase.WAITING and all(phases[one] is Phase.SATISFIED for one in shape.before[name])
+    ]
+
+
+def beginning(step: Step, look: Look) -> Beginning:
+    """How a step begins, going by the values there are."""
+    try:
+        if step.when is not None and not expression.met(expression.condition(step.when), look):
+            return Beginning(Begin.SKIP, why=f"when: {step.when}")
+        if step.for_each is not None:
+            return Beginning(Begin.EXPAND, _items(step.for_each.items, look))
+    except Wrong as error:
+        return Beginning(Begin.FAIL, why=str(error))
+    return Beginning(_HOW.get(step.kind, Begin.JOB))
+
+
+def _items(said: Any, look: Look) -> tuple[Any, ...]:
+    found = expression.filled(said, look)
+    if not isinstance(found, list):
+        raise Wrong(f"for_each needs a list; {said} is {type(found).__name__}")
+    if len(found) > MOST_ITEMS:
+        raise Wrong(f"for_each has {len(found):,} elements; {MOST_ITEMS:,} at most can be")
+    return tuple(found)
+
+
+def wanted_at_start(step: Step) -> list[Reference]:
+    """The values that are needed to say how a step begins."""
+    found = list(expression.condition(step.when).references.values()) if step.when is not None else []
+    return found + (list(expression.references(step.for_each.items)) if step.for_each is not None else [])
+
+
+def looking(values: Mapping[str, Any], item: Any = None) -> Look:
+    """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`."""
+
+    def look(wanted: Reference) -> Any:
+        found: Any = item if wanted.root == ITEM else values.get(wanted.root)
+        if found is None and wanted.root != ITEM:
+            raise Absent(f"{wanted.root} did not run")
+        for part in wanted.path:
+            found = found[part]
+        return found
+
+    return _safely(look)
+
+
+def _safely(look: Callable[[Reference], Any]) -> Look:
+    """A way that leads nowhere is no value, whatever is wrong with it."""
+
+    def found(wanted: Reference) -> Any:
+        try:
+            return look(wanted)
+        except Absent:
+            raise
+        except (LookupError, TypeError):
+            raise LookupError(str(wanted)) from None
+
+    return found
+
+
+NOTHING_KNOWN = looking({})
+"""For steps that begin whatever came of others."""
+
+
+def pause_us(round: int) -> int:
+    """How long a failed workstream waits before it is tried again.
+
+    >>> pause_us(1), pause_us(3), pause_us(99)
+    (1000000, 4000000, 60000000)
+    """
+    return min(FIRST_PAUSE_US << min(round - 1, 20), LONGEST_PAUSE_US)

@@ -1,0 +1,93 @@
+"""Flow files on disk: a file, and the files of the flows inside it, found from where each of them lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keptwork.errors import BadFlow, BadInput
+from keptwork.flow import document
+from keptwork.flow.check import checked, ill_given
+from keptwork.flow.definition import Flow
+from keptwork.flow.document import Document
+
+ENDINGS = (".yaml", ".yml")
+"""What a step's `flow:` ends with that names a file; any other names a template."""
+
+STDIN = "-"
+DEEPEST = 20
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """A flow as it was read; `library` holds those of its steps, by what the steps call them."""
+
+    flow: Flow
+    library: Mapping[str, Flow] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path)
+
+
+def read_flow(file: str | Path) -> Flow:
+    """The flow in one file, - being stdin; one that cannot be is refused with every problem and its line."""
+    return checked(_document(file))
+
+
+def read(file: str | Path) -> FlowFile:
+    """The flow in a file with all that are inside it, however deep."""
+    folder = Path() if str(file) == STDIN else Path(file).parent
+    library: dict[str, Flow] = {}
+    return FlowFile(_gathered(_document(file), folder, library, (Path(file).resolve(),)), library, folder.absolute())
+
+
+def described(data: Mapping[str, Any]) -> FlowFile:
+    """The same of what such a file would say; the files of flows inside it are seen from the working folder."""
+    library: dict[str, Flow] = {}
+    return FlowFile(_gathered(Document("flow", dict(data), {}), Path(), library, ()), library, Path.cwd())
+
+
+def _gathered(document: Document, folder: Path, library: dict[str, Flow], around: tuple[Path, ...]) -> Flow:
+    """The flow in a document; its steps call those inside it by their whole paths, so that each means one file."""
+    flow = checked(document)
+    problems, steps = [], list(flow.steps)
+    for place, step in enumerate(steps):
+        if step.flow is None or not step.flow.endswith(ENDINGS):
+            continue
+        inner = folder / step.flow
+        circle = (*around, inner.resolve())
+        wrong = _refusal(inner, circle)
+        if wrong is not None:
+            problems.append((document.line(("steps", place, "flow")), f"steps[{place + 1}].flow: {wrong}"))
+            continue
+        if str(inner.resolve()) not in library:
+            library[str(inner.resolve())] = _gathered(_document(inner), inner.parent, library, circle)
+        for where, what in ill_given(step, library[str(inner.resolve())]):
+            problems.append((document.line(("steps", place, *where)), what))
+        steps[place] = step.model_copy(update={"flow": str(inner.resolve())})
+    if problems:
+        raise BadFlow.of(document.source, problems)
+    return flow.model_copy(update={"steps": steps})
+
+
+def _refusal(inner: Path, circle: tuple[Path, ...]) -> str | None:
+    if circle[-1] in circle[:-1]:
+        shown = " → ".join(path.name for path in circle[circle.index(circle[-1]) :])
+        return f"these files are inside one another: {shown}"
+    if len(circle) > DEEPEST:
+        return f"flows are inside one another more than {DEEPEST} deep"
+    return None if inner.is_file() else f"there is no file {inner}"
+
+
+def _document(file: str | Path) -> Document:
+    return document.read(_text(file), "stdin" if str(file) == STDIN else str(file))
+
+
+def _text(file: str | Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == STDIN else Path(file).read_text("utf-8")
+    except OSError as error:
+        raise BadInput(what=f"{file} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BadInput(what=f"{file} is no text in UTF-8") from None

@@ -1,0 +1,121 @@
+"""Flows from Python: starting one from a file, a definition or plain data, and the handle to what was started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keptwork.errors import FlowFailed, StillUnfinished
+from keptwork.flow.definition import Flow
+from keptwork.flow_files import FlowFile, described, read
+from keptwork.moments import Span, span_us
+from keptwork.service import flow_report, flows
+from keptwork.service.definitions import definition_text
+from keptwork.service.flow_scene import Actor
+from keptwork.service.flow_view import FlowView
+
+if TYPE_CHECKING:
+    from keptwork.app import Keptwork
+    from keptwork.service.flow_report import FlowReport
+    from keptwork.service.flows import FlowRef
+    from keptwork.store.approvals import Approval
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
+
+Definition = str | Path | Flow | Mapping[str, Any]
+"""A flow file by its path, a flow, or what such a file would say."""
+
+
+def flow_file(what: Definition) -> FlowFile:
+    """The flow, with those inside it; one that cannot be is `BadFlow`."""
+    if isinstance(what, Flow):
+        return described(json.loads(definition_text(what)))
+    return described(what) if isinstance(what, Mapping) else read(what)
+
+
+class FlowHandle:
+    """A flow that was started."""
+
+    def __init__(self, ref: FlowRef, app: Keptwork) -> None:
+        self._ref = ref
+        self._app = app
+
+    @property
+    def id(self) -> str:
+        """Its public id."""
+        return self._ref.public_id
+
+    async def ended(self, timeout: Span | None = None) -> FlowReport:  # noqa: ASYNC109 - with an error that tells more
+        """What became of it, once it has ended or failed; one that does not in time is `StillUnfinished`. A worker has
+        to carry it out: of this process (`app.work()`), or another."""
+        store = await self._app.open()
+        view = FlowView(store, self._ref, self._app.tenant_id)
+        try:
+            async with asyncio.timeout(None if timeout is None else span_us(timeout) / 1_000_000):
+                await self._until_ended(view)
+        except TimeoutError:
+            raise StillUnfinished(id=self.id, state=view.flow.get("state", "unknown"), waited=str(timeout)) from None
+        return await flow_report.report(store, view)
+
+    async def _until_ended(self, view: FlowView) -> None:
+        rung, pause = asyncio.Event(), SHORTEST_LOOK
+        stop_hearing = self._app.on_settled(rung.set)
+        try:
+            while not await view.ended():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await rung.wait()
+                pause = SHORTEST_LOOK if rung.is_set() else min(pause * 2, LONGEST_LOOK)
+                rung.clear()
+        finally:
+            stop_hearing()
+
+    async def outputs(self, timeout: Span | None = None) -> dict[str, Any]:  # noqa: ASYNC109 - as `ended` has it
+        """What came of its steps, by name, once it has succeeded; one that did not is `FlowFailed`."""
+        found = await self.ended(timeout)
+        if found.word != "succeeded":
+            raise FlowFailed(id=found.id, state=found.state, why=found.error or "nothing is known")
+        store = await self._app.open()
+        view = FlowView(store, self._ref, self._app.tenant_id)
+        await view.look()
+        return await flow_report.outputs(store, view)
+
+    async def report(self) -> FlowReport:
+        """How far it has come, step by step."""
+        store = await self._app.open()
+        return await flow_report.report(store, FlowView(store, self._ref, self._app.tenant_id))
+
+    async def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Ends it with all that belongs to it."""
+        await flows.cancel(await self._app.open(), self._ref, Actor(by, reason))
+
+    async def approvals(self) -> list[Approval]:
+        """What is asked of people now."""
+        view = FlowView(await self._app.open(), self._ref, self._app.tenant_id)
+        await view.look()
+        return await view.questions()
+
+    async def approve(self, step: str | None = None, *, by: str, comment: str | None = None) -> list[Approval]:
+        """Approves what it asks, or what that step of it asks; returns what was approved."""
+        asked = [one for one in await self.approvals() if step in (None, one.step)]
+        return [await self._app.approve(one.public_id, by=by, comment=comment) for one in asked]
+
+    async def let_go(self, *, by: str | None = None) -> None:
+        """A flow that was started held begins."""
+        await flows.let_go(await self._app.open(), self._ref, Actor(by))
+
+
+async def start_flow(
+    app: Keptwork, what: Definition, inputs: Mapping[str, Any] | None, *, by: str | None = None, **how: Any
+) -> FlowHandle:
+    """Starts a flow; see `Keptwork.start_flow`."""
+    file = flow_file(what)
+    store = await app.open()
+    ref = await flows.start(
+        store, file.flow, inputs, tenant_id=app.tenant_id, library=file.library, actor=Actor(by), **how
+    )
+    return FlowHandle(ref, app)

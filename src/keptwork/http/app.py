@@ -1,0 +1,161 @@
+"""The application: one store, and the routes on top of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from keptwork import __version__
+from keptwork.config import Config
+from keptwork.http import idempotency, problems
+from keptwork.http import trace as tracing
+from keptwork.http.auth import BEARER, SCOPE_OF, Authenticate
+from keptwork.http.broadcast import Broadcast
+from keptwork.http.directory import Directory, noun
+from keptwork.http.door import Door
+from keptwork.http.guesses import Guesses
+from keptwork.http.idempotency import key_given, once
+from keptwork.http.limits import Limits
+from keptwork.http.pages import Problem
+from keptwork.http.room import Room
+from keptwork.http.routes import ROUTERS
+from keptwork.http.second_lock import narrows, of_tenant
+from keptwork.http.trace import trace
+from keptwork.http.turnstile import Turnstile
+from keptwork.store import Store
+from keptwork.worker.remote_claims import Claims
+
+ABOUT = (
+    "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC "
+    "9457); every request that changes something takes an idempotency key."
+)
+
+NO_TELEMETRY: Any = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""The spans of requests are ours (witness.py). The framework's would come on top, and hold what a client has sent."""
+
+
+def create_app(
+    store: Store, authenticate: Authenticate, limits: Limits | None = None, config: Config | None = None
+) -> FastAPI:
+    """The API over an open store, which whoever opened it closes when the server has ended. What it tells of tools and
+    skills is as the configuration has it."""
+    limits = limits or Limits()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.stopping = asyncio.Event()
+        app.state.broadcast = Broadcast(store, partial(of_tenant, app.state))
+        app.state.narrows = await narrows(store, limits.row_security)
+        app.state.claims = Claims(store, app.state.stopping)
+        try:
+            yield
+        finally:
+            await app.state.claims.room.close()
+            await app.state.broadcast.close()
+
+    app = _routed(lifespan=lifespan)
+    app.state.store = store
+    app.state.authenticate = authenticate
+    app.state.config = config or Config()
+    app.state.limits = limits
+    app.state.turnstile = Turnstile(limits.allowance, store.tenant_limits)
+    app.state.guesses = Guesses(limits.failed_keys_per_minute)
+    app.state.room = Room(store.waiting_jobs)
+    problems.install(app)
+    app.add_middleware(Door, limits=limits)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign] # the framework's documented way
+    return app
+
+
+def _routed(**more: Any) -> FastAPI:
+    """Every route. /docs is a page of our own: the framework's would fetch scripts from elsewhere."""
+    app = FastAPI(
+        title="Keptwork",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=NO_TELEMETRY,
+        **more,
+    )
+    app.router.routes.insert(0, Directory(ROUTES))
+    return app
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of an operation, by which the client has it: its tag and its function. The shorter way to one that is
+    also under /api has another, for each is there once."""
+    tag = str((route.tags or ["server"])[0]).replace(" ", "_").replace("-", "_")
+    short = "short_" if route.path.startswith(SHORT) else ""
+    return f"{short}{tag}_{NAMES.get(route.name, route.name)}"
+
+
+SHORT = "/runs"
+"""Where runs are to be found without /api, as those who know them from elsewhere expect."""
+
+
+NAMES = {"listing": "list"}
+"""Functions that could not be called what they do."""
+
+
+def named(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
+    """Every route with its name. Where two of one tag would have the same, the one that is about another noun says so:
+    `workers_start` and `workers_start_job`."""
+    found = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    names = Counter(map(operation_id, found))
+    for route in found:
+        name, about = operation_id(route), noun(route.path)
+        again = names[name] > 1 and not name.startswith(f"{about.replace('-', '_')}_")
+        route.operation_id = f"{name}_{about.removesuffix('s')}" if again else name
+        yield route
+
+
+ROUTES = tuple(named(ROUTERS))
+
+
+def described() -> dict[str, Any]:
+    """The OpenAPI document, without a server."""
+    return document(_routed())
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with what the framework does not find by itself."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=ROUTES)
+        parts = made.setdefault("components", {})
+        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        parts["securitySchemes"] = {"HTTPBearer": BEARER}
+        for route in ROUTES:
+            if route.include_in_schema:
+                _tell(route, made["paths"])
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _tell(route: APIRoute, paths: dict[str, Any]) -> None:
+    """What dependencies look up by themselves: the key, and headers."""
+    asked = {one.call for one in route.dependant.dependencies}
+    headers = [parameter for dependency, parameter in _HEADERS.items() if dependency in asked]
+    for method in route.methods or ():
+        said = paths[route.path_format][method.lower()]
+        if not asked.isdisjoint(SCOPE_OF):
+            said["security"] = [{"HTTPBearer": []}]
+        if headers:
+            said["parameters"] = [*said.get("parameters", ()), *headers]
+
+
+_HEADERS = {once: idempotency.PARAMETER, key_given: idempotency.PARAMETER, trace: tracing.PARAMETER}

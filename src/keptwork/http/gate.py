@@ -1,0 +1,84 @@
+"""The gate: who comes, and whether they may come in just now. What a request is about is no matter yet.
+
+A request without a good key is let through as nobody's: the routes that need one say 401, and nobody's body is kept.
+
+A key is in the Authorization header. A browser that has signed in sends it as a cookie, which counts only where it was
+this server's own page that asked: other sites' forms and scripts come to nothing, whatever cookies go with them.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.types import Scope
+
+from keptwork.errors import KeptworkError
+from keptwork.http.turnstile import Visit
+
+LONGEST_TOKEN = 500
+BEARER = "bearer"
+COOKIE = "keptwork_key"
+HARMLESS = frozenset({"GET", "HEAD"})
+
+
+async def admitted(scope: Scope) -> Visit | None:
+    """The visit of whoever the request's key stands for, or nobody's; too much of anything is refused."""
+    state, app = scope["state"], scope["app"].state
+    token = _token(scope)
+    if token is None:
+        return None
+    address = scope["client"][0] if scope.get("client") else ""
+    app.guesses.insist_few(address, token)
+    try:
+        found = await app.authenticate(token)
+    except Exception as error:
+        state["refusal"] = error
+        return None
+    if found is None:
+        app.guesses.wrong(address)
+        return None
+    app.guesses.right(token)
+    state["token"], state["principal"], state["tenant"] = token, found, found.tenant_id
+    return await _entered(scope, found.tenant_id)
+
+
+async def _entered(scope: Scope, tenant_id: int) -> Visit:
+    app = scope["app"].state
+    try:
+        visit: Visit = await app.turnstile.enter(tenant_id)
+    except KeptworkError:
+        guest = await app.turnstile.guest(tenant_id)
+        scope["state"]["limits"] = guest.headers()
+        raise
+    scope["state"]["visit"] = visit
+    scope["state"]["limits"] = visit.headers
+    return visit
+
+
+def _token(scope: Scope) -> str | None:
+    headers = Headers(scope=scope)
+    if "authorization" not in headers:
+        return _of_cookie(headers, scope["method"])
+    scheme, _, token = headers["authorization"].partition(" ")
+    return _good(token.strip()) if scheme.lower() == BEARER else None
+
+
+def _of_cookie(headers: Headers, method: str) -> str | None:
+    cookies = headers.get("cookie", "")
+    if COOKIE not in cookies or not (method in HARMLESS or _from_own_page(headers)):
+        return None
+    return _good(cookie_parser(cookies).get(COOKIE, ""))
+
+
+def _from_own_page(headers: Headers) -> bool:
+    """Browsers say with everything that may change something which site it comes from."""
+    try:
+        return urlsplit(headers.get("origin", "")).netloc == headers.get("host")
+    except ValueError:
+        return False
+
+
+def _good(token: str) -> str | None:
+    return token if token and token.isascii() and len(token) <= LONGEST_TOKEN else None

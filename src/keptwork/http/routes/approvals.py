@@ -1,0 +1,122 @@
+"""What jobs and flows ask people, and the decisions. Whoever decides is the key: its owner is told in the history.
+What is asked of anyone takes the scope `approve`, what is asked of ops `approve:ops`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.http.auth import Approves, Principal, Reads, insist_answerer
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.idempotency import Asked, Does, example
+from keptwork.http.pages import After, Db, Most, Name, Text, answer, fails, only
+from keptwork.service import approvals as service
+from keptwork.store import Store
+from keptwork.store import approvals as records
+
+router = APIRouter(prefix="/api/approvals", tags=["approvals"])
+
+LIST = "approvals"
+
+
+class Approval(BaseModel):
+    """A question. `digest` is of exactly what is asked and would be done: a decision holds for nothing else."""
+
+    id: str
+    state: str
+    job_id: str | None
+    step_id: str | None
+    step: str
+    question: str
+    details: Any
+    digest: str
+    scope: str | None
+    created_at: str
+    expires_at: str | None
+    decision: str | None
+    decided_at: str | None
+    decided_by: str | None
+    comment: str | None
+
+
+class Approvals(BaseModel):
+    """Some questions, and where to go on if there are more."""
+
+    approvals: list[Approval]
+    next: str | None
+
+
+class Decision(Asked):
+    """What there is to say to a decision."""
+
+    model_config = example(reason="looked at by two of us")
+
+    reason: Text | None = Field(
+        default=None, max_length=service.LONGEST_COMMENT, description="Why; whoever asked is told."
+    )
+
+
+DECIDES = fails(
+    errors.NotFound, errors.AlreadyDecided, errors.ApprovalChanged, errors.KeyReused, errors.RequestInFlight
+)
+
+
+@router.get("", response_model=Approvals, responses=fails(errors.BadCursor, errors.NotFound))
+async def listing(
+    caller: Reads,
+    store: Db,
+    job: Name = None,
+    all: Annotated[bool, Query(description="Those that are decided, too.")] = False,
+    after: After = None,
+    limit: Most = 50,
+) -> Response:
+    """What waits for a decision, the newest first; of one job or of all, open or of any kind."""
+    found = await service.page(
+        store, caller.tenant_id, job=job, open_only=not all, after=opened(LIST, after), limit=limit
+    )
+    return answer({"approvals": [shown(one) for one in found.approvals], "next": sealed(LIST, found.next)})
+
+
+@router.get("/{id}", response_model=Approval, responses=fails(errors.NotFound))
+async def show(id: str, caller: Reads, store: Db) -> Response:
+    """Exactly what is asked, what it would release, and what was decided."""
+    return answer(shown(await service.find(store, caller.tenant_id, id)))
+
+
+@router.post("/{id}/approve", response_model=Approval, responses=DECIDES)
+async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
+    """Approves: the job or flow goes on. Approving twice changes nothing; what was rejected stays so. If what it would
+    release is no longer what was shown, it is asked anew instead."""
+    return await _decide(id, service.APPROVED, caller, does, asked or Decision())
+
+
+@router.post("/{id}/reject", response_model=Approval, responses=DECIDES)
+async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
+    """Rejects: the job or flow fails, unless it knows what else to do."""
+    return await _decide(id, service.REJECTED, caller, does, asked or Decision())
+
+
+async def _decide(id: str, decision: str, caller: Principal, does: Does, how: Decision) -> Response:
+    async def work(store: Store) -> dict[str, Any]:
+        found = await service.decide(
+            store,
+            caller.tenant_id,
+            id,
+            decision,
+            by=caller.actor,
+            comment=how.reason,
+            insist=partial(insist_answerer, caller),
+        )
+        return shown(found)
+
+    return await does(how, work)
+
+
+def shown(approval: records.Approval) -> dict[str, Any]:
+    """A question as it is read outside."""
+    return only(Approval, service.as_json(approval))

@@ -1,0 +1,39 @@
+"""The log of a tenant as a file: every event as a line of JSON, in the order of commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter
+from starlette.responses import Response, StreamingResponse
+
+from keptwork import errors
+from keptwork.http.auth import Administers
+from keptwork.http.cursors import opened
+from keptwork.http.pages import After, Db, fails
+from keptwork.http.routes.events import LIST, shown
+from keptwork.service import audit as service
+from keptwork.store import EventFilter, Store
+
+router = APIRouter(prefix="/api/audit", tags=["audit"])
+
+LINES = "application/x-ndjson"
+
+
+@router.get(
+    "/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {LINES: {}}}, **fails(errors.BadCursor)},
+)
+async def export(caller: Administers, store: Db, after: After = None) -> Response:
+    """Every event of the tenant, or those after a cursor. Each line has the cursor to go on after it: a later export
+    needs only what this one lacks, and one that was cut off is gone on with."""
+    wanted, place = EventFilter(tenant_id=caller.tenant_id), opened(LIST, after)
+    await store.events(wanted, after=place, limit=1)  # a place that is none is refused before the answer begins
+    return StreamingResponse(_lines(store, wanted, place), media_type=LINES)
+
+
+async def _lines(store: Store, wanted: EventFilter, after: str | None) -> AsyncIterator[str]:
+    async for page in service.pages(store, wanted, after):
+        yield "".join(f"{json.dumps(shown(event))}\n" for event in page)

@@ -1,0 +1,168 @@
+"""Dead letters: jobs that were given up, why, and running them again."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.bounds import LONGEST_NAME
+from keptwork.http.auth import Adds, AddsMany, Reads
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.idempotency import Asked, Does, example
+from keptwork.http.pages import After, Db, Most, Name, Search, Text, answer, fails
+from keptwork.http.routes.events import Moment
+from keptwork.http.routes.jobs import Again, Retry
+from keptwork.lifecycle import JOB
+from keptwork.moments import moment_us
+from keptwork.service import dead_letters as service
+from keptwork.service.bulk import MOST_AT_ONCE
+from keptwork.service.entities import public_id
+from keptwork.service.jobs import document
+from keptwork.store import JobFilter, Store
+
+router = APIRouter(prefix="/api/dead-letters", tags=["dead letters"])
+
+LIST = "dead-letters"
+
+
+class DeadLetter(BaseModel):
+    """What is known of the end of a job that was given up."""
+
+    id: str
+    kind: str
+    queue: str
+    dead_lettered_at: str
+    reason_code: str | None
+    stage: str | None
+    last_error: str | None
+    attempts: int
+    max_attempts: int
+    last_owner: str | None
+    last_lease_expires_at: str | None
+    correlation_id: str | None
+    redriven_from: str | None
+    redriven_as: list[str]
+
+
+class DeadLetters(BaseModel):
+    """Some dead letters, and where to go on if there are more."""
+
+    dead_letters: list[DeadLetter]
+    next: str | None
+
+
+class WholeDeadLetter(DeadLetter):
+    """A dead letter, and what the job was given."""
+
+    payload: Any
+
+
+class Redrive(Asked):
+    """Which dead letters are to be run again; what is none does not narrow."""
+
+    model_config = example(queue="mail", reason_code="exhausted_retries", since="1h", dry_run=True)
+
+    queue: Text | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    kind: Text | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    reason_code: Text | None = Field(default=None, max_length=100)
+    since: Text | None = Field(
+        default=None, max_length=100, description="Given up since then: a time, or how long ago (10m)."
+    )
+    again: bool = Field(default=False, description="Also those that were run again before.")
+    limit: int = Field(default=MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="At most so many, the oldest first.")
+    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
+
+
+class Redriven(BaseModel):
+    """How many, and which jobs run them again."""
+
+    count: int
+    redriven: list[Again]
+    dry_run: bool
+
+
+@router.get("", response_model=DeadLetters, responses=fails(errors.BadCursor))
+async def listing(
+    caller: Reads,
+    store: Db,
+    queue: Name = None,
+    kind: Name = None,
+    reason_code: Name = None,
+    since: Moment = None,
+    until: Moment = None,
+    text: Search = None,
+    after: After = None,
+    limit: Most = 50,
+) -> Response:
+    """The jobs that were given up, the newest first."""
+    wanted = await _among(store, caller.tenant_id, queue, kind, reason_code, since, until)
+    page = await service.page(store, wanted, after=opened(LIST, after), limit=limit, text=text)
+    later = await service.later_jobs(store, caller.tenant_id, page.jobs)
+    shown = [service.as_json(row, later[row["id"]]) for row in page.jobs]
+    return answer({"dead_letters": shown, "next": sealed(LIST, page.next)})
+
+
+@router.get("/{id}", response_model=WholeDeadLetter, responses=fails(errors.NotFound))
+async def show(id: str, caller: Reads, store: Db) -> Response:
+    """Why one job was given up."""
+    row = await service.find(store, caller.tenant_id, id)
+    later = await service.later_jobs(store, caller.tenant_id, [row])
+    return answer({**service.as_json(row, later[row["id"]]), "payload": document(row["payload"])})
+
+
+@router.post(
+    "/{id}/redrive",
+    status_code=201,
+    response_model=Again,
+    responses=fails(errors.NotFound, errors.RunAgainBefore, errors.KeyReused, errors.RequestInFlight),
+)
+async def redrive_one(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
+    """Runs one dead letter again, as a new job, perhaps with another payload."""
+    how = asked or Retry()
+    payload = None if how.payload is None else json.dumps(how.payload)
+
+    async def work(store: Store) -> dict[str, str]:
+        return _pair(
+            await service.redrive_one(store, caller.tenant_id, id, payload=payload, again=how.again, actor=caller.actor)
+        )
+
+    return await does(how, work, status=201)
+
+
+@router.post("/redrive", response_model=Redriven, responses=fails(errors.KeyReused, errors.RequestInFlight))
+async def redrive(asked: Redrive, caller: AddsMany, does: Does) -> Response:
+    """Runs many dead letters again, by queue, kind, reason and time."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        wanted = await _among(store, caller.tenant_id, asked.queue, asked.kind, asked.reason_code, asked.since)
+        if asked.dry_run:
+            count = await service.count(store, wanted, again=asked.again, limit=asked.limit)
+            return {"count": count, "redriven": [], "dry_run": True}
+        done = service.redrive(store, wanted, again=asked.again, limit=asked.limit, actor=caller.actor)
+        pairs = [_pair(one) async for one in done]
+        return {"count": len(pairs), "redriven": pairs, "dry_run": False}
+
+    return await does(asked, work)
+
+
+def _pair(done: service.Redriven) -> dict[str, str]:
+    return {"old": public_id(JOB.name, done.old), "new": public_id(JOB.name, done.new)}
+
+
+async def _among(
+    store: Store,
+    tenant_id: int,
+    queue: str | None,
+    kind: str | None,
+    reason_code: str | None,
+    since: str | None,
+    until: str | None = None,
+) -> JobFilter:
+    now = await store.now() if since or until else 0
+    start, end = (moment_us(said, now) if said else None for said in (since, until))
+    return service.among(tenant_id, queue=queue, kind=kind, reason_code=reason_code, since=start, until=end)

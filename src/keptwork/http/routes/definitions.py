@@ -1,0 +1,65 @@
+"""Definitions of flows that are looked at and not kept: what one may say, and whether one is right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, RootModel
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.flow import graph
+from keptwork.flow.definition import Flow
+from keptwork.http.auth import Reads
+from keptwork.http.definitions import WHERE
+from keptwork.http.idempotency import Asked, Does, example
+from keptwork.http.pages import JsonObject, answer, fails
+from keptwork.service import submissions
+from keptwork.store import Store
+
+router = APIRouter(prefix="/api/flows", tags=["flows"])
+
+
+class Schema(RootModel[dict[str, Any]]):
+    """A JSON Schema."""
+
+
+class Check(Asked):
+    """A definition to be looked at."""
+
+    model_config = example(definition={"name": "release", "steps": [{"id": "test", "tool": "pytest"}]})
+
+    definition: JsonObject = Field(description="What a flow file would say.")
+
+
+class Checked(BaseModel):
+    """A definition that is right: its steps level by level, those of one level side by side, and those of them that say
+    themselves what is run."""
+
+    name: str
+    kind: str
+    levels: list[list[str]]
+    programs: list[str]
+
+
+@router.get("/schema", response_model=Schema, responses=fails())
+async def schema(caller: Reads) -> Response:
+    """The JSON Schema of definitions."""
+    return answer(Flow.published_schema())
+
+
+@router.post(
+    "/check", response_model=Checked, responses=fails(errors.BadFlow, errors.KeyReused, errors.RequestInFlight)
+)
+async def check(asked: Check, caller: Reads, does: Does) -> Response:
+    """Whether a definition is right: everything wrong with it, each with its place. Nothing is kept or started."""
+
+    flow = await asyncio.to_thread(submissions.read, asked.definition, WHERE)
+
+    async def work(_: Store) -> dict[str, Any]:
+        told = {"name": flow.name, "kind": flow.kind, "programs": submissions.programs(flow)}
+        return {**told, "levels": graph.levels(flow.dependencies)}
+
+    return await does(asked, work)

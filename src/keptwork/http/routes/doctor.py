@@ -1,0 +1,88 @@
+"""The doctor: what is wrong with flows, jobs and breakers of the tenant, and mending it by declared moves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.http.auth import Administers, Reads
+from keptwork.http.idempotency import Asked, Does, example
+from keptwork.http.pages import Db, Text, answer, fails
+from keptwork.service.doctor import rounds
+from keptwork.service.doctor.chart import Limits
+from keptwork.service.doctor.finding import as_json
+from keptwork.store import Store
+
+router = APIRouter(prefix="/api/doctor", tags=["doctor"])
+
+MOST_SPANS = 50
+
+Span = Annotated[Text, Field(min_length=1, max_length=100)]
+Spans = Annotated[
+    list[Span] | None,
+    Query(max_length=MOST_SPANS, description="What counts as stuck: a span for any state, or STATE=SPAN; else 1h."),
+]
+
+
+class Finding(BaseModel):
+    """Something that is wrong: what, since when, why it matters, and what mends it; `todo` is for somebody to do."""
+
+    check: str
+    entity: str
+    id: str
+    says: str
+    since: str | None
+    matters: str
+    fix: str | None
+    todo: str | None
+
+
+class Findings(BaseModel):
+    """Everything that is wrong."""
+
+    findings: list[Finding]
+
+
+class Repair(Finding):
+    """What was mended; one that could not be has an error."""
+
+    error: str | None
+
+
+class Treated(BaseModel):
+    """What was found at first, what was done about it, and what is left."""
+
+    found: list[Finding]
+    repairs: list[Repair]
+    left: list[Finding]
+
+
+class Fix(Asked):
+    """What is to be mended."""
+
+    model_config = example(stuck_after=["1h", "S_RUNNING=4h"])
+
+    stuck_after: list[Span] = Field(default=[], max_length=MOST_SPANS)
+
+
+@router.get("", response_model=Findings, responses=fails())
+async def examine(caller: Reads, store: Db, stuck_after: Spans = None) -> Response:
+    """What is stuck or contradicts itself, and what mends it; nothing is changed."""
+    found = await rounds.examine(store, Limits.said(stuck_after or []), caller.tenant_id)
+    return answer({"findings": [as_json(one) for one in found]})
+
+
+@router.post("/fix", response_model=Treated, responses=fails(errors.KeyReused, errors.RequestInFlight))
+async def fix(caller: Administers, does: Does, asked: Annotated[Fix | None, Body()] = None) -> Response:
+    """Mends what declared moves can mend, each repair in a transaction of its own."""
+    how = asked or Fix()
+    limits = Limits.said(how.stuck_after)
+
+    async def work(store: Store) -> dict[str, Any]:
+        return rounds.as_json(await rounds.treat(store, limits, caller.tenant_id))
+
+    return await does.at_length(how, work)

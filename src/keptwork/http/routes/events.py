@@ -1,0 +1,207 @@
+"""The event log: a page of it, and the stream of what is yet to come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from asyncio import FIRST_COMPLETED
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from anyio import CancelScope
+from fastapi import APIRouter, Depends, Header, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
+
+from keptwork import errors
+from keptwork.http.auth import Reads, lasting, still_good
+from keptwork.http.cursors import LONGEST, opened, sealed
+from keptwork.http.pages import After, Db, Most, Name, Search, answer, fails, only
+from keptwork.moments import moment_us
+from keptwork.service import events as service
+from keptwork.service.entities import lifecycle_named, resolve
+from keptwork.store import Event, EventFilter, Store
+
+router = APIRouter(prefix="/api/events", tags=["events"])
+
+LIST = "events"
+RECONNECT_MS = 1_000
+TOLD = {"$ref": "#/components/schemas/Moved"}
+
+logger = logging.getLogger("keptwork.http")
+
+
+class Moved(BaseModel):
+    """One move of one entity. `cursor` is where to go on after it, in the list and in the stream."""
+
+    entity: str
+    entity_id: str
+    seq: int
+    epoch: int
+    type: str
+    trigger: str
+    ts: str
+    actor: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    cause: str | None
+    reason: str | None
+    from_state: str | None
+    to_state: str
+    payload: Any
+    version: int
+    cursor: str
+
+
+class Events(BaseModel):
+    """Some events, and where to go on; none at the end of the log."""
+
+    events: list[Moved]
+    next: str | None
+
+
+Moment = Annotated[
+    str | None, Query(max_length=100, description="A time (2026-11-15T17:10:20Z), or how long ago (10m).")
+]
+
+Place = Annotated[
+    str | None, Query(max_length=LONGEST, description="The `cursor` of an event; without it from now on.")
+]
+
+
+@router.get("", response_model=Events, responses=fails(errors.BadCursor, errors.NotFound))
+async def listing(
+    caller: Reads,
+    store: Db,
+    entity: Name = None,
+    id: Name = None,
+    type: Name = None,
+    correlation_id: Name = None,
+    since: Moment = None,
+    until: Moment = None,
+    text: Search = None,
+    after: After = None,
+    limit: Most = 100,
+    newest_first: bool = False,
+) -> Response:
+    """The events of the tenant, oldest first: read on from `next`, none is missed and none comes twice."""
+    wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
+    place = opened(LIST, after)
+    page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
+    return answer({"events": [shown(one) for one in page.events], "next": sealed(LIST, page.next)})
+
+
+SENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": TOLD},
+    },
+}
+"""What is sent on a stream: OpenAPI describes the message, and in it what its data says."""
+
+
+@router.get(
+    "/stream",
+    response_class=StreamingResponse,
+    dependencies=[Depends(lasting)],
+    responses={
+        200: {"content": {"text/event-stream": {"itemSchema": SENT}}},
+        **fails(errors.BadCursor, errors.NotFound),
+    },
+)
+async def stream(
+    request: Request,
+    caller: Reads,
+    store: Db,
+    entity: Name = None,
+    id: Name = None,
+    type: Name = None,
+    correlation_id: Name = None,
+    after: Place = None,
+    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=LONGEST)] = None,
+) -> Response:
+    """Events as they are committed, as server-sent events: after `Last-Event-ID` or `after`, else from now on. Whoever
+    comes back with the id of the last event it got has missed none and gets none twice."""
+    wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id)
+    place = opened(LIST, last_event_id or after)
+    if place is None:
+        place = await store.log_end()
+    else:
+        await store.events(wanted, after=place, limit=1)  # a place that is none is refused before the stream begins
+    return StreamingResponse(_frames(request, wanted, place), media_type="text/event-stream")
+
+
+async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIterator[str]:
+    """Until the client leaves, the server ends or the key is no longer good."""
+    state, clock = request.app.state, asyncio.get_running_loop().time
+    # Who is cut off before the first event comes back to where it was, too.
+    yield f"retry: {RECONNECT_MS}\nid: {sealed(LIST, after)}\n\n"
+    following = state.broadcast.follow(wanted, after)
+    stopping = asyncio.ensure_future(state.stopping.wait())
+    coming: asyncio.Future[Event] = asyncio.ensure_future(anext(following))
+    said = checked = clock()
+    try:
+        while not stopping.done():
+            await asyncio.wait((coming, stopping), timeout=state.limits.recheck_seconds, return_when=FIRST_COMPLETED)
+            if coming.done():
+                yield frame(coming.result())
+                coming, said = asyncio.ensure_future(anext(following)), clock()
+            elif clock() - said >= state.limits.beat_seconds:
+                yield ": still here\n\n"
+                said = clock()
+            if clock() - checked >= state.limits.recheck_seconds:
+                await still_good(request, request.scope["state"]["token"])
+                checked = clock()
+    except errors.KeptworkError as error:  # the client comes back with its last id, and is told then if it may not
+        logger.info("a stream ended: %s", error)
+    finally:
+        with CancelScope(shield=True):  # a client that left has cancelled all of this
+            await _ended(coming, stopping)
+            await following.aclose()
+
+
+async def _ended(*futures: asyncio.Future[Any]) -> None:
+    for one in futures:
+        one.cancel()
+    await asyncio.gather(*futures, return_exceptions=True)
+
+
+def frame(event: Event) -> str:
+    """An event on the wire."""
+    told = shown(event)
+    return f"id: {told['cursor']}\nevent: {event.type}\ndata: {json.dumps(told)}\n\n"
+
+
+def shown(event: Event) -> dict[str, Any]:
+    """An event as it is read outside."""
+    return only(Moved, {**service.as_json(event), "cursor": sealed(LIST, event.cursor)})
+
+
+async def asked_for(
+    store: Store,
+    tenant_id: int,
+    entity: str | None = None,
+    id: str | None = None,
+    type: str | None = None,
+    correlation_id: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> EventFilter:
+    """The events that these words mean; an id or a time that is none is refused."""
+    now = await store.now() if since or until else 0
+    name, key = lifecycle_named(entity).name if entity else None, None
+    if id is not None:
+        lifecycles, key = resolve(id)
+        name = name or (lifecycles[0].name if len(lifecycles) == 1 else None)
+    return EventFilter(
+        tenant_id=tenant_id,
+        entity=name,
+        entity_id=key,
+        type=type,
+        correlation_id=correlation_id,
+        since=moment_us(since, now) if since else None,
+        until=moment_us(until, now) if until else None,
+    )

@@ -1,0 +1,207 @@
+"""The routes that runs and workstreams have in common, and how both start one and do something to one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.errors import BadInput
+from keptwork.flow import definition
+from keptwork.http.auth import Principal, Reads, Writes
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.definitions import Definitions
+from keptwork.http.idempotency import Does, Reason
+from keptwork.http.pages import After, Db, Most, Name, Search, answer, fails, only
+from keptwork.http.routes import approvals
+from keptwork.http.routes.events import LIST as EVENTS
+from keptwork.http.routes.events import Events, Moment
+from keptwork.http.routes.events import shown as event_shown
+from keptwork.http.routes.flow_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
+from keptwork.http.routes.jobs import States
+from keptwork.http.routes.steps import Steps, own_step, step_page
+from keptwork.http.routes.webhooks import Webhooks, webhook_page
+from keptwork.moments import moment_us
+from keptwork.service import events, flow_progress, flows, templates
+from keptwork.service import flow_stories as stories
+from keptwork.service.definitions import Kind
+from keptwork.service.flow_scene import Actor
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
+from keptwork.store.steps import FlowFilter
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+Deed = Callable[[Store, FlowRef, Actor], Awaitable[Any]]
+
+CHANGES = fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight)
+STARTS = fails(
+    errors.NotFound,
+    errors.BadFlow,
+    errors.ProgramsRefused,
+    errors.FlowKeyReused,
+    errors.KeyReused,
+    errors.RequestInFlight,
+)
+
+
+# --- as routes of either kind do it
+
+
+async def started(
+    kind: Kind, model: type[Flow], asked: NewFlow, caller: Principal, defines: Definitions, does: Does, **how: Any
+) -> Response:
+    """Starts a flow of a kind, and answers what it is then, and whether it was made now."""
+    own = await _defined(kind, asked, defines)  # before anything is locked
+    how |= how_started(asked, caller)
+
+    async def work(store: Store) -> dict[str, Any]:
+        before = await store.now()
+        if own is not None:
+            ref = await flows.start(store, own, asked.inputs, tenant_id=caller.tenant_id, **how)
+        else:
+            named = asked.template or ""
+            template = await templates.find_of_kind(store, caller.tenant_id, named, kind.name)
+            newest = templates.by_name(template, named)
+            ref = await flows.start_template(store, template, asked.inputs, newest=newest, **how)
+        return await as_started(store, ref, model, before)
+
+    return await does(asked, work, status=201)
+
+
+def how_started(asked: Start, caller: Principal) -> dict[str, Any]:
+    """What there is to say to the start of any flow."""
+    hook = None if asked.webhook is None else asked.webhook.model_dump(exclude_none=True)
+    return {"hold": asked.hold, "queue": asked.queue, "webhook": hook, "actor": Actor(caller.actor, asked.reason)}
+
+
+async def as_started(store: Store, ref: FlowRef, model: type[Flow], before: int) -> dict[str, Any]:
+    """A flow that was started, and whether that was after this moment."""
+    row = await flows.row_of(store, ref)
+    return only(model, {**stories.flow_json(ref.kind, row), "created": row["created_at"] >= before})
+
+
+async def _defined(kind: Kind, asked: NewFlow, defines: Definitions) -> definition.Flow | None:
+    """What it is to be, if that is said here; none if it is of a template."""
+    if (asked.template is None) == (asked.definition is None):
+        raise BadInput(what=f"a {kind.name} is of one of both: give a template, or a definition")
+    return None if asked.definition is None else await defines.flow(asked.definition, kind.name)
+
+
+async def done_to(
+    kind: Kind, model: type[Flow], deed: Deed, id: str, caller: Principal, does: Does, asked: Reason
+) -> Response:
+    """Does something to a flow, and answers what it is then."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        ref = await stories.find(store, kind, caller.tenant_id, id)
+        await deed(store, ref, Actor(caller.actor, asked.reason))
+        return only(model, stories.flow_json(kind, await flows.row_of(store, ref)))
+
+    return await does(asked, work)
+
+
+def whole(story: stories.Story) -> dict[str, Any]:
+    """Everything about one flow."""
+    facts = stories.story_json(story)
+    return {
+        **facts,
+        "steps": [own_step(one) for one in facts["steps"]],
+        "questions": [approvals.shown(one) for one in story.asked],
+        "events": [event_shown(event) for event in story.events],
+    }
+
+
+# --- the routes that both have
+
+
+def told(about: str) -> Callable[[Endpoint], Endpoint]:
+    """Says what a route is about where it is about the one or the other kind."""
+
+    def tell(endpoint: Endpoint) -> Endpoint:
+        endpoint.__doc__ = about
+        return endpoint
+
+    return tell
+
+
+def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: type[Flow], shown: type[Flow]) -> None:
+    """Looks at flows of a kind; `lists` is how several look, `listed` how one of them does, `shown` all of one."""
+    many = f"{kind.name}s"
+
+    @router.get("", response_model=lists, responses=fails(errors.BadCursor))
+    @told(f"The {many} of the tenant, the newest first.")
+    async def listing(
+        caller: Reads,
+        store: Db,
+        state: States = None,
+        name: Name = None,
+        inside: Annotated[bool, Query(description="Those inside other flows, too.")] = False,
+        text: Search = None,
+        since: Moment = None,
+        until: Moment = None,
+        after: After = None,
+        limit: Most = 50,
+    ) -> Response:
+        states, now = stories.states_named(kind.flow, state or []), await store.now() if since or until else 0
+        made = (moment_us(said, now) if said else None for said in (since, until))
+        wanted = FlowFilter(caller.tenant_id, states, name, inside, *made)
+        page = await stories.page(store, kind, wanted, after=opened(many, after), limit=limit, text=text)
+        rows = [only(listed, stories.flow_json(kind, row)) for row in page.flows]
+        return answer({many: rows, "next": sealed(many, page.next)})
+
+    @router.get("/{id}", response_model=shown, responses=fails(errors.NotFound))
+    @told(f"Everything about one {kind.name}: its steps, what it asks, what happened last.")
+    async def show(id: str, caller: Reads, store: Db) -> Response:
+        story = await stories.story(store, await stories.find(store, kind, caller.tenant_id, id))
+        return answer(only(shown, whole(story)))
+
+    @router.get("/{id}/steps", response_model=Steps, responses=fails(errors.NotFound, errors.BadCursor))
+    @told(f"The steps of a {kind.name} in the order of its definition.")
+    async def steps(id: str, caller: Reads, store: Db, after: After = None, limit: Most = 100) -> Response:
+        return await step_page(store, await stories.find(store, kind, caller.tenant_id, id), after, limit)
+
+    @router.get("/{id}/progress", response_model=FlowProgress, responses=fails(errors.NotFound))
+    @told(f"How far a {kind.name} has come, and how long it will still take.")
+    async def progress(id: str, caller: Reads, store: Db) -> Response:
+        found = await flow_progress.read(store, await stories.find(store, kind, caller.tenant_id, id))
+        return answer(flow_progress.as_json(found))
+
+    @router.get("/{id}/cost", response_model=CostOfFlow, responses=fails(errors.NotFound))
+    @told(f"What a {kind.name} cost, in all and by step.")
+    async def cost(id: str, caller: Reads, store: Db) -> Response:
+        return answer(await stories.cost_json(store, await stories.find(store, kind, caller.tenant_id, id)))
+
+    @router.get("/{id}/events", response_model=Events, responses=fails(errors.NotFound, errors.BadCursor))
+    @told(f"What happened to a {kind.name} and to everything that works for it, the oldest first.")
+    async def history(
+        id: str,
+        caller: Reads,
+        store: Db,
+        own: Annotated[bool, Query(description="Only its own moves.")] = False,
+        after: After = None,
+        limit: Most = 100,
+    ) -> Response:
+        wanted = await stories.history(store, await stories.find(store, kind, caller.tenant_id, id), own=own)
+        found = await events.page(store, wanted, after=opened(EVENTS, after), limit=limit)
+        return answer({"events": [event_shown(one) for one in found.events], "next": sealed(EVENTS, found.next)})
+
+    @router.get("/{id}/webhooks", response_model=Webhooks, responses=fails(errors.NotFound, errors.BadCursor))
+    @told(f"What the end of a {kind.name} was told to the outside, and what came of it.")
+    async def webhooks(id: str, caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
+        ref = await stories.find(store, kind, caller.tenant_id, id)
+        return await webhook_page(store, caller.tenant_id, ref.public_id, None, after, limit)
+
+    @router.post("/{id}/hold", response_model=listed, responses=CHANGES)
+    @told(f"Nothing more of a {kind.name} begins; what runs goes on.")
+    async def hold(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+        return await done_to(kind, listed, flows.hold, id, caller, does, asked or Reason())
+
+    @router.post("/{id}/release", response_model=listed, responses=CHANGES)
+    @told(f"A held {kind.name} goes on.")
+    async def release(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+        return await done_to(kind, listed, flows.let_go, id, caller, does, asked or Reason())

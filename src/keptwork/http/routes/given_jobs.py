@@ -1,0 +1,119 @@
+"""Jobs as a claim gives them to a worker: with what earlier runs have kept, and with what is to be called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from keptwork.service import jobs as service
+from keptwork.store.checkpoints import Checkpoint
+from keptwork.worker.remote_claims import Given
+from keptwork.worker.step_kinds import delay_us_of, seconds_of
+
+LARGEST_GIVEN = 256 << 10
+"""So much of a job's checkpoints comes with a claim; what is larger is fetched one by one."""
+
+Lease = Annotated[
+    float, Field(ge=1, le=3600, description="Seconds for which a job is this worker's; renew it in time.")
+]
+
+
+class GivenCheckpoint(BaseModel):
+    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
+
+    name: str
+    value: Any
+    large: bool
+    epoch: int
+    version: int
+    code: str | None
+    changed: bool
+
+
+class GivenStep(BaseModel):
+    """The step of a flow that a job carries out: the function to be called, and with what."""
+
+    flow: str
+    name: str
+    call: str
+    arguments: dict[str, Any]
+    timeout: float | None
+    retry_in: float | None
+
+
+class GivenJob(BaseModel):
+    """A job to be done."""
+
+    id: str
+    epoch: int
+    state: str
+    kind: str
+    queue: str
+    priority: int
+    payload: Any
+    attempt: int
+    max_attempts: int
+    on_exhausted: str
+    lease_until: str | None
+    run_at: str
+    correlation_id: str | None
+    trace_id: str | None
+    checkpoints: list[GivenCheckpoint]
+    step: GivenStep | None
+
+
+def given(one: Given) -> dict[str, Any]:
+    """A job as a claim gives it."""
+    job = one.job
+    shown = service.as_json({name: job[name] for name in ("id", "state", "payload", "run_at", "lease_until")})
+    plain = (
+        "epoch",
+        "state",
+        "kind",
+        "queue",
+        "priority",
+        "max_attempts",
+        "on_exhausted",
+        "correlation_id",
+        "trace_id",
+    )
+    return {
+        **{name: shown[name] for name in ("id", "payload", "run_at", "lease_until")},
+        **{name: job[name] for name in plain},
+        "attempt": job.attempts,
+        "checkpoints": _checkpoints(one.checkpoints),
+        "step": _step(one),
+    }
+
+
+def _checkpoints(kept: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+    told, size = [], 0
+    for one in kept:
+        size += len(one.result)
+        large = one.hash is not None or size > LARGEST_GIVEN
+        plain = {name: getattr(one, name) for name in ("name", "epoch", "version", "code")}
+        value = None if large else service.document(one.result)
+        told.append({**plain, "value": value, "large": large, "changed": one.changed_at is not None})
+    return told
+
+
+def _step(one: Given) -> dict[str, Any] | None:
+    task = one.task
+    if task is None:
+        return None
+    delay_us, wait = delay_us_of(task, one.job.attempts), seconds_of(task)
+    return {
+        "flow": task.flow,
+        "name": task.name,
+        "call": task.step.call or "",
+        "arguments": dict(task.step.with_),
+        "timeout": wait,
+        "retry_in": None if delay_us is None else delay_us / 1_000_000,
+    }
+
+
+def us(seconds: float) -> int:
+    """Seconds in microseconds."""
+    return round(seconds * 1_000_000)

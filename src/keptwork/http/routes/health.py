@@ -1,0 +1,52 @@
+"""Whether the server lives, whether it can work, and its figures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.http.auth import Reads
+from keptwork.http.pages import Db, WholeDb, answer, fails, refusals
+from keptwork.service import prometheus, stats
+
+router = APIRouter(tags=["health"])
+
+READY_SECONDS = 5.0
+
+
+class Health(BaseModel):
+    """That it is well."""
+
+    status: Literal["ok", "ready"]
+
+
+@router.get("/healthz", response_model=Health)
+async def healthz() -> Response:
+    """Whether the process answers. It asks nothing of the database."""
+    return answer({"status": "ok"})
+
+
+@router.get("/readyz", response_model=Health, responses=refusals(errors.StoreError, errors.ShuttingDown))
+async def readyz(request: Request, store: WholeDb) -> Response:
+    """Whether requests can be served: the database answers, with the schema this server was opened on, and it is not
+    shutting down."""
+    if request.app.state.stopping.is_set():
+        raise errors.ShuttingDown
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await store.tenants()
+    except TimeoutError:
+        raise errors.StoreError(url=store.url, detail=f"it did not answer within {READY_SECONDS:g} s") from None
+    return answer({"status": "ready"})
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **fails()}, response_class=Response)
+async def metrics(caller: Reads, whole: WholeDb, store: Db) -> Response:
+    """The figures of the caller's tenant and of the engine, as Prometheus reads them."""
+    figures = await stats.current(store, caller.tenant_id, whole)
+    return Response(prometheus.text(figures).encode(), media_type=prometheus.CONTENT_TYPE)

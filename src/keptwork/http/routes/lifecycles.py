@@ -1,0 +1,60 @@
+"""The declared lifecycles."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.http.auth import Reads
+from keptwork.http.pages import answer, fails
+from keptwork.lifecycle import LIFECYCLES, render
+
+router = APIRouter(prefix="/api/lifecycles", tags=["lifecycles"])
+
+
+class State(BaseModel):
+    """A state, and whether it is left again."""
+
+    name: str
+    final: bool
+
+
+class Move(BaseModel):
+    """A move: what makes it, between which states, and the event it writes."""
+
+    trigger: str
+    verb: str
+    source: str | None = Field(alias="from")
+    to: str
+    event: str
+    guard: str | None
+
+
+class Lifecycle(BaseModel):
+    """A lifecycle as it is declared."""
+
+    name: str
+    states: list[State]
+    moves: list[Move]
+
+
+class Lifecycles(BaseModel):
+    """All of them."""
+
+    lifecycles: list[Lifecycle]
+
+
+@router.get("", response_model=Lifecycles, responses=fails())
+async def listing(caller: Reads) -> Response:
+    """Every lifecycle."""
+    return answer({"lifecycles": [render.as_json(one) for one in LIFECYCLES.values()]})
+
+
+@router.get("/{name}", response_model=Lifecycle, responses=fails(errors.NotFound))
+async def show(name: str, caller: Reads) -> Response:
+    """One lifecycle: its states, and every move between them."""
+    if name not in LIFECYCLES:
+        raise errors.NotFound(what="lifecycle", id=repr(name), listing="keptwork lifecycles list")
+    return answer(render.as_json(LIFECYCLES[name]))

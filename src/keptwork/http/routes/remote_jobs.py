@@ -1,0 +1,309 @@
+"""What a worker without a database reports of a job it holds: how far it has come, and what came of it.
+
+Every call names the worker and the epoch that the job was given under. One that no longer holds it is told so, 409, and
+has changed nothing; the same report sent again, because its answer was lost, is answered like the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field, model_validator
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.bounds import LONGEST_KEY, check_name, plain_json
+from keptwork.errors import BadInput
+from keptwork.http.auth import Supervises
+from keptwork.http.idempotency import Asked, Does, example
+from keptwork.http.pages import Db, Text, answer, fails, only
+from keptwork.http.routes.artifacts import ArtifactName
+from keptwork.http.routes.given_jobs import Lease, us
+from keptwork.http.routes.jobs import Artifact, Seconds
+from keptwork.moments import moment_us, span_us
+from keptwork.outcomes import Cancel, Snooze
+from keptwork.service import artifacts
+from keptwork.store import Store
+from keptwork.worker import remote_reports
+from keptwork.worker.remote_reports import Failure, Kind
+from keptwork.worker.settlement import Release, Suspend
+
+router = APIRouter(prefix="/api/jobs/{id}", tags=["claimed jobs"])
+
+Epoch = Annotated[int, Field(ge=0, le=(1 << 31) - 1, description="The epoch that the job was given under.")]
+JobId = Annotated[str, Field(max_length=LONGEST_KEY)]
+StepName = Annotated[Text, Field(min_length=1, max_length=LONGEST_KEY)]
+
+
+class Settled(BaseModel):
+    """What became of a job: the move it made, and the state it is in then."""
+
+    job: str
+    epoch: int
+    move: str
+    state: str
+
+
+class Mine(Asked):
+    """By what right a worker speaks of a job."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0)
+
+    worker: str = Field(max_length=LONGEST_KEY)
+    epoch: Epoch
+
+
+class Begin(Mine):
+    """That the work on a job begins."""
+
+    lease: Lease | None = Field(default=None, description="Renews the lease in the same call.")
+
+
+class Save(Mine):
+    """The result of a step of the work, to be kept whatever becomes of the worker."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, name="charge", value={"id": 7})
+
+    name: StepName
+    value: Any = None
+    code: str | None = Field(default=None, pattern="^[!-~]{1,500}$", description="A digest of what made it.")
+    version: int = Field(default=0, ge=0, le=1 << 30)
+
+
+class Saved(BaseModel):
+    """What stands under the name, and whether it is what was sent: the first that was kept stays."""
+
+    name: str
+    kept: bool
+    value: Any
+
+
+class Advance(Mine):
+    """How far the work has come."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, fraction=0.4, text="page 2 of 5")
+
+    fraction: float = Field(ge=0, le=1, allow_inf_nan=False)
+    text: Text = Field(default="", max_length=1_000)
+
+
+class Noted(BaseModel):
+    """That it was kept."""
+
+    job: str
+    epoch: int
+
+
+class Succeed(Mine):
+    """That the job is done, and what came of it."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, result={"size": 4})
+
+    result: Any = None
+
+
+class Fault(BaseModel):
+    """What went wrong: for now (`transient`, `timeout`), for good (`permanent`), or with the payload (`validation`,
+    which makes a dead letter)."""
+
+    model_config = {"extra": "forbid", "strict": True}
+
+    message: Text = Field(default="", max_length=4_000)
+    type: Text = Field(default="", max_length=200, description="What it is called, such as TimeoutError.")
+    kind: Kind = "transient"
+    stage: Literal["fetch", "input", "exec", "output", "commit"] = "exec"
+    retry_in: Seconds | None = Field(default=None, description="Seconds until the next attempt, if there is one.")
+
+
+class Fail(Mine):
+    """That the work failed. Whether it is tried again is decided as for any job: by the error and by its attempts."""
+
+    model_config = example(
+        worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8",
+        epoch=0,
+        error={"type": "TimeoutError", "message": "the shop does not answer", "kind": "transient"},
+    )
+
+    error: Fault = Fault()
+
+
+class Rest(Mine):
+    """For how long, or until when, the job goes back into the queue; it spends no attempt."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, delay="5m")
+
+    delay: str | Seconds | None = Field(default=None, description="Seconds, or a span such as 5m.")
+    until: Text | None = Field(default=None, max_length=60, description="A time, as RFC 3339 writes it.")
+
+
+class GiveBack(Mine):
+    """That the job is given back unfinished, and why; it spends no attempt."""
+
+    model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, reason="the worker drains")
+
+    reason: Text = Field(default="its worker gave it back", max_length=1_000)
+    back_off: bool = Field(default=False, description="It could not be done here: others get the time to take it.")
+
+
+class Keep(Mine):
+    """Something to be kept with the job beside its result."""
+
+    model_config = example(
+        worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, content="aGVsbG8=", media_type="text/plain"
+    )
+
+    content: str = Field(description="In Base64.")
+    media_type: Text = Field(default="application/octet-stream", max_length=200)
+
+
+class Outcome(BaseModel):
+    """What came of a job; of the fields, those of its outcome count."""
+
+    model_config = {"extra": "forbid", "strict": True}
+
+    outcome: Literal["succeed", "fail", "snooze", "release", "cancel"]
+    result: Any = None
+    error: Fault | None = None
+    delay: str | Seconds | None = None
+    until: Text | None = Field(default=None, max_length=60)
+    reason: Text | None = Field(default=None, max_length=4_000)
+    back_off: bool = False
+    held_by: Text | None = Field(default=None, max_length=LONGEST_KEY, pattern="^version:")
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Outcome:
+        if self.delay is not None and self.until is not None:
+            raise ValueError("delay and until are two ways to say the same; give one")
+        return self
+
+
+FENCED = fails(errors.NotFound, errors.LeaseLost, errors.KeyReused, errors.RequestInFlight)
+
+
+@router.post("/start", response_model=Settled, responses=FENCED)
+async def start(id: str, asked: Begin, caller: Supervises, does: Does) -> Response:
+    """The work begins, for a job that was claimed without being started; one that has begun goes on."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        lease_us = None if asked.lease is None else us(asked.lease)
+        return (await remote_reports.start(store, _claim(id, asked, caller.tenant_id), lease_us))._asdict()
+
+    return await does(asked, work)
+
+
+@router.get("/checkpoints/{name:path}", response_model=Saved, responses=fails(errors.NotFound))
+async def checkpoint_of(
+    id: str, name: Annotated[str, Path(max_length=LONGEST_KEY)], caller: Supervises, store: Db
+) -> Response:
+    """What a step of a job has left, whole."""
+    value = await remote_reports.kept(store, caller.tenant_id, id, name)
+    return answer({"name": name, "kept": True, "value": value})
+
+
+@router.post("/checkpoint", response_model=Saved, responses=FENCED)
+async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Response:
+    """Keeps the result of a step, for a later run of the job to find. What was kept first under a name stays."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        claim = _claim(id, asked, caller.tenant_id)
+        kept, value = await remote_reports.checkpoint(store, claim, asked.name, asked.value, asked.code, asked.version)
+        return {"name": asked.name, "kept": kept, "value": value}
+
+    return await does(asked, work)
+
+
+@router.post("/progress", response_model=Noted, responses=FENCED)
+async def progress(id: str, asked: Advance, caller: Supervises, does: Does) -> Response:
+    """How far the work has come, for people to see."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        await remote_reports.progress(store, _claim(id, asked, caller.tenant_id), asked.fraction, asked.text)
+        return {"job": id, "epoch": asked.epoch}
+
+    return await does(asked, work)
+
+
+@router.put("/artifacts/{name}", response_model=Artifact, responses=FENCED)
+async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, does: Does) -> Response:
+    """Keeps something with the job; the same name again replaces it."""
+    try:
+        content = base64.b64decode(asked.content, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadInput(what="the content is not in Base64") from None
+
+    async def work(store: Store) -> dict[str, Any]:
+        claim = _claim(id, asked, caller.tenant_id)
+        kept = await remote_reports.keep_artifact(store, claim, name, content, asked.media_type)
+        return only(Artifact, artifacts.as_json(kept))
+
+    return await does(asked, work)
+
+
+@router.post("/succeed", response_model=Settled, responses=FENCED)
+async def succeed(id: str, asked: Succeed, caller: Supervises, does: Does) -> Response:
+    """The job is done."""
+    plain_json("the result", asked.result)
+    return await _settled(id, asked, caller.tenant_id, does, asked.result)
+
+
+@router.post("/fail", response_model=Settled, responses=FENCED)
+async def fail(id: str, asked: Fail, caller: Supervises, does: Does) -> Response:
+    """The work failed: the job is tried again, fails for good, or becomes a dead letter."""
+    return await _settled(id, asked, caller.tenant_id, does, _failure(asked.error))
+
+
+@router.post("/snooze", response_model=Settled, responses=FENCED)
+async def snooze(id: str, asked: Rest, caller: Supervises, does: Does) -> Response:
+    """The job goes back into the queue for a while."""
+    return await _settled(id, asked, caller.tenant_id, does, _rest(asked.delay, asked.until))
+
+
+@router.post("/release", response_model=Settled, responses=FENCED)
+async def release(id: str, asked: GiveBack, caller: Supervises, does: Does) -> Response:
+    """The job goes back into the queue unfinished."""
+    return await _settled(id, asked, caller.tenant_id, does, Release(asked.reason, asked.back_off))
+
+
+async def _settled(id: str, asked: Mine, tenant_id: int, does: Does, said: Any) -> Response:
+    async def work(store: Store) -> dict[str, Any]:
+        return (await remote_reports.settle_one(store, _claim(id, asked, tenant_id), said))._asdict()
+
+    return await does(asked, work)
+
+
+def _claim(id: str, asked: Mine, tenant_id: int) -> remote_reports.Claim:
+    return remote_reports.Claim(tenant_id, asked.worker, id, asked.epoch)
+
+
+# --- from and to what the worker's own code says
+
+
+def outcome_said(told: Outcome) -> Any:
+    """What an outcome means, in the words of a handler."""
+    match told.outcome:
+        case "fail":
+            return _failure(told.error or Fault())
+        case "snooze":
+            return _rest(told.delay, told.until)
+        case "release":
+            if told.held_by is not None:
+                check_name("hold", told.held_by)
+            return Release(told.reason or "its worker gave it back", told.back_off, told.held_by)
+        case "cancel":
+            return Cancel(told.reason or "")
+    plain_json("the result", told.result)
+    return told.result
+
+
+def _failure(fault: Fault) -> Failure:
+    message = ": ".join(filter(None, (fault.type, fault.message))) or "it did not say why"
+    return Failure(message, fault.kind, fault.stage, None if fault.retry_in is None else us(fault.retry_in))
+
+
+def _rest(delay: str | float | None, until: str | None) -> Snooze | Suspend:
+    if until is not None:
+        return Suspend("sleep", max(moment_us(until, 0), 0))
+    return Snooze(span_us(delay or 0) / 1_000_000)

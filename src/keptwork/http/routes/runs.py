@@ -1,0 +1,136 @@
+"""Runs: steps in strict order, with people's approvals. The same routes are at /api/runs and at /runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.bounds import LONGEST_NAME
+from keptwork.http.auth import Adds, Approves, Principal, Writes, insist_answerer
+from keptwork.http.definitions import Defines
+from keptwork.http.idempotency import Does, Reason, example
+from keptwork.http.pages import Text, fails, only
+from keptwork.http.routes.approvals import Approval, Decision
+from keptwork.http.routes.approvals import shown as approval_shown
+from keptwork.http.routes.flow_models import Flow, NewFlow, WholeFlow
+from keptwork.http.routes.flows import CHANGES, STARTS, add_common, done_to, started
+from keptwork.http.trace import Trace
+from keptwork.service import approvals, flows, gate_answers
+from keptwork.service import flow_stories as stories
+from keptwork.service.definitions import KINDS
+from keptwork.store import Store
+
+KIND = KINDS["run"]
+
+
+class Run(Flow):
+    """A run."""
+
+
+class Runs(BaseModel):
+    """Some runs, and where to go on if there are more."""
+
+    runs: list[Run]
+    next: str | None
+
+
+class WholeRun(WholeFlow):
+    """A run with everything that is known of it."""
+
+
+class StartedRun(Run):
+    """The run, and whether it was made now; under a key that was used before it is the first one."""
+
+    created: bool
+
+
+class NewRun(NewFlow):
+    """A run to be started. The idempotency key of the request is its key, unless it has another: one run for ever."""
+
+    model_config = example(template="release", inputs={"version": "1.2"}, request_id="order-17")
+
+
+class Answer(Decision):
+    """The answer to what a run asks."""
+
+    model_config = example(gate="sign", reason="looked at by two of us")
+
+    gate: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="Which of its approvals; needed if it has several, so that a repeated answer opens no other.",
+    )
+
+
+class AnsweredRun(Run):
+    """The run after an answer, and the question."""
+
+    approval: Approval
+
+
+ANSWERS = fails(
+    errors.NotFound,
+    errors.NothingAsked,
+    errors.AlreadyDecided,
+    errors.ApprovalChanged,
+    errors.KeyReused,
+    errors.RequestInFlight,
+)
+
+
+async def create(asked: NewRun, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
+    """Starts a run: of a template, or as it is defined in the request. Workers carry it out."""
+    key = asked.key or does.key(asked)
+    return await started(KIND, StartedRun, asked, caller, defines, does, key=key, trace_id=trace)
+
+
+async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
+    """Approves what a run asks: it goes on. Approving twice changes nothing; if nothing is asked, this is refused."""
+    return await _answered(id, approvals.APPROVED, caller, does, asked or Answer())
+
+
+async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
+    """Rejects what a run asks: it fails."""
+    return await _answered(id, approvals.REJECTED, caller, does, asked or Answer())
+
+
+async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Cancels a run with all that belongs to it."""
+    return await done_to(KIND, Run, flows.cancel, id, caller, does, asked or Reason())
+
+
+async def _answered(id: str, decision: str, caller: Principal, does: Does, asked: Answer) -> Response:
+    async def work(store: Store) -> dict[str, Any]:
+        ref = await stories.find(store, KIND, caller.tenant_id, id)
+        found = await gate_answers.answer(
+            store,
+            ref,
+            decision,
+            gate=asked.gate,
+            by=caller.actor,
+            comment=asked.reason,
+            insist=partial(insist_answerer, caller),
+        )
+        row = only(Run, stories.flow_json(KIND, await flows.row_of(store, ref)))
+        return {**row, "approval": approval_shown(found)}
+
+    return await does(asked, work)
+
+
+def _mounted(prefix: str) -> APIRouter:
+    routes = APIRouter(prefix=prefix, tags=["runs"])
+    add_common(routes, KIND, Runs, Run, WholeRun)
+    routes.post("", status_code=201, response_model=StartedRun, responses=STARTS)(create)
+    routes.post("/{id}/approve", response_model=AnsweredRun, responses=ANSWERS)(approve)
+    routes.post("/{id}/reject", response_model=AnsweredRun, responses=ANSWERS)(reject)
+    routes.post("/{id}/cancel", response_model=Run, responses=CHANGES)(cancel)
+    return routes
+
+
+router, short_router = _mounted("/api/runs"), _mounted("/runs")

@@ -1,0 +1,156 @@
+"""The steps of flows: look at one, see what came of it, skip it, begin it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.bounds import LONGEST_KEY
+from keptwork.http.auth import Principal, Reads, Writes, insist_answerer
+from keptwork.http.cursors import opened, sealed
+from keptwork.http.idempotency import Does, Reason
+from keptwork.http.pages import After, Db, Most, answer, fails, only
+from keptwork.service import flow_stories as stories
+from keptwork.service import flows, gate_answers
+from keptwork.service.flow_scene import Actor, Row
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
+
+router = APIRouter(prefix="/api/steps", tags=["steps"])
+
+LIST = "steps"
+
+
+class Step(BaseModel):
+    """A step: its state, its tries, its job, and what was wrong with it. A step that failed and is reset begins another
+    round: `attempts` and `started_at` are of the last one. Of a step with `for_each` the element counts that was tried
+    most often."""
+
+    id: str
+    flow: str
+    name: str
+    state: str
+    status: str
+    attempts: int
+    retry_count: int
+    max_retries: int
+    job: str | None
+    error: str | None
+    reason: str | None
+    cost_micros: int | None
+    started_at: str | None
+    completed_at: str | None
+    updated_at: str
+
+
+class Steps(BaseModel):
+    """Some steps of a flow, and where to go on if there are more."""
+
+    steps: list[Step]
+    next: str | None
+
+
+class OwnStep(Step):
+    """A step as its flow shows it, with the flows inside it."""
+
+    flows: list[str]
+
+
+class Mended(Step):
+    """A step that somebody changed, and the state of its flow then."""
+
+    flow_state: str
+
+
+class Output(BaseModel):
+    """What came of a step; none if nothing did."""
+
+    id: str
+    output: Any
+
+
+MENDS = fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight)
+
+
+@router.get("", response_model=Steps, responses=fails(errors.NotFound, errors.BadCursor))
+async def listing(
+    caller: Reads,
+    store: Db,
+    flow: Annotated[str, Query(max_length=LONGEST_KEY, description="The run or workstream, by its id.")],
+    after: After = None,
+    limit: Most = 100,
+) -> Response:
+    """The steps of a flow, in the order of its definition."""
+    return await step_page(store, await flows.found(store, flow, caller.tenant_id), after, limit)
+
+
+@router.get("/{id}", response_model=Step, responses=fails(errors.NotFound))
+async def show(id: str, caller: Reads, store: Db) -> Response:
+    """One step."""
+    row = await stories.find_step(store, caller.tenant_id, id)
+    costs = await stories.costs(store, flows.kind_of(row), [row])
+    return answer(step(await stories.step_shown(store, row), costs.get(row["id"])))
+
+
+@router.get("/{id}/output", response_model=Output, responses=fails(errors.NotFound))
+async def output(id: str, caller: Reads, store: Db) -> Response:
+    """What came of a step."""
+    row = await stories.find_step(store, caller.tenant_id, id)
+    return answer({"id": step(row)["id"], "output": await stories.output(store, row)})
+
+
+@router.post("/{id}/skip", response_model=Mended, responses=MENDS)
+async def skip(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
+    To skip an approval the key needs the scope to answer it, too."""
+    return await _mend(flows.skip, id, caller, does, asked or Reason(), gates=True)
+
+
+@router.post("/{id}/reset", response_model=Mended, responses=MENDS)
+async def reset(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Begins a failed step of a workstream anew, with all its retries."""
+    return await _mend(flows.reset, id, caller, does, asked or Reason())
+
+
+async def _mend(
+    deed: Callable[[Store, Row, Actor], Awaitable[None]],
+    id: str,
+    caller: Principal,
+    does: Does,
+    asked: Reason,
+    *,
+    gates: bool = False,
+) -> Response:
+    async def work(store: Store) -> dict[str, Any]:
+        row = await stories.find_step(store, caller.tenant_id, id)
+        if gates:
+            await gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
+        await deed(store, row, Actor(caller.actor, asked.reason))
+        (now,) = await store.steps_by_key([row["id"]])
+        flow = await flows.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))
+        return {**step(await stories.step_shown(store, now)), "flow_state": flow["state"]}
+
+    return await does(asked, work)
+
+
+async def step_page(store: Store, ref: FlowRef, after: str | None, limit: int) -> Response:
+    """Some steps of a flow."""
+    page = await stories.step_page(store, ref, after=opened(LIST, after), limit=limit)
+    shown = [step(row, page.costs.get(row["id"])) for row in page.steps]
+    return answer({"steps": shown, "next": sealed(LIST, page.next)})
+
+
+def step(row: Row, cost: int | None = None) -> dict[str, Any]:
+    """A step as it is read outside."""
+    return only(Step, stories.step_json(row, cost))
+
+
+def own_step(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in the story of its flow."""
+    return only(OwnStep, told)

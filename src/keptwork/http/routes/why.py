@@ -1,0 +1,44 @@
+"""Why something is not moving."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from keptwork import errors
+from keptwork.http.auth import Reads
+from keptwork.http.pages import Db, answer, fails
+from keptwork.service import whys
+from keptwork.service.entities import public_id
+from keptwork.service.why import as_json
+
+router = APIRouter(prefix="/api/why", tags=["why"])
+
+
+class Reason(BaseModel):
+    """One obstacle; when it clears by itself, and what somebody can do about it."""
+
+    cause: str
+    says: str
+    clears_at: str | None
+    todo: str | None
+
+
+class Why(BaseModel):
+    """What is in the way of something; what binds first comes first."""
+
+    id: str
+    entity: str
+    state: str
+    status: str
+    reasons: list[Reason]
+
+
+@router.get("/{id}", response_model=Why, responses=fails(errors.NotFound))
+async def explain(id: str, caller: Reads, store: Db) -> Response:
+    """Why a job, crew, step, run or workstream is where it is."""
+    told = await whys.explained(store, caller.tenant_id, id)
+    state = told.row["state"]
+    shown = {"id": public_id(told.lifecycle.name, told.row["id"]), "entity": told.lifecycle.name}
+    return answer({**shown, "state": state, "status": state, "reasons": [as_json(one) for one in told.reasons]})

@@ -1,0 +1,120 @@
+"""Workstreams: graphs of steps, that may be tried again, taken up and forked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from keptwork.bounds import LONGEST_NAME
+from keptwork.http.auth import Adds, Writes, insist_answerer
+from keptwork.http.definitions import Defines
+from keptwork.http.idempotency import Does, Reason, example
+from keptwork.http.pages import JsonObject, Text, only
+from keptwork.http.routes.flow_models import MOST_INPUTS, Flow, NewFlow, WholeFlow
+from keptwork.http.routes.flows import CHANGES, STARTS, add_common, done_to, started, whole
+from keptwork.http.trace import Trace
+from keptwork.service import flow_stories as stories
+from keptwork.service import flows, forks
+from keptwork.service.definitions import KINDS
+from keptwork.service.flow_scene import Actor
+from keptwork.store import Store
+
+KIND = KINDS["workstream"]
+
+router = APIRouter(prefix="/api/workstreams", tags=["workstreams"])
+
+
+class Workstream(Flow):
+    """A workstream: how often it was tried again, and which one it was forked from."""
+
+    retry_count: int
+    max_retries: int
+    forked_from: str | None
+
+
+class Workstreams(BaseModel):
+    """Some workstreams, and where to go on if there are more."""
+
+    workstreams: list[Workstream]
+    next: str | None
+
+
+class WholeWorkstream(WholeFlow, Workstream):
+    """A workstream with everything that is known of it."""
+
+    forks: list[str]
+
+
+class StartedWorkstream(Workstream):
+    """The workstream, and whether it was made now; under a key that was used before it is the first one."""
+
+    created: bool
+
+
+class NewWorkstream(NewFlow):
+    """A workstream to be started."""
+
+    model_config = example(
+        definition={
+            "name": "release-check",
+            "steps": [
+                {"id": "lint", "tool": "ruff", "args": ["check", "src"]},
+                {"id": "sign", "approval": {"by": "ops"}, "depends_on": ["lint"]},
+            ],
+        },
+        key="release-1.2",
+    )
+
+
+class Fork(Reason):
+    """From where on a workstream runs anew. Inputs that are not given stay as they were."""
+
+    model_config = example(from_step="test", inputs={"version": "1.3"}, reason="the test was wrong")
+
+    from_step: Text = Field(min_length=1, max_length=LONGEST_NAME)
+    inputs: JsonObject = Field(default_factory=dict, max_length=MOST_INPUTS)
+
+
+add_common(router, KIND, Workstreams, Workstream, WholeWorkstream)
+
+
+@router.post("", status_code=201, response_model=StartedWorkstream, responses=STARTS)
+async def create(asked: NewWorkstream, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
+    """Starts a workstream: of a template, or as it is defined in the request. Workers carry it out."""
+    return await started(KIND, StartedWorkstream, asked, caller, defines, does, key=asked.key, trace_id=trace)
+
+
+@router.post("/{id}/retry", response_model=Workstream, responses=CHANGES)
+async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Runs once more what did not succeed of a workstream that failed, retries left or not."""
+    return await done_to(KIND, Workstream, flows.retry, id, caller, does, asked or Reason())
+
+
+@router.post("/{id}/resume", response_model=Workstream, responses=CHANGES)
+async def resume(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Looks at a whole workstream once more: what could run and does not begins, and what is over ends."""
+    return await done_to(KIND, Workstream, flows.resume, id, caller, does, asked or Reason())
+
+
+@router.post("/{id}/abandon", response_model=Workstream, responses=CHANGES)
+async def abandon(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
+    """Abandons a workstream with all that belongs to it."""
+    return await done_to(KIND, Workstream, flows.cancel, id, caller, does, asked or Reason())
+
+
+@router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
+async def fork(id: str, asked: Fork, caller: Adds, does: Does) -> Response:
+    """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep approvals
+    that were given before it, the key needs the scopes to give them, too."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        ref = await stories.find(store, KIND, caller.tenant_id, id)
+        await forks.insist_on_kept_answers(store, ref, asked.from_step, partial(insist_answerer, caller))
+        made = await forks.fork(store, ref, asked.from_step, asked.inputs, actor=Actor(caller.actor, asked.reason))
+        return only(WholeWorkstream, whole(await stories.story(store, made)))
+
+    return await does(asked, work, status=201)

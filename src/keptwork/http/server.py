@@ -1,0 +1,182 @@
+"""The server process: uvicorn with a header timeout, streams that end with it, and a clear line at its start."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from keptwork.errors import BadInput, KeptworkError, HeadersTooLarge, NotHttp, TooSlow
+from keptwork.http import problems
+from keptwork.http.limits import Limits
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 whose headers have a size and a time, and whose answers are read within one. uvicorn bounds none of them
+    by itself: a client that sends a byte now and then, or reads none, would hold its connection for ever."""
+
+    bounds = Limits()
+    _header_timer: asyncio.TimerHandle | None = None
+    _writing_timer: asyncio.TimerHandle | None = None
+    _header_size = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as the base has it
+        super().connection_made(transport)
+        self._begin_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._header_timer is not None:  # they have not ended yet; a header without end is never told of
+            self._count(len(data))
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(NotHttp(detail=msg))
+
+    def on_message_begin(self) -> None:
+        self._begin_headers()
+        super().on_message_begin()
+
+    def pause_writing(self) -> None:
+        """The client does not read what it asked for. It has a while to begin; then it is left."""
+        super().pause_writing()
+        self._writing_timer = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_writing_timer()
+        super().resume_writing()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._end_headers()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_headers()
+        self._stop_writing_timer()
+        super().connection_lost(exc)
+
+    def _begin_headers(self) -> None:
+        self._end_headers()
+        self._header_size = 0
+        self._header_timer = self.loop.call_later(self.bounds.header_seconds, self._too_slow)
+
+    def _end_headers(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _stop_writing_timer(self) -> None:
+        if self._writing_timer is not None:
+            self._writing_timer.cancel()
+            self._writing_timer = None
+
+    def _count(self, size: int) -> None:
+        self._header_size += size
+        if self._header_size > self.bounds.header_bytes:
+            self._refuse(HeadersTooLarge(limit=self.bounds.header_bytes))
+
+    def _too_slow(self) -> None:
+        self._refuse(TooSlow(seconds=self.bounds.header_seconds))
+
+    def _refuse(self, error: KeptworkError) -> None:
+        """Answers in place of the application, which has not seen the request, and hangs up."""
+        self._end_headers()
+        if self.transport.is_closing():
+            return
+        answer = problems.response(error)
+        head = [f"HTTP/1.1 {error.status} {error.title()}", "connection: close"]
+        head += [f"{name.decode()}: {value.decode()}" for name, value in answer.raw_headers]
+        self.transport.write("\r\n".join([*head, "", ""]).encode() + bytes(answer.body))
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Says when it has begun, and tells streams to end before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.begun.set()
+
+    def end(self, _: object = None) -> None:
+        """Asks it to let requests end and then to end itself."""
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends the server and is done with; the base would send it to the process once more."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping = getattr(getattr(self.config.app, "state", None), "stopping", None)
+        if stopping is not None:
+            stopping.set()
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def listening_on(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there; a place that is taken, or not ours, is `BadInput`."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # The event loop sends at once only where a socket says that it is TCP: else half an answer may wait for 40 ms.
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+    except OSError as error:
+        raise BadInput(what=f"cannot listen on {host} port {port}: {error.strerror}; choose --host or --port") from None
+    with made:
+        yield made
+
+
+def server(app: FastAPI, host: str, port: int, **more: Any) -> Server:
+    """A server of the application, not yet begun."""
+    limits: Limits = app.state.limits
+    protocol = type("Protocol", (BoundedProtocol,), {"bounds": limits})
+    config = uvicorn.Config(
+        app,
+        host,
+        port,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=limits.shutdown_seconds,
+        **more,
+    )
+    return Server(config)

@@ -1,0 +1,80 @@
+"""Who sees a request from its beginning to its end: the span over it, and the line about it in the log.
+
+Told are the method, the route as it is declared, the status, the time it took, the tenant and the ids of request and
+trace: neither the query nor a header, where keys may be, nor the body.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from keptwork import logs, spans, trace_context
+
+UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked every few seconds by machines: no spans are made of them."""
+
+SERVER_ERROR = 500
+
+
+class Answered(Protocol):
+    """How far an answer has come."""
+
+    @property
+    def status(self) -> int | None: ...
+
+
+class Witness:
+    """Of one request. What is made and logged within it belongs to its trace. A request has a task of its own, so that
+    nothing is left of it for the next one."""
+
+    def __init__(self, scope: Scope, answer: Answered) -> None:
+        self._scope = scope
+        self._answer = answer
+        self._began = time.perf_counter()
+        self._span: Any = None
+
+    def __enter__(self) -> None:
+        headers, state = Headers(scope=self._scope), self._scope["state"]
+        kept = trace_context.received(headers.get("traceparent"))
+        state["trace_id"] = trace_context.trace_id(kept)
+        trace_context.ambient.set(kept)
+        logs.request.set(state)
+        if spans.tracer is not None and self._scope["path"] not in UNSEEN:
+            self._open = spans.request(self._scope["method"], headers)
+            self._span = self._open.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if logs.requests.isEnabledFor(logging.INFO):
+            self._tell()
+        if self._span is not None:
+            self._end_span()
+            self._open.__exit__(kind, error, trace)
+
+    def _tell(self) -> None:
+        milliseconds = round((time.perf_counter() - self._began) * 1000, 3)
+        method, route, status = self._scope["method"], self._route, self._answer.status
+        told = {"method": method, "route": route, "status": status, "ms": milliseconds}
+        logs.requests.info("%s %s %s", method, route or "–", status or "left", extra={"keptwork": told})
+
+    def _end_span(self) -> None:
+        route, status = self._route, self._answer.status
+        if route is not None:
+            self._span.update_name(f"{self._scope['method']} {route}"[: spans.LONGEST_NAME])
+            spans.noted(self._span, url__path=self._scope["path"])
+        tenant = self._scope["state"].get("tenant")
+        spans.noted(self._span, http__route=route, http__response__status_code=status, keptwork__tenant__id=tenant)
+        if status is not None and status >= SERVER_ERROR:
+            spans.failed(self._span, str(status))
+
+    @property
+    def _route(self) -> str | None:
+        """None of an address that leads nowhere: it may hold anything."""
+        return getattr(self._scope.get("route"), "path", None)

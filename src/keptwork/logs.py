@@ -1,0 +1,221 @@
+"""What our processes log, on stderr: text for people, or a line of JSON for each record.
+
+It is Python's own logging, with one handler at its root. A record that is made while a job runs, be it by the worker or
+by the job's handler, in the event loop, a thread or a process of its own, carries the ids of the job; one that is made
+while a request is answered, those of the request. Secrets are taken out of what is said before it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from keptwork import ids, spans, trace_context
+from keptwork.errors import BadInput
+from keptwork.lifecycle import WORKER
+
+if TYPE_CHECKING:
+    from keptwork.store import Job
+
+TEXT, JSON = "text", "json"
+FORM, LEVEL = "KEPTWORK_LOG", "KEPTWORK_LOG_LEVEL"
+LONGEST_MESSAGE = 20_000
+
+job: ContextVar[Job | None] = ContextVar("keptwork_job", default=None)
+"""The job whose handler runs here."""
+
+worker: ContextVar[int | None] = ContextVar("keptwork_worker", default=None)
+"""The worker that is at work here."""
+
+request: ContextVar[Mapping[str, Any] | None] = ContextVar("keptwork_request", default=None)
+"""What is known of the request that is answered here: `request_id`, `tenant`, `trace_id`."""
+
+requests = logging.getLogger("keptwork.requests")
+"""Is told of each request, where somebody listens: only lines of JSON do."""
+requests.setLevel(logging.WARNING)
+
+
+def form_wanted(given: str | None = None) -> str:
+    """How to log: as said, else as the environment says, else as text."""
+    wanted = given or os.environ.get(FORM) or TEXT
+    if wanted not in (TEXT, JSON):
+        raise BadInput(what=f"there is no form {wanted!r} to log in; --log and {FORM} know: {TEXT}, {JSON}")
+    return wanted
+
+
+@contextmanager
+def to_stderr(form: str, handler: logging.Handler | None = None) -> Iterator[None]:
+    """What is logged goes to stderr. Processes that this one starts log in the same form. For text, another handler
+    may be given; what an application does not tell itself is told by it."""
+    root, ours = logging.getLogger(), logging.getLogger("keptwork")
+    before = root.level, ours.level, os.environ.get(FORM)
+    root.setLevel(_level(root.level))
+    ours.setLevel(min(logging.INFO, root.level))
+    os.environ[FORM] = form
+    made = json_handler() if form == JSON else handler or text_handler()
+    where = root if form == JSON or not root.handlers else ours
+    silenced = _consoles(root) if form == JSON else []
+    where.addHandler(made)
+    requests.setLevel(logging.INFO if form == JSON else logging.WARNING)
+    try:
+        yield
+    finally:
+        where.removeHandler(made)
+        root.handlers += silenced
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+        requests.setLevel(logging.WARNING)
+        os.environ.pop(FORM) if before[2] is None else os.environ.update({FORM: before[2]})
+
+
+def _consoles(root: logging.Logger) -> list[logging.Handler]:
+    """Takes away what an application has set up to write to a terminal: who asks for lines of JSON wants no others."""
+    streams = (sys.stdout, sys.stderr)
+    found: list[logging.Handler]
+    found = [one for one in root.handlers if isinstance(one, logging.StreamHandler) and one.stream in streams]
+    for one in found:
+        root.removeHandler(one)
+    return found
+
+
+def _level(usual: int) -> int:
+    """From which level on others than we are heard."""
+    wanted = os.environ.get(LEVEL, "").strip().upper()
+    if not wanted:
+        return usual
+    found = logging.getLevelNamesMapping().get(wanted)
+    if found is None:
+        raise BadInput(what=f"there is no level {wanted!r}; {LEVEL} is one of: debug, info, warning, error")
+    return found
+
+
+def json_handler() -> logging.Handler:
+    """Writes lines of JSON to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    return handler
+
+
+def text_handler() -> logging.Handler:
+    """Writes text to stderr, with the time in UTC."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Text("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    return handler
+
+
+def like_parent() -> None:
+    """In a process that one of ours has started: logs as that does, if it does."""
+    form, root = os.environ.get(FORM), logging.getLogger()
+    if form == JSON:
+        _consoles(root)
+    if form == JSON or (form == TEXT and not root.handlers):
+        root.addHandler(json_handler() if form == JSON else text_handler())
+        root.setLevel(_level(root.level))
+
+
+class Beside(logging.Handler):
+    """Writes to what stderr is at the moment. Whoever draws a picture on the terminal stands there meanwhile, and puts
+    lines above it: written past it, they would leave torn pictures behind."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+def only_trouble_to_stderr() -> None:
+    """For a command that shows itself what becomes of steps: that the database is out of reach, or a handler does not
+    end, it does not show."""
+
+    def is_trouble(record: logging.LogRecord) -> bool:
+        return record.module != "report"
+
+    handler = Beside()
+    handler.setFormatter(Text("keptwork: %(message)s"))
+    handler.addFilter(is_trouble)
+    ours = logging.getLogger("keptwork")
+    ours.addHandler(handler)
+    ours.propagate = False
+
+
+# --- the ids
+
+
+def about(one: Job) -> dict[str, Any]:
+    """The ids of a job, for a record that is made elsewhere: `extra={"keptwork": about(job)}`."""
+    return {
+        "job": one.public_id,
+        "kind": one.kind,
+        "attempt": one.attempts,
+        "tenant": one.tenant_id,
+        **spans.flow_of(one),
+        "correlation": one.correlation_id,
+        "trace": trace_context.trace_id(one.trace_id),
+    }
+
+
+def here() -> dict[str, Any]:
+    """The ids of what goes on where this is called."""
+    told: dict[str, Any] = {}
+    if (who := worker.get()) is not None:
+        told["worker"] = ids.public(WORKER.prefix, who)
+    if (asked := request.get()) is not None:
+        told |= {"request": asked.get("request_id"), "tenant": asked.get("tenant"), "trace": asked.get("trace_id")}
+    if (running := job.get()) is not None:
+        told |= about(running)
+    if (place := spans.here()) is not None:
+        told["trace"], told["span"] = place
+    return told
+
+
+def _ids(record: logging.LogRecord) -> dict[str, Any]:
+    told = {**here(), **getattr(record, "keptwork", {})}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+# --- the forms
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "at": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _cleared(record, record.getMessage()),
+            **_ids(record),
+        }
+        if record.exc_info:
+            line["error"] = _cleared(record, self.formatException(record.exc_info))
+        return json.dumps(line, default=str)
+
+
+class Text(logging.Formatter):
+    """A record for people. What was said inside a job names the job, unless it says so itself."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        said, running = super().format(record), job.get()
+        named = running is None or running.public_id in said
+        return _cleared(record, said if named or running is None else f"{said} ({running.public_id})")
+
+
+def _cleared(record: logging.LogRecord, text: str) -> str:
+    """Without secrets, and not without end. Of requests nothing is told that could hold one."""
+    if record.name == requests.name:
+        return text
+    from keptwork.agent.redaction import current
+
+    return current().text(text)[:LONGEST_MESSAGE]

@@ -1,0 +1,158 @@
+"""Every metric there is, declared once: its name, what it says, its labels, and who knows it.
+
+What the event log knows is counted from the log, exactly and whoever made the move, at no cost to the work itself. What
+only processes know is added up in each (`store.tally`) and put beside it in the table `counters`. What is true at this
+moment is read when it is asked for. The page of metrics in the documentation is made from this list.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "histogram", "gauge"]
+Source = Literal["log", "processes", "now"]
+
+ENGINE = 0
+"""Stands for no tenant: a worker serves them all, and its calls are nobody's in particular."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One metric. Counters end in `_total`, times are histograms in seconds, as Prometheus wants them."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    kind: Kind = "counter"
+    source: Source = "log"
+
+    def key(self, *values: str) -> str:
+        """The labels with these values, as the table `counters` has them: JSON in the declared order."""
+        return _json({**dict(zip(self.labels, values, strict=True))})
+
+    def bucket_key(self, bound_us: int, *values: str) -> str:
+        """The labels of one bucket of a histogram."""
+        return _json({**dict(zip(self.labels, values, strict=True)), "le": bound_us})
+
+
+def _json(labels: dict[str, str | int]) -> str:
+    return json.dumps(labels, separators=(",", ":"), ensure_ascii=False)
+
+
+# --- from the event log
+
+TRANSITIONS = Metric(
+    "keptwork_transitions_total",
+    "Moves made, by pair of states; the first move of an entity comes from nowhere.",
+    ("entity", "from", "to", "trigger"),
+)
+TIME_IN_STATE = Metric(
+    "keptwork_time_in_state_seconds",
+    "How long entities were in a state, counted when they leave it.",
+    ("entity", "state"),
+    "histogram",
+)
+RUN_TIME = Metric(
+    "keptwork_job_run_seconds",
+    "How long jobs ran, attempt by attempt, from when their worker took them and however it ended.",
+    ("kind",),
+    "histogram",
+)
+WAIT_TIME = Metric(
+    "keptwork_job_wait_seconds",
+    "How long jobs that were due waited for a worker; of a job that was put back, the last time.",
+    ("kind",),
+    "histogram",
+)
+DEAD_LETTERS = Metric("keptwork_dead_letters_total", "Jobs given up, by reason.", ("kind", "reason"))
+
+JOB_MOVES = {
+    "enqueue": Metric("keptwork_jobs_enqueued_total", "Jobs put into a queue.", ("kind",)),
+    "claim": Metric("keptwork_claims_total", "Jobs taken by a worker.", ("kind",)),
+    "succeed": Metric("keptwork_successes_total", "Jobs that succeeded.", ("kind",)),
+    "fail": Metric("keptwork_failures_total", "Jobs that failed for good.", ("kind",)),
+    "retry": Metric("keptwork_retries_total", "Attempts that failed and are followed by another.", ("kind",)),
+    "expire": Metric("keptwork_lease_expiries_total", "Leases that ended and put their job back.", ("kind",)),
+    "release": Metric("keptwork_releases_total", "Jobs given back unfinished by their worker.", ("kind",)),
+    "snooze": Metric("keptwork_snoozes_total", "Jobs that asked to go on later.", ("kind",)),
+    "cancel": Metric("keptwork_cancellations_total", "Jobs cancelled.", ("kind",)),
+}
+"""What is counted of each kind of job, by trigger. `start` is not: it follows the claim; see also `DEAD_LETTERS`."""
+
+BREAKER_MOVES = {
+    "trip": Metric("keptwork_breaker_trips_total", "Times breakers opened.", ("breaker",)),
+    "probe": Metric("keptwork_breaker_probes_total", "Jobs let through to try an open breaker.", ("breaker",)),
+}
+"""What is counted of each breaker, by trigger."""
+
+# --- from the processes
+
+REFUSED = Metric(
+    "keptwork_refused_transitions_total",
+    "Moves asked for that the lifecycle does not allow.",
+    ("entity", "from", "trigger"),
+    source="processes",
+)
+IDEMPOTENCY = Metric(
+    "keptwork_idempotency_lookups_total",
+    "Requests that named an idempotency key: a hit was used before, a miss is the first.",
+    ("door", "outcome"),
+    source="processes",
+)
+CLAIM_CALLS = Metric(
+    "keptwork_claim_calls_total", "Times workers asked for jobs: jobs or empty.", ("outcome",), source="processes"
+)
+CONFLICTS = Metric(
+    "keptwork_claim_conflicts_total",
+    "Moves that came too late and changed nothing: the lease was lost, or another was first.",
+    ("entity", "trigger"),
+    source="processes",
+)
+RENEWALS = Metric(
+    "keptwork_lease_renewals_total", "Leases that workers renewed: kept or lost.", ("outcome",), source="processes"
+)
+OUTAGES = Metric(
+    "keptwork_database_retries_total",
+    "Times a worker found the database failing and tried again.",
+    (),
+    source="processes",
+)
+WAKEUPS = Metric("keptwork_wakeups_total", "Times a worker was rung for new jobs.", (), source="processes")
+
+# --- at this moment
+
+JOBS = Metric("keptwork_jobs", "Jobs by queue and state.", ("queue", "state"), "gauge", "now")
+
+WORKERS = Metric("keptwork_workers", "Workers by state.", ("state",), "gauge", "now")
+
+BREAKERS = Metric("keptwork_breaker_state", "1 for the state that a breaker is in.", ("breaker", "state"), "gauge", "now")
+
+HELD_JOBS = Metric("keptwork_breaker_held_jobs", "Jobs that a breaker holds back.", ("breaker",), "gauge", "now")
+
+METRICS: tuple[Metric, ...] = (
+    JOBS,
+    WORKERS,
+    BREAKERS,
+    HELD_JOBS,
+    *BREAKER_MOVES.values(),
+    *JOB_MOVES.values(),
+    DEAD_LETTERS,
+    RUN_TIME,
+    WAIT_TIME,
+    TRANSITIONS,
+    TIME_IN_STATE,
+    REFUSED,
+    IDEMPOTENCY,
+    CLAIM_CALLS,
+    CONFLICTS,
+    RENEWALS,
+    OUTAGES,
+    WAKEUPS,
+)
+
+NAMED = {metric.name: metric for metric in METRICS}
+
+BUCKET, SUM = "_bucket", "_sum"
+"""What a histogram is kept under: its counts by bound in µs, label `le`, each by itself; and its sum in µs."""

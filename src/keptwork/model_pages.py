@@ -1,0 +1,221 @@
+"""Pages about the files that people write: every key of the models of flow files and of `keptwork.toml`, in tables.
+
+What a key is comes from the model's JSON Schema (in words: schema_words.py), its default and its meaning from its
+field; which kinds of steps it belongs to, from the rules that check flows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from keptwork.config import Config
+from keptwork.flow.check import MEANT_FOR, NOT_IN_RUNS, NOT_INLINE
+from keptwork.flow.definition import KINDS, OF_EACH, ONLY_OF, VALUES, Flow, Step
+from keptwork.process.environment import PASSED
+from keptwork.schema_words import Schema, words
+from keptwork.sizes import size_text
+from keptwork.variables import VARIABLES, Whose
+
+COLUMNS = ("key", "what it is", "default", "what it means")
+NONE = "–"
+
+
+# --- the tables of a file -----------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A part of a file with keys of its own: its model, where it is, and how that is written. What people call as they
+    like is NAME there."""
+
+    model: type[BaseModel]
+    place: str = ""
+    form: str = "{}"
+
+    @property
+    def title(self) -> str:
+        return f"`{self.form.format(self.place)}`" if self.place else "The file"
+
+    @property
+    def about(self) -> str:
+        return " ".join((self.model.__doc__ or "").split())
+
+    @property
+    def link(self) -> str:
+        """As GitHub makes an anchor of a heading."""
+        return f"[{self.title}](#{re.sub(r'[^a-z0-9_ -]', '', self.title.lower()).replace(' ', '-')})"
+
+    @property
+    def keys(self) -> dict[str, FieldInfo]:
+        """What there may be in it, by what people write."""
+        return {field.alias or name: field for name, field in self.model.model_fields.items()}
+
+    def below(self, key: str) -> Table | None:
+        """The table that a key leads to, if there is one."""
+        annotation = self.keys[key].annotation
+        model = _model_in(annotation)
+        place = ".".join(filter(None, (self.place, key, "NAME" if get_origin(annotation) is dict else "")))
+        return None if model is None else Table(model, place, self.form)
+
+
+def tables(first: Table) -> Iterator[Table]:
+    """A table and all that are inside it."""
+    yield first
+    for inner in filter(None, map(first.below, first.keys)):
+        yield from tables(inner)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+# --- a table in Markdown ------------------------------------------------------------------------------------
+
+
+class _OwnTitles(GenerateJsonSchema):
+    """With the titles that types have, and none made of the names of fields."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def cells(table: Table) -> dict[str, tuple[str, ...]]:
+    """What is said of each key, column by column."""
+    schemas = table.model.model_json_schema(schema_generator=_OwnTitles)["properties"]
+    return {key: _cells(key, field, schemas[key], table.below(key)) for key, field in table.keys.items()}
+
+
+def _cells(key: str, field: FieldInfo, schema: Schema, inner: Table | None) -> tuple[str, ...]:
+    kind = words(schema, "" if inner is None else inner.link)
+    return f"`{key}`", kind, _default(field, schema), field.description or ""
+
+
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    head = list(columns)
+    lines = ("| {} |\n".format(" | ".join(cell.replace("|", "\\|") for cell in line)) for line in (head, *rows))
+    return next(lines) + "|---" * len(head) + "|\n" + "".join(lines)
+
+
+def _default(field: FieldInfo, schema: Schema) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value in (None, "", [], {}) or isinstance(value, BaseModel):
+        return NONE
+    if schema.get("title") == "Amount of memory":
+        value = size_text(value).replace(" ", "")
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+# --- flow files ---------------------------------------------------------------------------------------------
+
+FLOW_FILE = Table(Flow)
+STEPS = next(table for table in tables(FLOW_FILE) if table.model is Step)
+
+
+def flow_page() -> str:
+    """Every key of a flow file, and what steps leave to others."""
+    intro = (
+        "Every key that a flow file may have; any other is refused. How to write one is told in\n"
+        "[Run flows](../how-to/flows.md). `keptwork flows check FILE` names every problem of a file with its line;\n"
+        "`keptwork flows schema` prints what is below as a JSON Schema, for editors and programs.\n"
+    )
+    parts = (_steps() if table == STEPS else _section(table) for table in tables(FLOW_FILE))
+    return f"# Flow files\n\n{intro}\n" + "\n".join(parts)
+
+
+def _section(table: Table) -> str:
+    about = f"{table.about}\n\n" if table.place else ""
+    return f"## {table.title}\n\n{about}{markdown(COLUMNS, cells(table).values())}"
+
+
+def kinds_of(key: str) -> tuple[str, ...]:
+    """The kinds of steps that a key belongs to."""
+    names = {field.alias or name: name for name, field in Step.model_fields.items()}
+    if key in KINDS:
+        return (key,)
+    return MEANT_FOR.get(key) or ONLY_OF.get(names[key]) or KINDS
+
+
+def _steps() -> str:
+    found = cells(STEPS)
+    every = [line for key, line in found.items() if kinds_of(key) == KINDS]
+    some = [key for key in found if key not in KINDS and kinds_of(key) != KINDS]
+    some.sort(key=lambda key: [KINDS.index(kind) for kind in kinds_of(key)])
+    only = [(found[key][0], _code(kinds_of(key)), *found[key][1:]) for key in some]
+    return (
+        f"## {STEPS.title}\n\n{STEPS.about}\n\n{markdown(COLUMNS, (found[kind] for kind in KINDS))}\n"
+        f"### Every step\n\n{markdown(COLUMNS, every)}\n{_order()}\n"
+        f"### Steps of some kinds\n\n{markdown((COLUMNS[0], 'in a step of kind', *COLUMNS[1:]), only)}\n{_inline()}\n"
+        f"### What a step leaves to others\n\n{_values()}"
+    )
+
+
+def _order() -> str:
+    return f"In a flow of `kind: run` the steps go in order: {_code(NOT_IN_RUNS)} are refused there.\n"
+
+
+def _inline() -> str:
+    why = "".join(f"- `{key}`: {reason}.\n" for key, reason in NOT_INLINE.items())
+    return f"With `inline: true` these are refused:\n\n{why}"
+
+
+def _values() -> str:
+    """What may stand behind the name of a step in a reference."""
+    returned = "the keys of the dict that the function returned; anything else is `value`"
+    of_kinds = [(f"`{kind}`", _code(sorted(VALUES[kind])) if kind in VALUES else returned) for kind in KINDS]
+    each = ("any with `for_each`", _code(sorted(OF_EACH)))
+    intro = (
+        "A step that comes later uses them as `${ID.VALUE}`. `json` is there where stdout is JSON, or where an\n"
+        "agent was asked for it.\n"
+    )
+    return f"{intro}\n{markdown(('kind', 'values'), [*of_kinds, each])}"
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+SETTINGS = Table(Config, form="[{}]")
+_VARIABLES: dict[Whose, tuple[str, str]] = {
+    "ours": ("Keptwork's own", ""),
+    "others": (
+        "Of others",
+        "OpenTelemetry's SDK, the driver of PostgreSQL and the SDKs of providers know further ones of their own.\n\n",
+    ),
+    "told": (
+        "What a tool is told",
+        f"A tool finds these, beside {_code(PASSED)} of the worker,\n"
+        "the names that its profile lists under `env`, and what the step has under `env`.\n\n",
+    ),
+    "inside": ("Between processes", "A supervisor tells its workers; they are not for you to set.\n\n"),
+}
+
+
+def settings_page() -> str:
+    """Every key of keptwork.toml, and every variable of the environment."""
+    intro = (
+        "What a project says once for all its flows stands in `keptwork.toml`: `--config FILE`, else `KEPTWORK_CONFIG`,\n"
+        "else `./keptwork.toml`, which there need not be. Every key is below; any other is refused. Text stands in\n"
+        'quotes, as TOML has it: `timeout = "5m"`. How to use them: [Run tools](../how-to/tools.md),\n'
+        "[Choose models, prices and budgets](../how-to/agents.md), [Serve the HTTP API](../how-to/http.md).\n"
+    )
+    parts = "\n".join(map(_section, tables(SETTINGS)))
+    return f"# Settings\n\n{intro}\n{parts}\n## Environment\n\n" + "\n".join(map(_variables, _VARIABLES))
+
+
+def _variables(whose: Whose) -> str:
+    title, intro = _VARIABLES[whose]
+    found = ((f"`{one.name}`", one.meaning) for one in VARIABLES if one.whose == whose)
+    return f"### {title}\n\n{intro}{markdown(('variable', 'what it means'), found)}"

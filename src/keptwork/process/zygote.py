@@ -1,0 +1,110 @@
+"""The zygote: a process with one thread that has imported what is needed, and forks a keeper when asked for one.
+
+It is started afresh, never forked from a worker with its threads and connections: `python -m keptwork.process.zygote FD
+PID PROGRAM`. The program is a module with two functions: `prepare(what)`, called before the fork, and
+`run(what, talk)`, called in a process of its own. What a killed keeper leaves behind falls to the zygote, and is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from keptwork.process import bonds
+from keptwork.process.frames import receive
+from keptwork.process.keeper import Keeper
+from keptwork.process.tree import children, descendants, signal_all
+
+SWEEP_MS = 10
+
+
+class Zygote:
+    """Forks keepers for one worker, until that hangs up."""
+
+    def __init__(self, line: socket.socket, program: Any) -> None:
+        self._line = line
+        self._program = program
+        self._keepers = set(children(os.getpid()))  # what an import has started is no keeper, but no orphan either
+        self._heard, self._bell = os.pipe()
+        for end in (self._heard, self._bell):
+            os.set_blocking(end, False)
+
+    def serve(self) -> None:
+        bonds.adopt_orphans()
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._heard, select.POLLIN)
+        poll.register(self._line, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll(SWEEP_MS if self._sweep() else None):
+                if descriptor == self._heard:
+                    os.read(self._heard, 4096)
+                elif (received := receive(self._line)) is None:
+                    return
+                else:
+                    self._fork(*received[1])
+
+    def _fork(self, line: int) -> None:
+        """A keeper at the other end of this line; without one, the worker finds that nobody is there."""
+        zygote = os.getpid()
+        with contextlib.suppress(OSError):  # no more processes allowed
+            keeper = os.fork()
+            if not keeper:
+                bonds.run_and_exit(lambda: self._keep(zygote, line))
+            self._keepers.add(keeper)
+        os.close(line)
+
+    def _keep(self, zygote: int, line: int) -> None:
+        """In the child."""
+        bonds.die_with(zygote, signal.SIGTERM)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._line.close()
+        os.close(self._heard)
+        os.close(self._bell)
+        Keeper(socket.socket(fileno=line), self._program.prepare, self._program.run).serve()
+
+    def _sweep(self) -> bool:
+        """Takes in the dead and ends what a keeper left behind, which then is a child of ours; whether some is left."""
+        while (dead := _dead_child()) is not None:
+            self._keepers.discard(dead)
+        orphans = [pid for pid in children(os.getpid()) if pid not in self._keepers]
+        signal_all([each for pid in orphans for each in (pid, *descendants(pid))], signal.SIGKILL)
+        return bool(orphans)
+
+
+def _dead_child() -> int | None:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] or None
+    except ChildProcessError:
+        return None
+
+
+def main(descriptor: str, worker: str, program: str) -> None:
+    bonds.die_with(int(worker), signal.SIGTERM)
+    line = socket.socket(fileno=int(descriptor))
+    received = receive(line)
+    if received is None:
+        return
+    orders = received[0]
+    sys.path[:] = orders["path"]
+    module = importlib.import_module(program)
+    for what in orders["preload"]:
+        with contextlib.suppress(Exception, SystemExit):  # whoever needs it is told
+            module.prepare(what)
+    bonds.flush()
+    gc.collect()
+    gc.freeze()  # so that no collection after a fork copies what is shared
+    Zygote(line, module).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

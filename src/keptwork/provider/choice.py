@@ -1,0 +1,83 @@
+"""Which provider is used, by `keptwork.toml` and the environment: the one place where that is decided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from keptwork.agent.conversation import Provider
+from keptwork.agent.routing import Tier
+from keptwork.config import Config
+from keptwork.errors import NoKey
+from keptwork.moments import span_us
+from keptwork.provider.anthropic import Anthropic
+from keptwork.provider.key import VARIABLES, Key, from_environment, from_file
+from keptwork.provider.limits import Limits
+from keptwork.provider.offline import Offline
+from keptwork.provider.openai import OpenAI
+from keptwork.provider.recorded import Recorded
+
+RECORD = "KEPTWORK_RECORD"
+NO_KEY = Key("none")
+"""What a server of one's own is sent that asks for no key."""
+
+_PAID = {"anthropic": Anthropic, "openai": OpenAI}
+
+
+class Choice(NamedTuple):
+    """Who is asked, for which model of each tier, and why."""
+
+    provider: Provider
+    models: Mapping[Tier, str]
+    why: str
+
+
+def choose(config: Config, environ: Mapping[str, str] | None = None) -> Choice:
+    """The provider to use; `NoKey` if it has none."""
+    environ = os.environ if environ is None else environ
+    name, why = _named(config, environ)
+    if name == "recorded":
+        return _recorded(config, environ)
+    provider = Offline() if name == "offline" else _paid(name, config, _key(name, config, environ))
+    return Choice(provider, _models(config, name), why)
+
+
+def _named(config: Config, environ: Mapping[str, str]) -> tuple[str, str]:
+    if config.models.provider is not None:
+        return config.models.provider, f"{config.path} says so"
+    for name, variable in VARIABLES.items():
+        if environ.get(variable, "").strip():
+            return name, f"{variable} is set"
+    return "offline", f"neither {' nor '.join(VARIABLES.values())} is set"
+
+
+def _paid(name: str, config: Config, key: Key) -> Provider:
+    limits = Limits(total=span_us(config.models.timeout) / 1_000_000)
+    return _PAID[name](key, config.models.base_url, limits)
+
+
+def _key(name: str, config: Config, environ: Mapping[str, str]) -> Key:
+    """A server of one's own may need none."""
+    if config.models.key_file is not None:
+        return from_file(name, config.beside(os.path.expanduser(config.models.key_file)))
+    found = from_environment(name, environ) or (NO_KEY if config.models.base_url is not None else None)
+    if found is None:
+        raise NoKey(
+            provider=name, what=f"set {VARIABLES[name]}, or name a file that holds it: key_file in {config.path}"
+        )
+    return found
+
+
+def _recorded(config: Config, environ: Mapping[str, str]) -> Choice:
+    """Recordings of somebody: played, or made with that one's key."""
+    models, folder, whose = config.models, config.beside(config.models.cassettes), config.models.recorded_from
+    if models.record or environ.get(RECORD, "").strip() not in ("", "0"):
+        key = _key(whose, config, environ)
+        recorder = Recorded(folder, whose, _paid(whose, config, key), key.hidden_in)
+        return Choice(recorder, _models(config, whose), f"{config.path} says so, and that {folder} is recorded")
+    return Choice(Recorded(folder, whose), _models(config, whose), f"{config.path} says so; {folder} is played")
+
+
+def _models(config: Config, provider: str) -> dict[Tier, str]:
+    return {tier: config.models.name(provider, tier) for tier in Tier}

@@ -1,0 +1,333 @@
+"""Agent jobs as people and programs handle them: start one, find it, read the record of its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from keptwork import ids, spans
+from keptwork.agent.redaction import current
+from keptwork.agent.routing import Tier
+from keptwork.agent.schema import Schema
+from keptwork.bounds import LARGEST_PAYLOAD, check_name, check_priority, plain_json
+from keptwork.budget import MICROS, micros
+from keptwork.errors import BadInput, NotFound
+from keptwork.lifecycle import AGENT, JOB
+from keptwork.moments import Span, rfc3339, span_us
+from keptwork.service import jobs
+from keptwork.service.agent_moves import AGENT_KIND, CRASHES, chosen
+from keptwork.service.blobs import whole
+from keptwork.service.entities import actor_name, public_id
+from keptwork.store import Event, EventFilter, Job, NewJob, Store, Transaction
+from keptwork.store.agents import AgentAudit
+
+LONGEST_DESCRIPTION = 10_000
+USUAL_RETRIES, MOST_RETRIES = 3, 100
+USUAL_BASE_MS, LONGEST_BASE_MS = 1_000, 300_000
+Row = dict[str, Any]
+
+
+class NewAgent(NamedTuple):
+    """An agent job to be started. What is not said is chosen when it is defined."""
+
+    description: str
+    tenant_id: int = 1
+    skill: str | None = None
+    tier: str | None = None
+    schema: Mapping[str, Any] | None = None
+    budget_micros: int | None = None
+    max_retries: int = USUAL_RETRIES
+    retry_base_ms: int = USUAL_BASE_MS
+    queue: str = "default"
+    priority: int = 0
+    key: str | None = None
+    actor: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+
+class Started(NamedTuple):
+    """What was started: the key of the agent job, and that of the job that carries it out."""
+
+    key: int
+    job_key: int
+
+    @property
+    def id(self) -> str:
+        return ids.public(AGENT.prefix, self.key)
+
+    @property
+    def job_id(self) -> str:
+        return ids.public(JOB.prefix, self.job_key)
+
+
+class Story(NamedTuple):
+    """An agent job, what happened to it, the record of its end, if it has ended, and what came of it, if anything."""
+
+    agent: Row
+    events: list[Event]
+    audit: AgentAudit | None
+    result: Any = None
+
+
+# --- starting
+
+
+def new_agent(
+    description: str,
+    *,
+    max_retries: int = USUAL_RETRIES,
+    retry_base: Span = "1s",
+    schema: Mapping[str, Any] | None = None,
+    budget_usd: Decimal | float | str | None = None,
+    **rest: Any,
+) -> NewAgent:
+    """An agent job; what is not as it must be is `BadInput`. What it is to do is looked at when it is carried out."""
+    base_ms = span_us(retry_base) // 1_000
+    if not isinstance(description, str):
+        raise BadInput(what=f"{description!r} describes nothing; say in words what the agent is to do")
+    if type(max_retries) is not int or not 0 <= max_retries <= MOST_RETRIES:
+        raise BadInput(what=f"max_retries is {max_retries!r}; it is a whole number from 0 to {MOST_RETRIES}")
+    if not 1 <= base_ms <= LONGEST_BASE_MS:
+        raise BadInput(what=f"a wait of {retry_base} before a retry cannot be; it is from 1ms to 5m")
+    if schema is not None and not isinstance(schema, Mapping):
+        raise BadInput(what=f"an output schema is a JSON Schema, an object; this is {type(schema).__name__}")
+    if schema is not None:
+        Schema(schema)  # one that cannot be is refused now, not when there is an answer
+    most: Row = {"max_retries": max_retries, "retry_base_ms": base_ms}
+    spends = None if budget_usd is None else micros(budget_usd)
+    new = NewAgent(description, schema=schema, budget_micros=spends, **most, **rest)
+    _check_names(new)
+    return new
+
+
+def asked(description: str, **how: Any) -> NewAgent:
+    """The same for what somebody asks for at once and by hand: what no agent could begin with is refused before
+    anything is stored."""
+    insist_fit(description)
+    return new_agent(description, **how)
+
+
+def _check_names(new: NewAgent) -> None:
+    if new.tier is not None and new.tier not in list(Tier):
+        raise BadInput(what=f"there is no tier {new.tier!r}; there are: {', '.join(Tier)}")
+    given = {"skill": new.skill, "queue": new.queue, "key": new.key, "correlation": new.correlation_id}
+    for what, text in given.items():
+        if text is not None:
+            check_name(what, text)
+    check_priority(new.priority)
+
+
+def unfit(description: str) -> str | None:
+    """Why no agent can begin with this; none if one can."""
+    if not description.strip():
+        return "it does not say what to do: the description is empty"
+    size = len(description.encode("utf-8", "surrogatepass"))
+    if size > LONGEST_DESCRIPTION:
+        return f"a description of {size:,} bytes is over the limit of {LONGEST_DESCRIPTION:,}"
+    return None
+
+
+def insist_fit(description: str) -> None:
+    """What no agent can begin with is `BadInput`."""
+    if wrong := unfit(description):
+        raise BadInput(what=wrong)
+
+
+async def start(store: Store, new: NewAgent) -> Started:
+    """Starts an agent job: it and the job that carries it out are there together. The same key again is the one it has
+    made."""
+    with spans.producing("start", AGENT.name, new.trace_id):
+        traced = new._replace(trace_id=spans.carried(new.trace_id))
+        return await store.atomically(lambda tx: _started(tx, traced), 2)
+
+
+async def _started(tx: Transaction, new: NewAgent) -> Started:
+    (job,) = await tx.enqueue([_job(new)])
+    found = await tx.agents_of_jobs([job])
+    if found:
+        return Started(found[0]["id"], job)
+    born: Row = {"actor": new.actor, "correlation_id": new.correlation_id or ids.public(JOB.prefix, job)}
+    told: Row = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "trace_id": new.trace_id}
+    description = _storable(new.description)
+    return Started(
+        await tx.create(AGENT, tenant_id=new.tenant_id, description=description, job_id=job, **born, **told), job
+    )
+
+
+def _job(new: NewAgent) -> NewJob:
+    """Everything it takes is in the payload too, so that the job can be run again by itself."""
+    said = {"description": _storable(new.description), "skill": new.skill, "tier": new.tier, "schema": new.schema}
+    rest = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "budget_micros": new.budget_micros}
+    payload = plain_json("an agent job", {name: one for name, one in {**said, **rest}.items() if one is not None})
+    if len(payload) > LARGEST_PAYLOAD:
+        raise BadInput(what=f"an agent job of {len(payload):,} bytes is over the limit of 1 MiB")
+    return NewJob(
+        AGENT_KIND,
+        payload,
+        new.queue,
+        new.tenant_id,
+        new.priority,
+        max_attempts=new.max_retries + 1 + CRASHES,
+        on_exhausted="fail",
+        key=new.key,
+        actor=new.actor,
+        correlation_id=new.correlation_id,
+        trace_id=new.trace_id,
+    )
+
+
+def _storable(text: str) -> str:
+    """Fit for any database: no NUL, no half of a surrogate pair, and no secrets."""
+    return current().text(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))
+
+
+async def of_job(store: Store, job: Job, new: NewAgent) -> Row:
+    """The agent job that a job carries out; made now if there is none yet, as for a step of a flow."""
+
+    async def work(tx: Transaction) -> Row:
+        found = await tx.agents_of_jobs([job.id])
+        if found:
+            return found[0]
+        key = await tx.create(
+            AGENT,
+            tenant_id=job.tenant_id,
+            actor=f"w:{job.owner}",
+            correlation_id=job.correlation_id or job.public_id,
+            trace_id=job.trace_id,
+            description=_storable(new.description),
+            job_id=job.id,
+            max_retries=new.max_retries,
+            retry_base_ms=new.retry_base_ms,
+        )
+        return (await tx.rows(AGENT, [key]))[0]
+
+    found = await store.agents_of_jobs([job.id])
+    return found[0] if found else await store.atomically(work, 2)
+
+
+# --- finding
+
+
+async def find(store: Store, tenant_id: int, id: str) -> Row:
+    """The row of an agent job, by its own id or that of its job; a foreign or unknown id is `NotFound`."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix == AGENT.prefix:
+        row = await store.get(AGENT, key, tenant_id)
+    else:
+        rows = await store.agents_of_jobs([key]) if prefix == JOB.prefix else []
+        row = next((row for row in rows if row["tenant_id"] == tenant_id), None)
+    if row is None:
+        raise NotFound(what="agent job", id=repr(id), listing="keptwork agents list")
+    return row
+
+
+async def listed(store: Store, tenant_id: int, *, states: Sequence[str] | None = None, limit: int = 50) -> list[Row]:
+    """A tenant's agent jobs, the newest first."""
+    if not 1 <= limit <= 10_000:
+        raise BadInput(what=f"a list holds 1 to 10000 agent jobs, not {limit}")
+    return await store.agents(tenant_id, states=states, limit=limit)
+
+
+class Page(NamedTuple):
+    """Some agent jobs, and the id to go on after if there are more."""
+
+    agents: list[Row]
+    next: str | None
+
+
+async def page(
+    store: Store, tenant_id: int, *, states: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+) -> Page:
+    """One page of a tenant's agent jobs, the newest first."""
+    start = None if after is None else (ids.key_of(after) or ("", 0))[1]
+    found = await store.agents(tenant_id, states=states, after=start, limit=limit + 1)
+    return Page(found[:limit], public_id(AGENT.name, found[limit - 1]["id"]) if len(found) > limit else None)
+
+
+async def story(store: Store, tenant_id: int, id: str) -> Story:
+    """An agent job and all that happened to it."""
+    row = await find(store, tenant_id, id)
+    events = await store.events(EventFilter(tenant_id, AGENT.name, row["id"]), limit=1_000)
+    records = await store.agent_audits(tenant_id, agent=row["id"])
+    return Story(row, events, records[0] if records else None, await _result(store, row))
+
+
+async def _result(store: Store, row: Row) -> Any:
+    """What its job has left, where it was carried out by one that is still there."""
+    job = None if row["job_id"] is None else await store.get(JOB, row["job_id"], row["tenant_id"])
+    return None if job is None else jobs.as_json(await whole(store, job))["result"]
+
+
+async def cancel(
+    store: Store, tenant_id: int, id: str, *, hard: bool = False, reason: str | None = None, actor: str | None = None
+) -> str:
+    """Ends an agent job, by ending the job that carries it out; returns what became of that."""
+    row = await find(store, tenant_id, id)
+    job = public_id(JOB.name, row["job_id"] or 0)
+    return await jobs.cancel(store, tenant_id, job, hard=hard, reason=reason, actor=actor)
+
+
+async def audit(store: Store, tenant_id: int, id: str) -> AgentAudit:
+    """The record of an agent job that has ended, also of one that retention has deleted; of one that has not ended
+    there is none: `NotFound`."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix == AGENT.prefix and (kept := await store.agent_audits(tenant_id, agent=key)):
+        return kept[0]
+    row = await find(store, tenant_id, id)
+    records = await store.agent_audits(tenant_id, agent=row["id"])
+    if not records:
+        what = f"record of an agent job (it is {row['state']}; its record is written when it ends)"
+        raise NotFound(what=what, id=repr(id), listing="keptwork agents list")
+    return records[0]
+
+
+# --- showing
+
+
+def as_json(row: Row) -> Row:
+    """An agent job with its values as they are read outside."""
+    times = ("created_at", "updated_at", "started_at", "completed_at")
+    numbers = ("retry_count", "max_retries", "calls", "input_tokens", "output_tokens", "cost_micros")
+    return {
+        "id": public_id(AGENT.name, row["id"]),
+        "state": row["state"],
+        "status": row["state"],
+        "job_id": None if row["job_id"] is None else public_id(JOB.name, row["job_id"]),
+        "description": row["description"],
+        **chosen(row),
+        **{name: row[name] for name in numbers},
+        "cost_usd": row["cost_micros"] / MICROS,
+        "state_history": json.loads(row["state_history"]),
+        "reason": row["reason"],
+        "actor": actor_name(row["actor"]),
+        "llm_response": row["llm_response"],
+        "correlation_id": row["correlation_id"],
+        **{name: None if row[name] is None else rfc3339(row[name]) for name in times},
+    }
+
+
+def audit_as_json(record: AgentAudit) -> dict[str, Any]:
+    """The record, under the names it is known by."""
+    return {
+        "job_id": public_id(AGENT.name, record.agent_id),
+        "carried_out_by": None if record.job_id is None else public_id(JOB.name, record.job_id),
+        "description": record.description,
+        "status": record.status,
+        "reason": record.reason,
+        "state_transitions": json.loads(record.state_transitions),
+        "agent": None if record.agent is None else json.loads(record.agent),
+        "retry_count": record.retry_count,
+        "max_retries": record.max_retries,
+        "calls": record.calls,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+        "cost_micros": record.cost_micros,
+        "cost_usd": record.cost_micros / MICROS,
+        "llm_response": record.llm_response,
+        "started_at": rfc3339(record.started_at),
+        "completed_at": rfc3339(record.completed_at),
+        "duration_ms": record.duration_ms,
+    }

@@ -1,0 +1,57 @@
+"""Artifacts: what a job keeps beside its result, as those meet it who keep and who read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from keptwork.errors import BadInput, NotFound
+from keptwork.lifecycle import JOB
+from keptwork.moments import rfc3339
+from keptwork.service import jobs
+from keptwork.service.blobs import content_of
+from keptwork.service.entities import public_id
+from keptwork.store import Artifact, Store
+
+LARGEST_ARTIFACT = 64 << 20
+LONGEST_NAME = 200
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,80}(; ?[\w.+-]{1,40}=[\w.+-]{1,40})?", re.ASCII)
+
+
+async def listed(store: Store, tenant_id: int, id: str) -> list[Artifact]:
+    """What a job keeps, by name; a foreign or unknown id is `NotFound`."""
+    row = await jobs.find(store, tenant_id, id)
+    return await store.artifacts(tenant_id, row["id"])
+
+
+async def content(store: Store, tenant_id: int, id: str, name: str) -> tuple[Artifact, bytes]:
+    """One artifact of a job, and what is in it."""
+    for artifact in await listed(store, tenant_id, id):
+        if artifact.name == name:
+            return artifact, await content_of(store, tenant_id, artifact.hash)
+    shown = public_id(JOB.name, jobs.key_of(id))
+    raise NotFound(what="artifact", id=repr(name), listing=f"keptwork jobs artifacts {shown}")
+
+
+def check_name(name: str) -> None:
+    """A name is printable and would do as the name of a file in a folder that somebody else chooses."""
+    plain = name.isprintable() and name == name.strip() and not re.search(r"[/\\]", name)
+    if not plain or name in ("", ".", "..") or len(name) > LONGEST_NAME:
+        limit = f"at most {LONGEST_NAME} printable characters without / and \\"
+        raise BadInput(what=f"{name[:LONGEST_NAME]!r} is no name for an artifact; use {limit}")
+
+
+def check_media_type(media_type: str) -> None:
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        raise BadInput(what=f"{media_type[:80]!r} is no media type; it looks like text/plain or application/pdf")
+
+
+def check_size(name: str, size: int) -> None:
+    if size > LARGEST_ARTIFACT:
+        limit = f"{LARGEST_ARTIFACT >> 20} MiB"
+        raise BadInput(what=f"artifact {name!r}: {size:,} bytes are over the limit of {limit}; keep it elsewhere")
+
+
+def as_json(artifact: Artifact) -> dict[str, Any]:
+    """An artifact as it is read outside."""
+    return {**artifact._asdict(), "created_at": rfc3339(artifact.created_at)}

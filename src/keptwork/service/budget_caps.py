@@ -1,0 +1,213 @@
+"""Caps: giving them, finding budgets by what people call them, and letting go the jobs that they hold back.
+
+A budget holds a job back from when a call of it does not fit until it would: because the cap was raised, because other
+calls cost less than was reserved for them, or because the day is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from keptwork import ids
+from keptwork.agent import spending
+from keptwork.agent.spending import CONFIG
+from keptwork.bounds import check_name
+from keptwork.budget import LARGEST_MICROS, NO_CAPS, TOTAL, Scope, day_called, day_name, day_of, owner_of
+from keptwork.errors import BadInput, NotFound
+from keptwork.lifecycle import JOB, RUN, WORKSTREAM
+from keptwork.moments import rfc3339
+from keptwork.service import flows, jobs
+from keptwork.service.budgets import new_for_flow
+from keptwork.service.entities import public_id
+from keptwork.service.held_jobs import PORTION, Tended, all_gone
+from keptwork.store import Store, Transaction
+from keptwork.store.budgets import Budget, BudgetView, Charge, NewBudget
+
+TODAY = "today"
+LARGEST_KEY = (1 << 63) - 1
+
+Row = dict[str, Any]
+
+
+class Raised(NamedTuple):
+    """A budget with its new cap, and how many of the jobs it held were let go at once."""
+
+    budget: Budget
+    let_go: int
+
+
+async def named(store: Store, tenant_id: int, name: str) -> NewBudget:
+    """What budget somebody means: `tenant`, `today` or a day, the id of a job or of a flow. It need not be there yet;
+    what it is for has to be."""
+    said = name.strip()
+    if said in (TOTAL, Scope.TENANT):
+        return _new(tenant_id, 0, Scope.TENANT, TOTAL)
+    day = day_of(await store.now()) if said == TODAY else day_called(said)
+    if day is not None:
+        return _new(tenant_id, day, Scope.DAY, day_name(day))
+    prefix, key = ids.key_of(said) or ("", 0)
+    if prefix == JOB.prefix:
+        await jobs.find(store, tenant_id, said)
+        return _new(tenant_id, key, Scope.JOB, said)
+    if prefix in (RUN.prefix, WORKSTREAM.prefix):
+        return await _of_flow(store, tenant_id, said)
+    raise NotFound(what="budget", id=repr(name), listing="keptwork budgets list")
+
+
+async def _of_flow(store: Store, tenant_id: int, id: str) -> NewBudget:
+    ref = await flows.found(store, id, tenant_id)
+    row = await flows.row_of(store, ref, ("id", "tree_id"))
+    if row["tree_id"] not in (None, ref.id):
+        raise BadInput(
+            what=f"{id} is inside another flow, and only the outermost one has a budget; see: keptwork why {id}"
+        )
+    return await new_for_flow(store, tenant_id, ref.id, NO_CAPS)
+
+
+def _new(tenant_id: int, owner: int, scope: Scope, subject: str) -> NewBudget:
+    return NewBudget(tenant_id, owner, scope, subject, None, NO_CAPS.warn_percent, CONFIG)
+
+
+async def find(store: Store, tenant_id: int, name: str) -> BudgetView:
+    """A budget by what people call it, and how many jobs it holds back; one that was never used is `NotFound`."""
+    found = await store.budget(tenant_id, (await named(store, tenant_id, name)).owner)
+    if found is None:
+        raise NotFound(what="budget that was ever used", id=repr(name), listing="keptwork budgets list")
+    return found
+
+
+class Page(NamedTuple):
+    """Some budgets, and where to go on if there are more."""
+
+    budgets: list[BudgetView]
+    next: str | None
+
+
+async def page(
+    store: Store, tenant_id: int, *, scope: str | None = None, after: str | None = None, limit: int = 50
+) -> Page:
+    """One page of a tenant's budgets: its own, those of days, and then the others, the newest first."""
+    if scope is not None and scope not in list(Scope):
+        raise BadInput(what=f"there are no budgets for a {scope!r}; a budget is for a {', '.join(Scope)}")
+    found = await store.budgets(tenant_id, scope=scope, after=_place(after), limit=limit + 1)
+    more = found[limit - 1].budget if len(found) > limit else None
+    return Page(found[:limit], None if more is None else f"{more.scope}:{more.owner}")
+
+
+def _place(after: str | None) -> tuple[str, int] | None:
+    if after is None:
+        return None
+    scope, _, owner = after.partition(":")
+    if scope not in list(Scope) or not owner.removeprefix("-").isdecimal() or abs(int(owner)) > LARGEST_KEY:
+        raise BadInput(what=f"{after!r} is no place in a list of budgets; take one from an earlier answer")
+    return scope, int(owner)
+
+
+async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | None, *, actor: str) -> Raised:
+    """Gives a budget a cap, or none, whatever was said before, and lets go what then fits of the jobs it holds."""
+    budget = await _recapped(store, tenant_id, name, lambda _: cap_micros, actor)
+    return Raised(budget, await all_gone(partial(tend, store, tenant_id, budget.hold)))
+
+
+async def raise_cap(store: Store, tenant_id: int, name: str, by_micros: int, *, actor: str) -> Raised:
+    """Gives a budget so much more than it may spend now. Of the jobs it holds a portion is let go at once; those that
+    then fit besides, workers let go."""
+
+    def more(budget: Budget) -> int:
+        if budget.cap_micros is None:
+            raise BadInput(what=f"{spending.called(budget)} has no cap that could be raised; set one")
+        if budget.cap_micros + by_micros > LARGEST_MICROS:
+            raise BadInput(what="a cap of more than a billion dollars cannot be kept")
+        return budget.cap_micros + by_micros
+
+    budget = await _recapped(store, tenant_id, name, more, actor)
+    return Raised(budget, (await tend(store, tenant_id, budget.hold)).let_go)
+
+
+async def _recapped(store: Store, tenant_id: int, name: str, cap: Callable[[Budget], int | None], actor: str) -> Budget:
+    check_name("actor", actor)
+    new = await named(store, tenant_id, name)
+    await store.make_budgets([new])
+
+    async def changed(tx: Transaction) -> Budget:
+        (found,) = await tx.lock_budgets(tenant_id, [new.owner])
+        budget = found._replace(cap_micros=cap(found), said_by=actor, promised_micros=0)
+        kept = budget if spending.is_near(budget) else budget._replace(warned_at=None)
+        await tx.keep_budget(kept)
+        return kept
+
+    return await store.atomically(changed)
+
+
+async def tend(store: Store, tenant_id: int, hold: str) -> Tended:
+    """Lets go what fits of the jobs that are held by a budget, a portion of them in one transaction."""
+    owner = owner_of(hold)
+    found = None if owner is None else await store.budget(tenant_id, owner)
+    if found is not None and spending.may_go(found.budget, await store.now()) == 0:
+        return Tended()
+    return await store.atomically(lambda tx: _let_go(tx, tenant_id, hold, owner), weight=PORTION)
+
+
+async def _let_go(tx: Transaction, tenant_id: int, hold: str, owner: int | None) -> Tended:
+    locked = [] if owner is None else await tx.lock_budgets(tenant_id, [owner])
+    budget, now = locked[0] if locked else None, await tx.now()
+    many = spending.may_go(budget, now)
+    if many == 0:
+        return Tended()
+    gone = await tx.let_go(tenant_id, hold, PORTION if many is None else min(many, PORTION))
+    if budget is not None and gone:
+        await tx.keep_budget(spending.let_go(budget, gone, now))
+    return Tended(gone, gone == PORTION and many != PORTION)
+
+
+async def holding(store: Store, job: Row) -> Budget | None:
+    """The budget that holds a job back, as a whole row of it says; none if none does."""
+    owner = owner_of(job["held_by"])
+    found = None if owner is None else await store.budget(job["tenant_id"], owner)
+    return None if found is None else found.budget
+
+
+async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:
+    """The last calls that count against the budget of a job or of a tenant; those of others are in the cost."""
+    if budget.scope not in (Scope.JOB, Scope.TENANT):
+        return []
+    return await store.charges(budget.tenant_id, job=budget.owner or None, limit=limit)
+
+
+def command(budget: Budget) -> str:
+    """What somebody runs to give it more."""
+    name = Scope.TENANT if budget.scope == Scope.TENANT else budget.subject
+    return f"keptwork budgets set {name} USD"
+
+
+def as_json(standing: BudgetView) -> dict[str, Any]:
+    """A budget as commands print it."""
+    budget = standing.budget
+    shown = (
+        "scope",
+        "subject",
+        "cap_micros",
+        "spent_micros",
+        "reserved_micros",
+        "left_micros",
+        "warn_percent",
+        "said_by",
+    )
+    return {
+        **{name: getattr(budget, name) for name in shown},
+        "held": standing.held,
+        "wanted_micros": budget.wanted_micros if standing.held else None,
+        "warned_at": None if budget.warned_at is None else rfc3339(budget.warned_at),
+        "created_at": rfc3339(budget.created_at),
+        "updated_at": rfc3339(budget.updated_at),
+    }
+
+
+def call_json(call: Charge) -> dict[str, Any]:
+    """A call as commands print it."""
+    left_out = ("id", "tenant_id", "job_id", "tree_id", "agent_id", "epoch", "taken", "day", "created_at", "ended_at")
+    shown = {name: value for name, value in call._asdict().items() if name not in left_out}
+    ended = None if call.ended_at is None else rfc3339(call.ended_at)
+    return {**shown, "job": public_id(JOB.name, call.job_id), "created_at": rfc3339(call.created_at), "ended_at": ended}

@@ -1,0 +1,79 @@
+"""Many jobs at once: those that were named, or those a filter finds, in one go and up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from keptwork.errors import BadInput, KeptworkError
+from keptwork.lifecycle import JOB
+from keptwork.service import jobs
+from keptwork.service.entities import public_id
+from keptwork.store import JobFilter, Store
+
+MOST_AT_ONCE = 1_000
+
+Each = Callable[[str], Awaitable[str]]
+
+
+class Bulk(NamedTuple):
+    """What became of each by its id, what was refused and why, and whether the filter finds more than were taken."""
+
+    done: dict[str, str]
+    refused: dict[str, KeptworkError]
+    more: bool
+
+
+async def cancel(
+    store: Store, chosen: Chosen, *, hard: bool = False, reason: str | None = None, actor: str | None = None
+) -> Bulk:
+    """Ends each; those that run are asked to end by themselves, unless it is `hard`."""
+
+    async def one(id: str) -> str:
+        return (await jobs.cancel(store, chosen.tenant_id, id, hard=hard, reason=reason, actor=actor)).replace(" ", "_")
+
+    return await _each(chosen, one)
+
+
+async def retry(store: Store, chosen: Chosen, *, again: bool = False, actor: str | None = None) -> Bulk:
+    """Runs each again, as a new job whose id is told."""
+
+    async def one(id: str) -> str:
+        return public_id(JOB.name, await jobs.retry(store, chosen.tenant_id, id, again=again, actor=actor))
+
+    return await _each(chosen, one)
+
+
+class Chosen(NamedTuple):
+    """Jobs of a tenant, and whether there are more."""
+
+    tenant_id: int
+    ids: Sequence[str]
+    more: bool
+
+
+async def chosen(
+    store: Store, tenant_id: int, ids: Sequence[str] | None, wanted: JobFilter | None, limit: int = MOST_AT_ONCE
+) -> Chosen:
+    """Those named, or the oldest that a filter finds. Both or neither is `BadInput`."""
+    if (ids is None) == (wanted is None):
+        raise BadInput(what="say which: ids or filter, and not both")
+    if ids is not None:
+        return Chosen(tenant_id, list(dict.fromkeys(ids)), False)
+    assert wanted is not None  # noqa: S101 - one of the two is there
+    found = await jobs.page(store, wanted, limit=limit, newest_first=False)
+    return Chosen(tenant_id, [public_id(JOB.name, row["id"]) for row in found.jobs], found.next is not None)
+
+
+async def _each(chosen: Chosen, one: Each) -> Bulk:
+    """One after the other: what is refused leaves the others as they are."""
+    done: dict[str, str] = {}
+    refused: dict[str, KeptworkError] = {}
+    for id in chosen.ids:
+        try:
+            done[id] = await one(id)
+        except KeptworkError as error:
+            if error.status >= 500:
+                raise
+            refused[id] = error
+    return Bulk(done, refused, chosen.more)

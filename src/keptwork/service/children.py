@@ -1,0 +1,68 @@
+"""Jobs that belong to a job: listing them, and cancelling them with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keptwork.lifecycle import JOB, Change, decide
+from keptwork.lifecycle.job import RUNNING
+from keptwork.service import settle
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+from keptwork.store.spawned import keys_of
+
+AT_ONCE = 500
+BECAUSE, ASKED = "its parent was cancelled", "it was asked to stop"
+SPAWN = "#spawn"
+"""What the names of the steps begin with that keep the ids of children."""
+
+# What a decision needs to know of a job, and what the list of children shows.
+_DECIDED_ON = ("id", "tenant_id", "state", "seq", "epoch", "owner", "lease_until", *JOB.linked, "cancel_requested_at")
+_SHOWN = ("id", "kind", "state", "reason", "error", "created_at", "completed_at", "waits_for")
+
+Row = dict[str, Any]
+
+
+async def listed(store: Store, tenant_id: int, job: int) -> list[Row]:
+    """The children of a job in the order they were made: id, kind, state and how they are getting on."""
+    spawned = [one for one in await store.checkpoints(tenant_id, job) if one.name.startswith(SPAWN)]
+    keys = [key for one in spawned for key in keys_of(one.result)]
+    found: dict[int, Row] = {}
+    for first in range(0, len(keys), AT_ONCE):
+        rows = await store.rows(JOB, keys[first : first + AT_ONCE], _SHOWN)
+        found |= {row["id"]: row for row in rows}
+    return [found[key] for key in keys if key in found]
+
+
+async def cancel_stopped(store: Store, tenant_id: int, job: int) -> int:
+    """Cancels a job that waits although it was asked to end, with its children; returns how many have ended."""
+    ended = await _cancel_some(store, [job], False, None, ASKED)
+    return len(ended) + sum([await cancel(store, tenant_id, one) for one in ended])
+
+
+async def cancel(store: Store, tenant_id: int, parent: int, *, hard: bool = False) -> int:
+    """Cancels what a cancelled job has left behind, and what that has, to any depth; returns how many have ended. Those
+    that run are asked to end by themselves, unless it is `hard`; their own children follow when they have."""
+    total, cancelled = 0, [parent]
+    while cancelled:
+        cause = public_id(JOB.name, cancelled[0]) if len(cancelled) == 1 else public_id(JOB.name, parent)
+        keys = await store.unfinished_children(tenant_id, cancelled)
+        cancelled = []
+        for first in range(0, len(keys), AT_ONCE):
+            cancelled += await _cancel_some(store, keys[first : first + AT_ONCE], hard, cause)
+        total += len(cancelled)
+    return total
+
+
+async def _cancel_some(
+    store: Store, keys: list[int], hard: bool, cause: str | None, reason: str = BECAUSE
+) -> list[int]:
+    rows = await store.rows(JOB, keys, _DECIDED_ON)
+    ending = [row for row in rows if hard or row["state"] != RUNNING.name]
+    for row in rows:
+        if row not in ending and row["cancel_requested_at"] is None:
+            await store.request_stop(row["id"], row["tenant_id"])
+    decisions = [decide(JOB, row, "cancel", reason=reason, cause=cause) for row in ending]
+    changes = [change for change in decisions if isinstance(change, Change)]  # the others have ended meanwhile
+    late = {change.id for change in await settle.applied(store, changes)}
+    return [change.id for change in changes if change.id not in late]

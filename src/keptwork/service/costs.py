@@ -1,0 +1,109 @@
+"""What was spent, and on what: the ledger added up by model, tenant, flow or day."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from keptwork.budget import MICROS, day_name
+from keptwork.errors import BadInput
+from keptwork.lifecycle import RUN, WORKSTREAM
+from keptwork.moments import rfc3339
+from keptwork.service.entities import public_id
+from keptwork.store import EventFilter, Store
+from keptwork.store.budgets import Cost
+
+BY = ("model", "tenant", "flow", "day")
+"""What spending can be added up by."""
+
+NO_FLOW = "no flow"
+
+
+class Line(NamedTuple):
+    """What was spent on one thing, by the name people know it by, and its public id if it has one."""
+
+    name: str
+    id: str | None
+    cost: Cost
+
+
+class Costs(NamedTuple):
+    """Days in their order, everything else with the most first; and all of it together."""
+
+    by: str
+    since: int
+    lines: list[Line]
+    total: Cost
+
+
+async def read(store: Store, tenant_id: int, by: str, since: int, *, own_only: bool = False) -> Costs:
+    """What a tenant has spent; by tenant, what each of them has, unless it is only its own that it may know."""
+    if by not in BY:
+        raise BadInput(what=f"costs are not added up by {by!r}, but by {', '.join(BY)}")
+    found = await store.costs(by, None if by == "tenant" and not own_only else tenant_id, since)
+    names = await _names(store, by, found)
+    lines = [Line(*names[cost.subject], cost) for cost in found]
+    if by == "day":
+        lines.sort(key=lambda line: line.name)
+    return Costs(by, since, lines, _total(found))
+
+
+def _total(found: list[Cost]) -> Cost:
+    sums = [sum(column) for column in zip(*(cost[1:] for cost in found), strict=True)] or [0] * (len(Cost._fields) - 1)
+    return Cost("total", *sums)
+
+
+async def _names(store: Store, by: str, found: list[Cost]) -> dict[str, tuple[str, str | None]]:
+    subjects = [cost.subject for cost in found]
+    if by == "day":
+        return {subject: (day_name(int(subject)), None) for subject in subjects}
+    if by == "tenant":
+        known = {str(tenant.id): tenant.name for tenant in await store.tenants()}
+        return {subject: (known.get(subject, f"tenant {subject}"), None) for subject in subjects}
+    return await _flows(store, subjects) if by == "flow" else {subject: (subject, None) for subject in subjects}
+
+
+async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str | None]]:
+    """A flow that is gone has no name any longer, but its events tell its id; what was spent outside of flows has never
+    had one."""
+    named: dict[str, tuple[str, str | None]] = {"0": (NO_FLOW, None)}
+    for kind in (RUN, WORKSTREAM):
+        rows = await store.rows(kind, [int(subject) for subject in subjects], ("id", "name")) if subjects else []
+        named |= {str(row["id"]): (row["name"] or kind.name, public_id(kind.name, row["id"])) for row in rows}
+    return named | {subject: await _gone(store, int(subject)) for subject in subjects if subject not in named}
+
+
+async def _gone(store: Store, key: int) -> tuple[str, str | None]:
+    born = await store.events(EventFilter(entity_id=key), limit=1)
+    return (f"deleted {born[0].entity}", public_id(born[0].entity, key)) if born else (f"flow {key}", None)
+
+
+def as_json(found: Costs) -> dict[str, Any]:
+    """What was spent, as commands print it."""
+    lines = [{"name": line.name, "id": line.id, **cost_json(line.cost)} for line in found.lines]
+    return {"by": found.by, "since": rfc3339(found.since), "costs": lines, "total": cost_json(found.total)}
+
+
+def usd(amount: int) -> str:
+    """An amount for programs: exact, and in dollars.
+
+    >>> usd(12_300)
+    '0.012300'
+    """
+    return f"{Decimal(amount) / MICROS:.6f}"
+
+
+def cost_json(cost: Cost) -> dict[str, Any]:
+    """A sum as commands print it."""
+    return {
+        "calls": cost.calls,
+        "lost_calls": cost.lost,
+        "cost_micros": cost.micros,
+        "cost_usd": usd(cost.micros),
+        "lost_micros": cost.lost_micros,
+        "reserved_micros": cost.open_micros,
+        "input_tokens": cost.input_tokens,
+        "output_tokens": cost.output_tokens,
+        "cache_read_tokens": cost.cache_read_tokens,
+        "cache_write_tokens": cost.cache_write_tokens,
+    }

@@ -1,0 +1,32 @@
+"""The door through which operators' moves are decided: a refusal is counted, and says the entity's public id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keptwork import metrics
+from keptwork.errors import InvalidTransition
+from keptwork.lifecycle import Change, Lifecycle, decide
+from keptwork.lifecycle.machine import Record
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+
+UNDECLARED = "undeclared"
+
+
+def decided(store: Store, lifecycle: Lifecycle, record: Record, trigger: str, **facts: Any) -> Change:
+    """The change to write; a move that is not allowed is raised as `InvalidTransition`."""
+    decision = decide(lifecycle, record, trigger, **facts)
+    if isinstance(decision, Change):
+        return decision
+    # A name from outside must not become a label: there is no end to them.
+    known = trigger if trigger in lifecycle.triggers else UNDECLARED
+    store.tally.add(metrics.REFUSED, lifecycle.name, decision.from_state, known, tenant_id=record["tenant_id"])
+    raise InvalidTransition(
+        lifecycle=lifecycle.name,
+        id=public_id(lifecycle.name, record["id"]),
+        from_state=decision.from_state,
+        trigger=decision.trigger,
+        allowed=decision.allowed,
+        because=decision.because,
+    )

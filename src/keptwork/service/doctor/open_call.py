@@ -1,0 +1,40 @@
+"""A call to a model that is said to be under way though the job that made it has ended."""
+
+from __future__ import annotations
+
+from keptwork.budget import dollars
+from keptwork.lifecycle import JOB
+from keptwork.service import budgets
+from keptwork.service.doctor.chart import Limits
+from keptwork.service.doctor.finding import MOST_SHOWN, Finding, StoreCheck
+from keptwork.store import Store
+from keptwork.store.protocol import Reader
+
+PATIENCE_US = 300_000_000
+"""So long after it began a call has ended, and whoever made it would have said so."""
+
+
+async def look(reader: Reader, limits: Limits) -> list[Finding]:
+    now = await reader.now()
+    return [
+        Finding(
+            "open_call",
+            JOB.name,
+            call.job_id,
+            f"its call {call.call!r} to {call.provider}/{call.model} is open, but the job has ended or is gone",
+            call.created_at,
+            f"{dollars(call.ceiling_micros)} stays reserved, and nobody else can spend it",
+            "count it as lost, with what was reserved for it",
+            tenant_id=call.tenant_id,
+            about=call.call,
+        )
+        for call in await reader.abandoned_charges(MOST_SHOWN)
+        if call.created_at + PATIENCE_US <= now
+    ]
+
+
+async def mend(store: Store, finding: Finding) -> None:
+    await budgets.lost(store, finding.id, finding.about)
+
+
+CHECK = StoreCheck("open_call", look, mend)

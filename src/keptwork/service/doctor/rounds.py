@@ -1,0 +1,227 @@
+"""The doctor's rounds: from flow to flow, each looked at in one moment, each repair one transaction under its lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from keptwork.errors import KeptworkError, NotFound, StoreError
+from keptwork.flow.phase import Phase, phases
+from keptwork.service import flows
+from keptwork.service.definitions import KINDS, Kind
+from keptwork.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS
+from keptwork.service.doctor.chart import USUAL, Chart, Limits, success
+from keptwork.service.doctor.finding import DOCTOR, Finding, FlowCheck, StoreCheck
+from keptwork.service.doctor.finding import as_json as finding_json
+from keptwork.service.flow_scene import Actor, Row, Scene
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
+from keptwork.store.protocol import Reader
+from keptwork.store.steps import FlowFilter
+
+AT_ONCE = 100
+ROUNDS = 20
+TWICE = 2
+"""What is still there after that many repairs is not mended by them."""
+
+
+Place = tuple[str, str, int, str]
+Places = Counter[Place]
+
+
+class Repair(NamedTuple):
+    """A finding, and what came of mending it: nothing is wrong any longer, unless `error` says so."""
+
+    finding: Finding
+    error: str | None = None
+
+
+class Outcome(NamedTuple):
+    """What was found at first, what was done about it, and what is left."""
+
+    found: list[Finding]
+    repairs: list[Repair]
+    left: list[Finding]
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """As commands print it."""
+    return {
+        "found": [finding_json(one) for one in outcome.found],
+        "repairs": [{**finding_json(one.finding), "error": one.error} for one in outcome.repairs],
+        "left": [finding_json(one) for one in outcome.left],
+    }
+
+
+class _Seen(NamedTuple):
+    """What is wrong with one flow."""
+
+    ref: FlowRef
+    findings: list[Finding]
+
+
+async def examine(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> list[Finding]:
+    """Everything that is wrong; nothing is changed."""
+    found = [finding for seen in await _flows(store, limits, tenant_id) for finding in seen.findings]
+    return found + [finding for _, finding in await _others(store, limits, tenant_id)]
+
+
+async def examine_flow(reader: Reader, ref: FlowRef, limits: Limits = USUAL) -> list[Finding]:
+    """What is wrong with one flow, as one moment or one transaction sees it."""
+    return (await _examined(reader, ref.kind, ref.id, limits)).findings
+
+
+async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> Outcome:
+    """Mends what can be mended by declared moves, and what becomes visible when that is mended. What another has mended
+    meanwhile is found well, and left alone."""
+    found = await examine(store, limits, tenant_id)
+    repairs: list[Repair] = []
+    done: Places = Counter()
+    for _ in range(ROUNDS):
+        made = await _one_round(store, limits, tenant_id, done)
+        repairs += made
+        done.update(repair.finding.place for repair in made if repair.error is None)
+        if all(repair.error for repair in made):
+            break
+    return Outcome(found, _lasting(repairs), await examine(store, limits, tenant_id) if repairs else found)
+
+
+async def _one_round(store: Store, limits: Limits, tenant_id: int | None, done: Places) -> list[Repair]:
+    """Each finding is mended once; what could not be may be in the next round, when others are."""
+    repairs: list[Repair] = []
+    for seen in await _flows(store, limits, tenant_id):
+        if any(finding.fix for finding in seen.findings):
+            repairs += await _treated(store, seen.ref, limits, done)
+    for check, finding in await _others(store, limits, tenant_id):
+        if finding.fix and done[finding.place] < TWICE:
+            repairs.append(await _mended(store, check, finding))
+    return repairs
+
+
+def _lasting(repairs: list[Repair]) -> list[Repair]:
+    """Without those that failed before they succeeded, or failed again."""
+    last = {repair.finding.place: repair for repair in repairs}
+    return [repair for repair in repairs if repair.error is None or repair is last[repair.finding.place]]
+
+
+# --- flows
+
+
+async def _flows(store: Store, limits: Limits, tenant_id: int | None) -> list[_Seen]:
+    """Those with which something is wrong."""
+    found = []
+    for kind in KINDS.values():
+        async for keys in _suspects(store, kind, tenant_id):
+            async with store.snapshot() as reader:
+                seen = [await _examined(reader, kind, key, limits) for key in keys]
+            found += [one for one in seen if one.findings]
+    return sorted(found, key=lambda one: one.ref.id)  # flows before those inside them
+
+
+async def _suspects(store: Store, kind: Kind, tenant_id: int | None) -> AsyncIterator[list[int]]:
+    """Every flow that has not ended, and those that have although something of them has not."""
+    going = tuple(state.name for state in kind.flow.states if not state.final)
+    wanted, after = FlowFilter(tenant_id, going, inside=True), None
+    while page := await store.flows(kind.flow, wanted, after=after, limit=AT_ONCE):
+        yield [flow["id"] for flow in page]
+        after = page[-1]["id"]
+    amiss, last = _unsatisfied(kind), 0
+    while keys := await store.ended_amiss(kind.flow, success(kind), amiss, after=last, limit=AT_ONCE):
+        rows = await store.rows(kind.flow, keys, ("id", "tenant_id"))
+        yield [row["id"] for row in rows if tenant_id in (None, row["tenant_id"])]
+        last = keys[-1]
+
+
+def _unsatisfied(kind: Kind) -> list[str]:
+    return [state for state, meaning in phases(kind.step).items() if meaning is not Phase.SATISFIED]
+
+
+async def _examined(reader: Reader, kind: Kind, key: int, limits: Limits) -> _Seen:
+    rows = await reader.rows(kind.flow, [key])
+    if not rows or rows[0]["template_id"] is None:
+        return _Seen(FlowRef(kind, key), [])
+    return _Seen(FlowRef(kind, key), await _findings(reader, kind, rows[0], limits))
+
+
+async def _findings(reader: Reader, kind: Kind, flow: Row, limits: Limits) -> list[Finding]:
+    try:
+        chart = await Chart.of(reader, kind, flow, limits)
+    except NotFound as error:
+        return [_undefined(kind, flow, error)]
+    return [finding for _, finding in looked(chart)]
+
+
+def _undefined(kind: Kind, flow: Row, error: NotFound) -> Finding:
+    ref = FlowRef(kind, flow["id"])
+    target = kind.flow.states[-1].name
+    todo = f"keptwork override {ref.public_id} --to {target} --reason TEXT"
+    return Finding("definition", kind.flow.name, ref.id, f"its definition is gone: {error}", todo=todo)
+
+
+def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
+    """What the checks find on a chart, in the order in which it is mended."""
+    tenant_id = chart.flow["tenant_id"]
+    for checks in (*FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS):
+        found = [(check, one._replace(tenant_id=tenant_id)) for check in checks for one in check.look(chart)]
+        if found:
+            return found
+    return []
+
+
+async def _treated(store: Store, ref: FlowRef, limits: Limits, done: Places) -> list[Repair]:
+    """One repair after the other, until there is none left to make."""
+    repairs: list[Repair] = []
+    tried: set[Place] = set()
+    while (repair := await _repaired(store, ref, limits, done, tried)) is not None:
+        repairs.append(repair)
+        tried.add(repair.finding.place)
+    return repairs
+
+
+async def _repaired(store: Store, ref: FlowRef, limits: Limits, done: Places, tried: set[Place]) -> Repair | None:
+    mending: list[Finding] = []
+
+    async def work(scene: Scene) -> Finding | None:
+        mending.clear()
+        chart = await Chart.of(scene.tx, scene.kind, scene.flow, limits)
+        for check, finding in looked(chart):
+            new = finding.place not in tried and done[finding.place] < TWICE
+            if finding.fix and check.mend is not None and new:
+                mending.append(finding)
+                scene.actor, scene.steps = Actor(DOCTOR, finding.says), dict(chart.steps)
+                await check.mend(scene, chart, finding)
+                return finding
+        return None
+
+    try:
+        finding = await flows.change(store, ref, Actor(DOCTOR), work)
+    except StoreError:
+        raise
+    except KeptworkError as error:
+        return Repair(mending[0], str(error)) if mending else None
+    return None if finding is None else Repair(finding)
+
+
+# --- what belongs to no flow
+
+
+async def _others(store: Store, limits: Limits, tenant_id: int | None) -> list[tuple[StoreCheck, Finding]]:
+    async with store.snapshot() as reader:
+        return [
+            (check, finding)
+            for check in STORE_CHECKS
+            for finding in await check.look(reader, limits)
+            if tenant_id in (None, finding.tenant_id)
+        ]
+
+
+async def _mended(store: Store, check: StoreCheck, finding: Finding) -> Repair:
+    try:
+        if check.mend is not None:
+            await check.mend(store, finding)
+    except StoreError:
+        raise
+    except KeptworkError as error:
+        return Repair(finding, str(error))
+    return Repair(finding)

@@ -1,0 +1,76 @@
+"""A step that runs once for each element of a list, fewer of which are at work than could be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import Verb
+from keptwork.service import advance, elements
+from keptwork.service.doctor.chart import Chart
+from keptwork.service.doctor.finding import Finding, FlowCheck, step_of
+from keptwork.service.doctor.misplaced import is_misplaced
+from keptwork.service.flow_scene import Row, Scene
+
+
+def look(chart: Chart) -> Iterator[Finding]:
+    if not chart.active or chart.held:
+        return
+    for row in chart.own.values():
+        begun = chart.step_kind(row) == "list" and chart.phase(row) is Phase.ACTIVE and not is_misplaced(chart, row)
+        if begun and _stalls(chart, row):
+            yield Finding(
+                "stalled_list",
+                chart.kind.step.name,
+                row["id"],
+                f"the step {row['name']} is {row['state']}, but too few of its {len(chart.elements(row))} elements are",
+                row["updated_at"],
+                f"nothing will end it, and its flow {chart.name} waits for it",
+                "let its elements go on",
+            )
+
+
+def _stalls(chart: Chart, row: Row) -> bool:
+    """Elements wait though there is room for them or later ones have begun, or all are done. What failed among them is
+    another finding."""
+    rows = chart.elements(row)
+    if any(chart.phase(one) in (Phase.FAILED, Phase.GONE) for one in rows):
+        return False
+    for_each = chart.shape.steps[row["name"]].for_each
+    waiting = [one for one in rows if not _begun(chart, one)]
+    busy = sum(one["id"] in chart.jobs or chart.phase(one) is Phase.ACTIVE for one in rows)
+    room = for_each is not None and busy < for_each.limit
+    return not busy or bool(waiting and room) or bool(_left_out(chart, rows))
+
+
+def _begun(chart: Chart, row: Row) -> bool:
+    return row["id"] in chart.jobs or chart.phase(row) is not Phase.WAITING
+
+
+def _left_out(chart: Chart, rows: list[Row]) -> list[Row]:
+    """Those that wait although later ones have begun: they begin in their order. One that was skipped has not begun."""
+    begun = (one for one in rows if one["id"] in chart.jobs or one["started_at"] is not None)
+    last = max((one["place"] for one in begun), default=-1)
+    return [one for one in rows if not _begun(chart, one) and one["place"] < last]
+
+
+async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+    row = step_of(scene, finding)
+    advance.begin_flow(scene)
+    if not chart.elements(row):
+        put_back(scene, row)
+    await elements.begin(scene, row, _left_out(chart, chart.elements(row)))
+    await scene.write()
+    await advance.restart(scene)
+
+
+def put_back(scene: Scene, row: Row) -> None:
+    """It began without its elements: so it begins once more."""
+    if scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
+        scene.move(row, Verb.RETRY)
+    else:
+        scene.move(row, Verb.FAIL)
+        scene.move(row, Verb.RESET)
+
+
+CHECK = FlowCheck("stalled_list", look, mend)

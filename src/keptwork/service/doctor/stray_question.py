@@ -1,0 +1,32 @@
+"""A question that is open at a step which does not wait for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keptwork.service.doctor.chart import Chart
+from keptwork.service.doctor.finding import Finding, FlowCheck
+from keptwork.service.flow_scene import Scene
+from keptwork.service.gates import WITHDRAWN
+
+
+def look(chart: Chart) -> Iterator[Finding]:
+    for row in chart.own.values():
+        asked = chart.open_gate(row)
+        if asked is not None and not chart.asking(row):
+            yield Finding(
+                "stray_question",
+                chart.kind.step.name,
+                row["id"],
+                f"the question {asked.public_id} is open, but its step {row['name']} is {row['state']}",
+                asked.created_at,
+                "somebody may answer what is no longer asked",
+                "withdraw the question",
+            )
+
+
+async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+    await scene.tx.close_gate(scene.tenant_id, finding.id, WITHDRAWN)
+
+
+CHECK = FlowCheck("stray_question", look, mend)

@@ -1,0 +1,36 @@
+"""A flow in which nothing has happened for a long time, though nothing is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle.job import QUEUED
+from keptwork.service.doctor.chart import Chart
+from keptwork.service.doctor.finding import Finding, FlowCheck
+
+OTHERS = ("approval", "flow", "crew")
+"""Steps that something else than a job moves."""
+
+
+def look(chart: Chart) -> Iterator[Finding]:
+    if not chart.active or chart.held:
+        return
+    waits = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE and chart.step_kind(row) in OTHERS]
+    jobs = chart.all_jobs
+    busy = [job for job in jobs if job.state != QUEUED.name or job.run_at > chart.now]
+    if waits or busy or chart.now - chart.last_moved_at <= chart.limits.of(chart.flow["state"]):
+        return
+    yield Finding(
+        "stuck",
+        chart.kind.flow.name,
+        chart.flow["id"],
+        f"it is {chart.flow['state']}, and nothing of it has moved for a long time",
+        chart.last_moved_at,
+        "its jobs wait, and nobody takes them",
+        None,
+        f"keptwork why {chart.name}",
+    )
+
+
+CHECK = FlowCheck("stuck", look)

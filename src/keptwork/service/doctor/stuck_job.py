@@ -1,0 +1,43 @@
+"""A job that has been with a worker for a long time."""
+
+from __future__ import annotations
+
+from keptwork.lifecycle import JOB
+from keptwork.lifecycle.job import ASSIGNED, RUNNING
+from keptwork.service.doctor.chart import Limits
+from keptwork.service.doctor.finding import MOST_SHOWN, Finding, StoreCheck
+from keptwork.service.doctor.orphaned_lease import PATIENCE_US
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Row
+from keptwork.store.protocol import Reader
+
+
+async def look(reader: Reader, limits: Limits) -> list[Finding]:
+    now, found = await reader.now(), []
+    for state in (ASSIGNED.name, RUNNING.name):
+        for row in await reader.long_at_work([state], now - limits.of(state), MOST_SHOWN):
+            lease = row["lease_until"]
+            if lease is not None and lease + PATIENCE_US > now:  # else that is another finding
+                found.append(await _found(reader, row, state))
+    return found
+
+
+async def _found(reader: Reader, row: Row, state: str) -> Finding:
+    (asked,) = await reader.rows(JOB, [row["id"]], ("cancel_requested_at",))
+    stops = asked["cancel_requested_at"] is not None
+    cancel = f"keptwork jobs cancel {public_id(JOB.name, row['id'])}"
+    return Finding(
+        "stuck_job",
+        JOB.name,
+        row["id"],
+        f"the job ({row['kind']}) is {state} for long, "
+        + ("and was asked to stop, which it does not" if stops else "and its worker still keeps its lease"),
+        row["updated_at"],
+        "its handler hangs, or takes its time to end" if stops else "either it takes this long, or its handler hangs",
+        None,
+        f"{cancel} --hard" if stops else f"{cancel}, if it should not take this long",
+        tenant_id=row["tenant_id"],
+    )
+
+
+CHECK = StoreCheck("stuck_job", look)

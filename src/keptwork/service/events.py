@@ -1,0 +1,89 @@
+"""The event log as users read it: a page, a stream, an event as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from keptwork import trace_context
+from keptwork.errors import BadInput
+from keptwork.moments import rfc3339
+from keptwork.service.entities import actor_name, public_id
+from keptwork.service.search import search
+from keptwork.store.protocol import Store
+from keptwork.store.records import Event, EventFilter
+
+MOST_AT_ONCE = 10_000
+
+
+class Page(NamedTuple):
+    """Some events, and where to go on if there are more."""
+
+    events: list[Event]
+    next: str | None
+
+
+async def page(
+    store: Store,
+    wanted: EventFilter,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    newest_first: bool = False,
+    text: str | None = None,
+) -> Page:
+    """One page of the log, from the beginning or after a cursor: all that match, or of the next few thousand of them
+    those in whose type, actor, reason, correlation or payload the text stands."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} events, not {limit}")
+    if text is not None:
+        return await _searched(store, wanted, after, limit, newest_first, text)
+    found = await store.events(wanted, after=after, limit=limit + 1, newest_first=newest_first)
+    shown = found[:limit]
+    return Page(shown, shown[-1].cursor if len(found) > limit else None)
+
+
+async def _searched(
+    store: Store, wanted: EventFilter, after: str | None, limit: int, newest_first: bool, text: str
+) -> Page:
+    async def read(place: str | None, most: int) -> list[Event]:
+        return await store.events(wanted, after=place, limit=most, newest_first=newest_first)
+
+    return Page(*await search(read, lambda event: event.cursor, _texts, text, after=after, limit=limit))
+
+
+def _texts(event: Event) -> tuple[str | None, ...]:
+    return event.type, actor_name(event.actor), event.reason, event.correlation_id, event.payload
+
+
+async def follow(
+    store: Store, wanted: EventFilter, *, after: str | None = None, from_start: bool = False
+) -> AsyncIterator[Event]:
+    """Every event after a cursor, or from the start, or else from now on; without end."""
+    if after is None and not from_start:
+        after = await store.log_end()
+    async for event in store.follow(wanted, after=after):
+        yield event
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """An event with the names it has inside, its values as they are read outside."""
+    fields = event._asdict()
+    del fields["cursor"]
+    fields["entity_id"] = public_id(event.entity, event.entity_id)
+    fields["ts"] = rfc3339(event.ts)
+    fields["actor"] = actor_name(event.actor)
+    fields["trace_id"] = trace_context.trace_id(event.trace_id)
+    fields["payload"] = _payload(event.payload)
+    return fields
+
+
+def _payload(text: str | None) -> Any:
+    """Kept as JSON; text that a hand typed and that is none stays text."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,37 @@
+"""What somebody may ask of a flow and of its steps as they are now: what is not among it would be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keptwork.lifecycle import Verb
+from keptwork.service.definitions import Kind
+from keptwork.service.flow_scene import Row
+from keptwork.service.flows import kind_of
+
+
+def of_flow(kind: Kind, flow: Mapping[str, Any]) -> frozenset[str]:
+    """Some of hold, release, retry, resume, cancel and fork. What a run calls to cancel a workstream calls to abandon.
+
+    >>> from keptwork.service.definitions import KINDS
+    >>> sorted(of_flow(KINDS["run"], {"state": "PENDING", "held_at": 17}))
+    ['cancel', 'release']
+    """
+    state, leads = flow["state"], kind.flow.leading_out_of
+    found = {"fork"} if kind.name == "workstream" else set()
+    if kind.flow.state(state).final:
+        return frozenset(found)
+    found.add("hold" if flow["held_at"] is None else "release")
+    found |= {"cancel"} if leads(state, Verb.CANCEL) else set()
+    found |= {"retry"} if leads(state, Verb.RETRY) or leads(state, Verb.RESUME) else set()
+    return frozenset(found | ({"resume"} if kind.name == "workstream" else set()))
+
+
+def of_step(step: Row, flow: Mapping[str, Any]) -> frozenset[str]:
+    """Some of skip and reset."""
+    kind = kind_of(step)
+    if kind.flow.state(flow["state"]).final:
+        return frozenset()
+    verbs = (Verb.SKIP, Verb.RESET)
+    return frozenset(str(verb) for verb in verbs if kind.step.leading_out_of(step["state"], verb))

@@ -1,0 +1,61 @@
+"""Keys of flows: one key makes one flow, and who starts something else under it must not take that flow for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keptwork import ids
+from keptwork.errors import FlowKeyReused
+from keptwork.flow.definition import Flow
+from keptwork.service.definitions import Kind, Library, is_another
+from keptwork.service.flow_scene import Row, inputs_of
+from keptwork.store.protocol import Reader
+from keptwork.store.templates import Template
+
+MOST_NAMED = 5
+
+
+class Wanted(NamedTuple):
+    """What is to be started: the inputs as they are given, and with their defaults; and the definition, where that very
+    one is meant and not the newest of its name."""
+
+    template: Template
+    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    webhook: str | None
+    definition: Flow | None
+    library: Library
+
+
+async def insist(store: Reader, kind: Kind, earlier: Row, wanted: Wanted) -> None:
+    """What a key has made is what is wanted, or it is refused with what differs."""
+    differs = await _differs(store, earlier, wanted)
+    if differs is not None:
+        flow = ids.public(kind.flow.prefix, earlier["id"])
+        raise FlowKeyReused(key=earlier["key"], flow=flow, kind=kind.name, what=differs)
+
+
+async def _differs(store: Reader, earlier: Row, wanted: Wanted) -> str | None:
+    name, place = wanted.template.name, (earlier["tenant_id"], earlier["template_id"])
+    if earlier["name"] != name:
+        return f"a flow {earlier['name']} and not {name}"
+    if wanted.definition is not None and await is_another(store, *place, wanted.definition, wanted.library):
+        return f"by another definition of {name}"
+    if others := _other_inputs(earlier, wanted):
+        return f"with other inputs: {', '.join(others[:MOST_NAMED])}{', …' if others[MOST_NAMED:] else ''}"
+    return "and told no webhook or another of its end" if wanted.webhook not in (None, earlier["webhook"]) else None
+
+
+def _other_inputs(earlier: Row, wanted: Wanted) -> list[str]:
+    """Those that are not the same. Of a newer version only what is said: its defaults are its own."""
+    before, now = inputs_of(earlier), wanted.inputs
+    newer = wanted.definition is None and earlier["template_id"] != wanted.template.id
+    names = wanted.given if newer else {**before, **now}
+    return [name for name in names if _said(before, name) != _said(now, name)]
+
+
+def _said(inputs: Mapping[str, Any], name: str) -> str:
+    """As text, by which true is not 1; nothing, where there is no such input."""
+    return json.dumps(inputs[name], sort_keys=True) if name in inputs else ""

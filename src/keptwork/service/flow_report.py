@@ -1,0 +1,234 @@
+"""What became of a flow, step by step: for people at the end of it, and for programs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from keptwork import ids
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import Verb
+from keptwork.moments import rfc3339
+from keptwork.service import artifacts
+from keptwork.service.definitions import Kind
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Row, content, inputs_of
+from keptwork.service.flow_stories import took_us
+from keptwork.service.flow_view import FlowView
+from keptwork.store import Store
+from keptwork.store.approvals import Approval
+from keptwork.store.wakes import APPROVAL
+
+LAST_LINES = 10
+MOST_OUTPUT_READ = 1 << 20
+FOR_EVER = 4_102_444_800_000_000  # 2100: what waits for something else than time is due long after
+
+_OUR_ERRORS = re.compile(r"\b(Transient|Permanent|Validation)Error: ")
+
+WORDS = {
+    Phase.WAITING: "waiting",
+    Phase.SATISFIED: "succeeded",
+    Phase.FAILED: "failed",
+    Phase.GONE: "cancelled",
+}
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step of it; times are microseconds, costs micro-USD."""
+
+    id: str
+    name: str
+    kind: str
+    state: str
+    word: str
+    took: int | None
+    attempts: int
+    cost: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class FlowReport:
+    """The whole of it."""
+
+    id: str
+    kind: str
+    name: str
+    state: str
+    word: str
+    inputs: dict[str, Any]
+    error: str | None
+    started_at: int
+    took: int
+    cost: int
+    events: int
+    steps: list[StepReport]
+    questions: list[Approval]
+    waits: list[str]
+
+
+def word_of(view: FlowView, row: Row) -> str:
+    """What a step has come to, whatever its lifecycle calls it."""
+    kind, state = view.kind, row["state"]
+    if state in {move.target.name for move in kind.step.moves if move.verb is Verb.SKIP}:
+        return "skipped"
+    if view.phase(row) is Phase.ACTIVE:
+        if kind.step.leading_out_of(state, Verb.RESUME):
+            return "retrying"
+        return "asking" if view.kind_of(row) == "approval" else "running"
+    return WORDS[view.phase(row)]
+
+
+def plain_error(error: str | None) -> str:
+    """What went wrong, in one line, without the names of our own exceptions.
+
+    >>> plain_error("test: TransientError: test ended with exit code 1, not 0")
+    'test ended with exit code 1, not 0'
+    >>> plain_error("test: PermanentError: test: killed by SIGSEGV")
+    'test: killed by SIGSEGV'
+    """
+    line = _OUR_ERRORS.sub("", " ".join((error or "").split()))
+    name, _, rest = line.partition(": ")
+    return rest if rest.startswith((f"{name} ", f"{name}: ")) else line
+
+
+async def report(store: Store, view: FlowView) -> FlowReport:
+    """What is so now."""
+    await view.look()
+    await view.look_at_all()
+    every = [*view.steps, *(id for rows in view.within.values() for id in rows)]
+    paid = {row["id"]: row["cost_micros"] or 0 for row in await _costs(store, view.kind, every)}
+    at_rest = view.failed and not await view.jobs()
+    steps = [_step(view, row, paid, at_rest) for row in view.steps.values()]
+    flow, asked = view.flow, [] if view.over else await view.questions()
+    return FlowReport(
+        view.ref.public_id,
+        view.kind.name,
+        flow["name"],
+        flow["state"],
+        _word(view, asked),
+        inputs_of(flow),
+        flow["error"] or (flow["reason"] if view.over and not view.succeeded else None),
+        flow["created_at"],
+        (flow["completed_at"] or view.now) - flow["created_at"],
+        sum(step.cost for step in steps),
+        view.events,
+        steps,
+        asked,
+        [] if view.over else await _waits(view),
+    )
+
+
+async def _waits(view: FlowView) -> list[str]:
+    """What jobs wait for that hold nothing meanwhile, but for people; and what holds others back."""
+    jobs = await view.jobs()
+    waiting = [job for job in jobs if job["waits_for"] and not job["waits_for"].startswith(APPROVAL)]
+    held = [f"{name} is held: {why}" for name, why in (await view.held(jobs)).items()]
+    return [f"{view.name_of(job)} waits for {job['waits_for']}{_until(job['run_at'])}" for job in waiting] + held
+
+
+def _until(at: int) -> str:
+    return f", until {rfc3339(at)} at the latest" if at < FOR_EVER else ""
+
+
+async def _costs(store: Store, kind: Kind, keys: list[int]) -> list[Row]:
+    return await store.rows(kind.step, keys, ("id", "cost_micros")) if keys else []
+
+
+def _word(view: FlowView, asked: list[Approval]) -> str:
+    if view.succeeded:
+        return "succeeded"
+    if view.failed:
+        return "failed"
+    if view.over:
+        return "cancelled"
+    if view.flow["held_at"] is not None:
+        return "held"
+    return "waiting" if asked else "unfinished"
+
+
+def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> StepReport:
+    """At rest nothing runs: a list or a flow inside that had begun goes on when the whole is tried again."""
+    word = word_of(view, row)
+    inner = view.within.get(row["id"], {})
+    return StepReport(
+        ids.public(view.kind.step.prefix, row["id"]),
+        row["name"],
+        view.kind_of(row),
+        row["state"],
+        "unfinished" if at_rest and word == "running" else word,
+        took_us(row, view.now),
+        max([row["attempts"], *(one["attempts"] for one in inner.values() if one["parent_id"] == row["id"])]),
+        paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),
+        row["error"],
+    )
+
+
+async def last_output(store: Store, view: FlowView) -> list[tuple[str, list[str]]]:
+    """What the programs that failed wrote last, by the names of their steps."""
+    found = []
+    for row in view.in_phase(Phase.FAILED):
+        failed = [one for one in view.within.get(row["id"], {}).values() if one["job_id"] and one["error"]] or [row]
+        for one in failed[:3]:
+            if one["job_id"] is not None and (lines := await _tail(store, view.tenant_id, one["job_id"])):
+                found.append((str(one["name"]), lines))
+    return found
+
+
+async def _tail(store: Store, tenant_id: int, job: int) -> list[str]:
+    """Of a job that retention has deleted nothing is left."""
+    id = public_id("job", job)
+    kept = {one.name for one in await store.artifacts(tenant_id, job) if one.size <= MOST_OUTPUT_READ}
+    for name in ("stderr", "stdout"):
+        if name in kept:
+            _, said = await artifacts.content(store, tenant_id, id, name)
+            if lines := said.decode("utf-8", "replace").rstrip().splitlines()[-LAST_LINES:]:
+                return lines
+    return []
+
+
+async def outputs(store: Store, view: FlowView) -> dict[str, Any]:
+    """What came of each step that has come to something, by name."""
+    names = [row["name"] for row in view.steps.values()]
+    found = await store.outputs(view.ref.id, names)
+    return {one.name: value for one in found if (value := await content(store, view.tenant_id, one)) is not None}
+
+
+def as_json(found: FlowReport) -> dict[str, Any]:
+    """As it is read outside."""
+    from keptwork.service import approvals
+
+    return {
+        "id": found.id,
+        "kind": found.kind,
+        "name": found.name,
+        "state": found.state,
+        "status": found.state,
+        "outcome": found.word,
+        "inputs": found.inputs,
+        "error": found.error,
+        "started_at": rfc3339(found.started_at),
+        "seconds": found.took / 1_000_000,
+        "cost_usd": found.cost / 1_000_000,
+        "events": found.events,
+        "steps": [_step_as_json(step) for step in found.steps],
+        "approvals": [approvals.as_json(one) for one in found.questions],
+        "waits": found.waits,
+    }
+
+
+def _step_as_json(step: StepReport) -> dict[str, Any]:
+    return {
+        "id": step.id,
+        "name": step.name,
+        "kind": step.kind,
+        "state": step.state,
+        "status": step.state,
+        "outcome": step.word,
+        "seconds": None if step.took is None else step.took / 1_000_000,
+        "attempts": step.attempts,
+        "cost_usd": step.cost / 1_000_000,
+        "error": step.error,
+    }

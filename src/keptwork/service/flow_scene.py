@@ -1,0 +1,248 @@
+"""A flow under its lock, inside one transaction: what was read of it, and what is about to be written.
+
+Moves are decided on rows as they will be after the moves before them, gathered, and written at the end in few batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from keptwork import ids
+from keptwork.flow.expression import Look, Reference
+from keptwork.flow.phase import Phase, flow_phases, phases
+from keptwork.flow.plan import looking
+from keptwork.flow.shape import Shape
+from keptwork.lifecycle import JOB, Change, Lifecycle, Move, Verb, decide, insist
+from keptwork.service import agent_moves
+from keptwork.service.definitions import KINDS, Kind, shape
+from keptwork.service.seat import Seat
+from keptwork.store import Blob, NewJob
+from keptwork.store.protocol import Reader, Transaction
+from keptwork.store.steps import Output
+
+LARGEST_IN_ROW = 8 << 10
+
+Row = dict[str, Any]
+
+
+class Moved(Exception):
+    """Something of the flow was moved by somebody who needs no lock for it, such as a worker that started a job: all of
+    it has to be looked at again."""
+
+
+class Actor(NamedTuple):
+    """Who does something to a flow, and why."""
+
+    name: str | None = None
+    reason: str | None = None
+
+
+class Scene:
+    """One flow and the steps of it that matter."""
+
+    def __init__(self, tx: Transaction, kind: Kind, flow: Row, shape: Shape, actor: Actor = Actor()) -> None:  # noqa: B008
+        self.tx = tx
+        self.kind = kind
+        self._meaning, self._own_meaning = phases(kind.step), flow_phases(kind.flow)
+        self.flow = flow
+        self.shape = shape
+        self.actor = actor
+        self.steps: dict[str, Row] = {}
+        self.changes: list[Change] = []
+        self.jobs: list[NewJob] = []
+        self.ends = False
+        """Whether it was decided here that the flow is over, and others have not been told."""
+        self.starting = False
+        self.alone: frozenset[str] = frozenset()
+        self.at_once = 0
+        self.careful = 0
+        """How inline steps begin here: see stretch.py."""
+        self.seat: Seat | None = None
+        self._values: dict[str, Any] = {}
+
+    @classmethod
+    async def of(cls, tx: Transaction, kind: Kind, flow: Row, actor: Actor = Actor()) -> Scene:  # noqa: B008
+        return cls(tx, kind, flow, await shape(tx, flow["tenant_id"], flow["template_id"]), actor)
+
+    # --- what it is
+
+    @property
+    def id(self) -> int:
+        return int(self.flow["id"])
+
+    @property
+    def tenant_id(self) -> int:
+        return int(self.flow["tenant_id"])
+
+    @property
+    def tree(self) -> int:
+        """The outermost flow."""
+        return int(self.flow["tree_id"] or self.flow["id"])
+
+    @cached_property
+    def public_id(self) -> str:
+        return ids.public(self.kind.flow.prefix, self.id)
+
+    @property
+    def over(self) -> bool:
+        return self.kind.flow.state(self.flow["state"]).final
+
+    @property
+    def own_phase(self) -> Phase:
+        """What the state of the flow means to its steps."""
+        return self._own_meaning[self.flow["state"]]
+
+    def phase(self, step: Row) -> Phase:
+        return self._meaning[step["state"]]
+
+    @property
+    def by_phase(self) -> Mapping[str, Phase]:
+        """The phases of the steps that were read, by name."""
+        return {name: self._meaning[step["state"]] for name, step in self.steps.items()}
+
+    # --- reading
+
+    async def look_at(self, names: Iterable[str]) -> None:
+        """Reads steps that were not read yet."""
+        missing = [name for name in names if name not in self.steps]
+        if missing:
+            self.steps |= {step["name"]: step for step in await self.tx.steps(self.id, names=missing)}
+
+    async def look_at_all(self) -> None:
+        """Reads every step, the elements of others among them."""
+        found = await self.tx.steps(self.id)
+        self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
+
+    async def values(self, wanted: Iterable[Reference], item: Any = None) -> Look:
+        """Finds these values; those of steps come from the database."""
+        names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
+        if names:
+            await self.write()  # what came of a step just now is among them
+            for output in await self.tx.outputs(self.id, sorted(names)):
+                self._values[output.name] = await content(self.tx, self.tenant_id, output)
+        known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
+        return looking({**self._values, **known}, item)
+
+    # --- deciding
+
+    def move(self, step: Row, verb: Verb, reason: str | None = None, **values: Any) -> None:
+        """Decides a move of a step. What must be true of it is true: the lock is held, and the plan has looked."""
+        self._move(self.kind.step, step, verb, reason, values)
+
+    def move_through(self, step: Row, **values: Any) -> None:
+        """Decides that a step has begun and ended."""
+        name, reason = self.actor
+        change = insist(
+            decide(
+                self.kind.step,
+                step,
+                Verb.START,
+                then=Verb.SUCCEED,
+                actor=name,
+                reason=reason,
+                values=values,
+                dependencies_met=True,
+            )
+        )
+        self.changes.append(change)
+        step["state"] = change.move.target.name
+        step["seq"] += change.move.events
+
+    def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
+        """Decides a move of the flow itself."""
+        self._move(self.kind.flow, self.flow, verb, reason, values)
+        self.ends |= self.over
+
+    def _move(self, lifecycle: Lifecycle, row: Row, verb: Verb, reason: str | None, values: Mapping[str, Any]) -> None:
+        because = reason if reason is not None else self.actor.reason
+        change = insist(
+            decide(lifecycle, row, verb, actor=self.actor.name, reason=because, values=values, dependencies_met=True)
+        )
+        self.changes.append(change)
+        row |= {"state": change.move.target.name, "seq": row["seq"] + 1}
+        row |= {name: value for name, value in values.items() if name in row}
+        if verb is Verb.RETRY and "retry_count" in row and change.move.target != lifecycle.initial:
+            row["retry_count"] += 1
+
+    def cancel_job(self, job: Any, reason: str) -> None:
+        """Decides that a job is not needed any longer."""
+        decision = decide(JOB, job, Verb.CANCEL, actor=self.actor.name, reason=reason, cause=self.public_id)
+        if isinstance(decision, Change):
+            self.changes.append(decision)
+
+    # --- writing
+
+    async def write(self, seat: Seat | None = None) -> None:
+        """Everything that was decided, jobs first: whoever claims locks them before their steps. Once nothing more will
+        be decided, a step that is the only one to begin may take a seat."""
+        changes, self.changes = self.changes, []
+        if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
+            raise Moved
+        if agent_moves.concerned(changes):
+            await agent_moves.settled(self.tx, changes)
+        jobs, self.jobs = self.jobs, []
+        if len(jobs) == 1 and seat is not None and seat.is_for(jobs[0]):
+            await seat.take(self.tx, jobs[0])
+        elif jobs:
+            await self.tx.enqueue(jobs)
+
+    async def kept(self, text: str | None) -> dict[str, Any]:
+        """What came of a step, as its row takes it: what is large goes elsewhere, by its hash."""
+        if text is None or len(text) <= LARGEST_IN_ROW:
+            return {"output": text, "output_hash": None}
+        blob = Blob.of(text.encode())
+        await self.tx.keep_blob(self.tenant_id, blob)
+        return {"output": blob.note, "output_hash": blob.hash}
+
+
+def waves(changes: Sequence[Change]) -> list[list[Change]]:
+    """In an order that keeps the moves of each record as they were decided, with as few batches as can be: the first
+    move of every record, then the second of those that have one, and so on; within each, jobs first, and what begins
+    last: the log tells of the end of a step before the beginning of those that waited for it."""
+    seen: dict[tuple[str, int], int] = {}
+    found: dict[int, dict[Move, list[Change]]] = {}
+    for change in changes:
+        key = (change.lifecycle.table, change.id)
+        wave = seen[key] = seen.get(key, -1) + 1
+        found.setdefault(wave, {}).setdefault(change.move, []).append(change)
+    return [
+        [change for alike in sorted(found[wave].values(), key=_place) for change in alike] for wave in sorted(found)
+    ]
+
+
+def _place(alike: Sequence[Change]) -> tuple[bool, str, bool, str]:
+    lifecycle, move = alike[0].lifecycle, alike[0].move
+    return lifecycle is not JOB, lifecycle.table, move.verb in (Verb.START, Verb.GATE), move.trigger
+
+
+async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
+    """What came of a step, as data; nothing for one that gave nothing."""
+    if output.output_hash is not None:
+        blob = await tx.blob(tenant_id, output.output_hash)
+        return None if blob is None else json.loads(blob)
+    return None if output.output is None else json.loads(output.output)
+
+
+def cost_of(text: str | None) -> int | None:
+    """What an agent's step says that it cost, in micro-USD."""
+    if not text or '"cost_micros"' not in text:
+        return None
+    said = json.loads(text)
+    cost = said.get("cost_micros") if isinstance(said, dict) else None
+    return cost if isinstance(cost, int) else None
+
+
+def inputs_of(flow: Row) -> dict[str, Any]:
+    """What a flow was started with."""
+    found: dict[str, Any] = json.loads(flow["inputs"]) if flow["inputs"] else {}
+    return found
+
+
+async def flow_of(tx: Transaction, step: Row) -> tuple[Kind, Row]:
+    """The flow a step belongs to."""
+    kind = KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
+    (flow,) = await tx.rows(kind.flow, [step["flow_id"]])
+    return kind, flow

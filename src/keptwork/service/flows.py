@@ -1,0 +1,444 @@
+"""Flows as people and programs handle them: start one, stop it, try it again, skip what is in its way, agree to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from keptwork import ids, spans
+from keptwork.errors import (
+    AlreadyDecided,
+    ApprovalChanged,
+    BadInput,
+    InvalidTransition,
+    NotFound,
+    StoreError,
+)
+from keptwork.flow import check
+from keptwork.flow.definition import Flow
+from keptwork.flow.inputs import bound
+from keptwork.flow.phase import Phase
+from keptwork.flow.shape import Shape
+from keptwork.lifecycle import Lifecycle, Verb, decide
+from keptwork.service import advance, flow_keys, gates, holds, launch, list_mends, secrecy, webhooks
+from keptwork.service.definitions import KINDS, Kind, Library, definition_text
+from keptwork.service.flow_scene import Actor, Row, Scene
+from keptwork.service.settle import again_if_moved
+from keptwork.store import Store
+from keptwork.store.approvals import Approval
+from keptwork.store.protocol import Reader, Transaction
+from keptwork.store.records import DEFAULT_TENANT
+from keptwork.store.templates import NewTemplate, Template
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keptwork")
+
+
+class FlowRef(NamedTuple):
+    """A flow by its kind and its key."""
+
+    kind: Kind
+    id: int
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(self.kind.flow.prefix, self.id)
+
+
+# --- starting
+
+
+async def start(
+    store: Store,
+    flow: Flow,
+    given: Mapping[str, Any] | None = None,
+    *,
+    tenant_id: int = DEFAULT_TENANT,
+    key: str | None = None,
+    hold: bool = False,
+    webhook: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    library: Library | None = None,
+    trace_id: str | None = None,
+    actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
+) -> FlowRef:
+    """Starts a flow with these inputs; the same key again is the flow it has made, and `FlowKeyReused` for another one.
+    Held, nothing of it begins until it is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name
+    no queue go into the one given here. What is wrong with the flow or its inputs is refused, and nothing is stored."""
+    for one in (flow, *(library or {}).values()):
+        check.insist(one)
+    inputs, hook = _inputs(flow, given), None if webhook is None else webhooks.checked(webhook)
+    shape = None if library else Shape.of(flow)  # where flows are inside it, its steps will call them otherwise
+
+    async def work(tx: Transaction) -> FlowRef:
+        template = await keep(tx, flow, tenant_id, library or {})
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace, "shape": shape}
+        wanted = flow_keys.Wanted(template, given or {}, inputs, hook, flow, library or {})
+        return await _launch(tx, wanted, actor, **how)
+
+    with spans.producing("start", flow.name, trace_id):
+        trace = spans.carried(trace_id)
+        return await again_if_moved(store, work, 2 + len(flow.steps))
+
+
+async def start_template(
+    store: Store,
+    template: Template,
+    given: Mapping[str, Any] | None = None,
+    *,
+    newest: bool = False,
+    key: str | None = None,
+    hold: bool = False,
+    webhook: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    trace_id: str | None = None,
+    actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
+) -> FlowRef:
+    """The same with a definition that is kept already. Was it asked for by its name, as the `newest`, then a key that
+    has made a flow of an earlier version stands for that one: who asks again asks for the same."""
+    definition = Flow.model_validate(json.loads(template.definition))
+    inputs = _inputs(definition, given)
+    hook = None if webhook is None else webhooks.checked(webhook)
+
+    async def work(tx: Transaction) -> FlowRef:
+        how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
+        wanted = flow_keys.Wanted(template, given or {}, inputs, hook, None if newest else definition, {})
+        return await _launch(tx, wanted, actor, **how)
+
+    with spans.producing("start", template.name, trace_id):
+        trace = spans.carried(trace_id)
+        return await again_if_moved(store, work)
+
+
+def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:
+    inputs = bound(flow, given or {})
+    secrecy.insist(f"what flow {flow.name} is given", json.dumps(inputs))
+    return inputs
+
+
+async def _launch(tx: Transaction, wanted: flow_keys.Wanted, actor: Actor, **how: Any) -> FlowRef:
+    template = wanted.template
+    kind, key = KINDS[template.kind], how["key"]
+    if key is not None:
+        await tx.lock_trees([_lock_of(template.tenant_id, key)])
+        earlier = await tx.flow_by_key(kind.flow, template.tenant_id, key)
+        if earlier is not None:
+            await flow_keys.insist(tx, kind, earlier, wanted)
+            return FlowRef(kind, earlier["id"])
+    return FlowRef(kind, await launch.launched(tx, template, wanted.inputs, actor=actor, **how))
+
+
+def _lock_of(tenant_id: int, key: str) -> int:
+    """Two who start a flow under one key at the same time come one after the other. Keys of flows are far larger."""
+    return crc32(f"{tenant_id} {key}".encode())
+
+
+async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) -> Template:
+    """Keeps a definition, and those of the flows inside it, which it then names by their ids."""
+    named = {}
+    for step in flow.steps:
+        if step.flow is not None and step.flow in library:
+            named[step.id] = (await keep(tx, library[step.flow], tenant_id, library)).public_id
+    steps = [step.model_copy(update={"flow": named[step.id]}) if step.id in named else step for step in flow.steps]
+    whole = flow.model_copy(update={"steps": steps}) if named else flow
+    definition = definition_text(whole)
+    secrecy.insist(f"flow {flow.name}", definition)
+    return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
+
+
+# --- finding
+
+
+async def found(store: Reader, public_id: str, tenant_id: int | None) -> FlowRef:
+    """The flow of that id; an unknown one is `NotFound`."""
+    prefix, key = ids.key_of(public_id.strip()) or ("", 0)
+    for kind in KINDS.values():
+        if kind.flow.prefix == prefix and await store.get(kind.flow, key, tenant_id) is not None:
+            return FlowRef(kind, key)
+    raise _unknown(public_id)
+
+
+async def row_of(store: Reader, ref: FlowRef, columns: Sequence[str] = ("*",)) -> Row:
+    """A flow as it is now; one that retention has deleted meanwhile is `NotFound`."""
+    rows = await store.rows(ref.kind.flow, [ref.id], columns)
+    if not rows:
+        raise _unknown(ref.public_id)
+    return rows[0]
+
+
+def _unknown(public_id: str) -> NotFound:
+    return NotFound(what="flow", id=repr(public_id), listing="keptwork workstreams list")
+
+
+async def found_step(store: Reader, public_id: str, tenant_id: int | None) -> Row:
+    """The step of that id; an unknown one is `NotFound`."""
+    prefix, key = ids.key_of(public_id.strip()) or ("", 0)
+    rows = await store.steps_by_key([key]) if prefix == KINDS["run"].step.prefix else []
+    if not rows or tenant_id not in (None, rows[0]["tenant_id"]):
+        raise NotFound(what="step", id=repr(public_id), listing="keptwork steps list FLOW")
+    return rows[0]
+
+
+# --- changing
+
+
+async def change(store: Store, ref: FlowRef, actor: Actor, work: Callable[[Scene], Awaitable[T]]) -> T:
+    """Does something to a flow under its lock, and writes what was decided."""
+
+    async def locked(tx: Transaction) -> T:
+        seen = await row_of(tx, ref, ("id", "tree_id"))
+        await tx.lock_trees([seen["tree_id"] or ref.id])
+        flow = await row_of(tx, ref)
+        scene = await Scene.of(tx, ref.kind, flow, actor)
+        result = await work(scene)
+        await scene.write()
+        return result
+
+    return await again_if_moved(store, locked)
+
+
+async def cancel(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Ends a flow with all that belongs to it: a run is cancelled, a workstream abandoned."""
+
+    async def work(scene: Scene) -> None:
+        _insist(scene, scene.kind.flow, scene.flow, Verb.CANCEL)
+        await advance.give_up(scene, actor.reason or "somebody asked for it")
+        await advance.conclude(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Runs once more what did not succeed of a workstream that failed, whether it has retries left or not."""
+
+    async def work(scene: Scene) -> None:
+        await grant_retry(scene)
+        _insist(scene, scene.kind.flow, scene.flow, Verb.RETRY, Verb.RESUME)
+        await advance.next_round(scene, actor.reason or "an operator asked for it", await scene.tx.now())
+
+    await change(store, ref, actor, work)
+
+
+async def grant_retry(scene: Scene) -> None:
+    """One more retry for a workstream that has used up its own."""
+    flow = scene.flow
+    if scene.kind.name == "workstream" and flow["retry_count"] >= flow["max_retries"]:
+        flow["max_retries"] = flow["retry_count"] + 1
+        await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, max_retries=flow["max_retries"])
+
+
+async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Looks at the whole flow once more: what could run and does not begins, and what is over ends."""
+
+    async def work(scene: Scene) -> None:
+        _insist_unfinished(scene, "resume")
+        await advance.restart(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Nothing more of it begins, nor of the flows inside it; what runs goes on."""
+
+    async def work(scene: Scene) -> None:
+        _insist_unfinished(scene, "hold")
+        await holds.hold(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """A held flow goes on."""
+
+    async def work(scene: Scene) -> None:
+        _insist_unfinished(scene, "release")
+        await holds.let_go(scene)
+
+    await change(store, ref, actor, work)
+
+
+async def skip(store: Store, step: Row, actor: Actor) -> None:
+    """A step that is not to be carried out: what comes after it may begin."""
+    await _mend(store, step, actor, Verb.SKIP)
+
+
+async def reset(store: Store, step: Row, actor: Actor) -> None:
+    """A step that failed begins anew, with all its retries."""
+    await _mend(store, step, actor, Verb.RESET)
+
+
+async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
+    kind = kind_of(step)
+
+    async def work(scene: Scene) -> None:
+        await scene.look_at_all()
+        row = scene.steps[step["name"]]
+        _insist(scene, kind.step, row, verb)
+        for job in await scene.tx.unfinished_jobs(scene.tree):
+            if job.step_id == row["id"]:
+                scene.cancel_job(job, f"its step was asked to {verb}")
+        scene.move(row, verb)
+        await list_mends.follow(scene, row, verb)
+        failed = [one for one in scene.steps.values() if scene.phase(one) is Phase.FAILED]
+        if not failed and scene.own_phase is Phase.FAILED:
+            await grant_retry(scene)
+            await advance.next_round(scene, actor.reason, await scene.tx.now())
+        else:
+            await scene.write()
+            await advance.restart(scene)
+
+    await change(store, FlowRef(kind, step["flow_id"]), actor, work)
+
+
+def _insist_unfinished(scene: Scene, wish: str) -> None:
+    """What is no move, but can be asked only of what has not ended."""
+    if scene.over:
+        raise InvalidTransition(
+            lifecycle=scene.kind.name,
+            id=scene.public_id,
+            from_state=scene.flow["state"],
+            trigger=wish,
+            allowed=scene.kind.flow.allowed_from(scene.flow["state"]),
+        )
+
+
+def _insist(scene: Scene, lifecycle: Lifecycle, row: Row, *verbs: Verb) -> None:
+    """One of these must be possible; else it is said what would be."""
+    refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
+    refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
+    if len(refused) == len(refusals):
+        first = refused[0]
+        raise InvalidTransition(
+            lifecycle=first.lifecycle,
+            id=ids.public(lifecycle.prefix, row["id"]),
+            from_state=first.from_state,
+            trigger=_own_name(lifecycle, verbs[0]),
+            allowed=first.allowed,
+            because=first.because,
+        )
+
+
+def _own_name(lifecycle: Lifecycle, verb: Verb) -> str:
+    """What a lifecycle calls the moves of a verb."""
+    return next((move.trigger for move in lifecycle.moves if move.verb is verb), verb)
+
+
+# --- approvals
+
+
+async def decide_gate(
+    store: Store,
+    step: Row,
+    decision: str,
+    by: str | None = None,
+    comment: str | None = None,
+    asked: int | None = None,
+) -> Approval:
+    """Answers the question a step asks: `approved`, `rejected`, or `expired` when its time is over. The same answer a
+    second time is the first one. If what it would release is no longer what was shown, it is asked anew instead, and
+    this is `ApprovalChanged`."""
+    before = await store.gate(step["tenant_id"], step["id"])
+    ref, actor = FlowRef(kind_of(step), step["flow_id"]), Actor(by, comment)
+    gate = await change(store, ref, actor, lambda scene: gates.decide_gate(scene, step, decision, by, comment, asked))
+    if gate is None:
+        raise BadInput(what=f"the step {step['name']} asks nothing now; see: keptwork approvals list")
+    if gate.decision is None and before is not None and gate.id != (asked or before.id):
+        raise ApprovalChanged(id=before._replace(id=asked or before.id).public_id, new=gate.public_id)
+    if gate.decision != decision or asked not in (None, gate.id):
+        raise AlreadyDecided(id=gate.public_id, **_told(gate))
+    return gate
+
+
+def _told(gate: Approval) -> dict[str, str]:
+    by = f" by {gate.decided_by}" if gate.decided_by else ""
+    return {"decision": gate.decision or gates.EXPIRED, "by": by}
+
+
+def kind_of(step: Row) -> Kind:
+    """Which kind of flow a step belongs to."""
+    return KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
+
+
+async def step_of(store: Reader, approval: Approval) -> Row:
+    """The step that asks a question."""
+    rows = await store.steps_by_key([approval.step_id or 0])
+    if not rows:
+        raise NotFound(what="step", id=approval.public_id, listing="keptwork approvals list")
+    return rows[0]
+
+
+# --- time
+
+
+async def wake(store: Store, limit: int = 100) -> int:
+    """Moves the flows whose time has come; returns how many. Those that were moved meanwhile stay as they are."""
+    moved = 0
+    actor = Actor("clock")
+    for kind in KINDS.values():
+        for flow in await store.flows_to_wake(kind.flow, limit):
+            moved += await _wake_one(store, FlowRef(kind, flow["id"]), actor)
+    for approval in await store.expired_gates(limit):
+        moved += await _expire_one(store, approval)
+    return moved
+
+
+async def _expire_one(store: Store, approval: Approval) -> bool:
+    """The same of a question whose time is over."""
+    try:
+        await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
+    except AlreadyDecided:
+        return True  # somebody answered at the last moment
+    except StoreError:
+        raise
+    except Exception as error:
+        _complain(approval.public_id, str(error))
+        return False
+    return True
+
+
+async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
+    """One that somebody damaged does not keep the others from being moved."""
+    try:
+        await change(store, ref, actor, _woken)
+    except StoreError:
+        raise
+    except Exception as error:
+        _complain(ref.public_id, str(error))
+        return False
+    return True
+
+
+@lru_cache(maxsize=1_000)
+def _complain(id: str, error: str) -> None:
+    """Once in a process: its time stays come, and it is looked at again and again."""
+    logger.warning("%s cannot be moved by time: %s; see: keptwork doctor", id, error)
+
+
+async def _woken(scene: Scene) -> None:
+    now = await scene.tx.now()
+    if scene.over or scene.flow["wake_at"] is None or scene.flow["wake_at"] > now:
+        return
+    if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RESUME):
+        await advance.next_round(scene)
+    elif scene.own_phase is Phase.FAILED:
+        await advance.give_up(scene, f"it had failed, and nobody did anything for {scene.shape.flow.abandon_after}")
+        await advance.conclude(scene)
+    else:
+        await advance.time_out(scene)
+
+
+async def began(store: Store, flows: list[tuple[str, int]]) -> None:
+    """Flows whose first step has begun have begun too."""
+    for public_id, tenant_id in flows:
+        ref = await found(store, public_id, tenant_id)
+
+        async def work(scene: Scene) -> None:
+            advance.begin_flow(scene)
+
+        if (await row_of(store, ref, ("state",)))["state"] == ref.kind.flow.initial.name:
+            await change(store, ref, Actor("flow"), work)

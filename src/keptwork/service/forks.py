@@ -1,0 +1,122 @@
+"""Forks: a workstream run anew from one of its steps on, with what was done before it kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keptwork.bounds import OWN_QUEUES
+from keptwork.errors import BadInput
+from keptwork.flow.inputs import bound
+from keptwork.flow.phase import Phase, phases
+from keptwork.flow.shape import Shape
+from keptwork.lifecycle import Verb
+from keptwork.service import advance, launch, secrecy
+from keptwork.service.approvals import Insist
+from keptwork.service.definitions import KINDS, shape, shape_of
+from keptwork.service.flow_scene import Actor, Row, Scene, inputs_of
+from keptwork.service.flows import FlowRef, row_of
+from keptwork.service.gate_answers import insist_on_step
+from keptwork.service.settle import again_if_moved
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Transaction
+from keptwork.store.steps import Output
+
+
+async def fork(
+    store: Store, ref: FlowRef, from_step: str, given: Mapping[str, Any] | None = None, *, actor: Actor
+) -> FlowRef:
+    """A new workstream of the same definition and inputs, or of others where they are given. What is done of the old
+    one and does not come after that step is kept, with what came of it; that step and all after it run anew. The old
+    one stays as it is."""
+    if ref.kind.name != "workstream":
+        raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
+    secrecy.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
+
+    async def work(tx: Transaction) -> FlowRef:
+        seen = await row_of(tx, ref, ("id", "tree_id"))
+        await tx.lock_trees([seen["tree_id"] or ref.id])  # so that retention leaves it what the new one keeps of it
+        old = await row_of(tx, ref)
+        template = await tx.template(old["tenant_id"], old["template_id"])
+        if template is None:
+            raise BadInput(what=f"the definition of {ref.public_id} is gone, so it cannot be forked")
+        whole = shape_of(template)
+        if from_step not in whole.steps:
+            raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
+        inputs = bound(whole.flow, {**inputs_of(old), **(given or {})})
+        how = {"hold": True, "forked_from": ref.id, "queue": _queue(old)}
+        key = await launch.launched(tx, template, inputs, actor=actor, **how)
+        await _carry_on(tx, ref, key, whole, from_step, actor)
+        return FlowRef(KINDS["workstream"], key)
+
+    return await again_if_moved(store, work)
+
+
+async def insist_on_kept_answers(store: Reader, ref: FlowRef, from_step: str, insist: Insist) -> None:
+    """A fork from there keeps approvals that were given before it: whoever forks it gives them once more."""
+    flow = await row_of(store, ref, ("tenant_id", "template_id"))
+    whole = await shape(store, flow["tenant_id"], flow["template_id"])
+    kept = set(whole.steps) - after(whole, from_step) if from_step in whole.steps else set()
+    for name, step in whole.steps.items():
+        if name in kept:
+            insist_on_step(step, insist)
+
+
+def after(shape: Shape, name: str) -> set[str]:
+    """A step and everything that comes after it, however far.
+
+    >>> from keptwork.flow.definition import Flow
+    >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
+    ...     {"id": "b", "command": ["true"], "depends_on": ["a"]}, {"id": "c", "command": ["true"]}]})
+    >>> sorted(after(Shape.of(flow), "a"))
+    ['a', 'b']
+    """
+    found, new = {name}, [name]
+    while new:
+        new = [later for one in new for later in shape.after[one] if later not in found]
+        found.update(new)
+    return found
+
+
+async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name: str, actor: Actor) -> None:
+    """Makes the new one what the old one was before that step, and lets it go."""
+    await tx.amend(ref.kind.flow, [key], await _tenant(tx, ref), held_at=None)
+    (flow,) = await tx.rows(ref.kind.flow, [key])
+    scene = await Scene.of(tx, ref.kind, flow, actor)
+    await scene.look_at_all()
+    kept = await _kept(tx, ref, set(shape.steps) - after(shape, name))
+    for row, output in kept:
+        _keep(scene, scene.steps[row["name"]], row, output, f"kept from {ref.public_id}")
+    if kept:
+        advance.begin_flow(scene)
+    await scene.write()
+    await advance.restart(scene)
+
+
+def _queue(old: Row) -> str | None:
+    """Where its steps went; but the queue that a command had for one flow alone nobody serves again."""
+    queue: str | None = old["queue"]
+    return None if queue is None or queue.startswith(OWN_QUEUES) else queue
+
+
+async def _tenant(tx: Transaction, ref: FlowRef) -> int:
+    return int((await row_of(tx, ref, ("tenant_id",)))["tenant_id"])
+
+
+async def _kept(tx: Transaction, ref: FlowRef, names: set[str]) -> list[tuple[Row, Output]]:
+    meaning = phases(ref.kind.step)
+    steps = [row for row in await tx.steps(ref.id, names=sorted(names)) if meaning[row["state"]] is Phase.SATISFIED]
+    outputs = {one.name: one for one in await tx.outputs(ref.id, [row["name"] for row in steps])}
+    return [(row, outputs[row["name"]]) for row in steps]
+
+
+def _keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
+    """The moves that lead to where the old step is: done, or skipped. What it cost stays with the old one."""
+    skipped = {move.target.name for move in scene.kind.step.moves if move.verb is Verb.SKIP}
+    if old["state"] in skipped:
+        scene.move(new, Verb.SKIP, reason)
+        return
+    scene.move(new, Verb.START, reason)
+    what = {"output": output.output, "output_hash": output.output_hash, "cost_micros": None}
+    scene.move(new, Verb.SUCCEED, reason, **what)

@@ -1,0 +1,76 @@
+"""Answering what a flow asks, by the flow: the gate is named where there are several."""
+
+from __future__ import annotations
+
+from keptwork.errors import BadInput, NothingAsked
+from keptwork.flow.definition import Step
+from keptwork.service import flows
+from keptwork.service.approvals import Insist, anybody
+from keptwork.service.definitions import shape
+from keptwork.service.flow_scene import Row
+from keptwork.service.flows import FlowRef
+from keptwork.service.gates import APPROVED
+from keptwork.store import Store
+from keptwork.store.approvals import Approval
+from keptwork.store.protocol import Reader
+
+
+async def answer(
+    store: Store,
+    ref: FlowRef,
+    decision: str,
+    *,
+    gate: str | None = None,
+    by: str,
+    comment: str | None = None,
+    insist: Insist = anybody,
+) -> Approval:
+    """Approves or rejects what a flow asks. The same answer a second time is the first one, and nothing happens; where
+    nothing is asked, this is `NothingAsked`."""
+    step = await _gate(store, ref, gate)
+    asked = await store.gate(step["tenant_id"], step["id"])
+    if asked is None:
+        raise await _nothing_asked(store, ref, step, decision)
+    insist(asked.scope)
+    return await flows.decide_gate(store, step, decision, by, comment)
+
+
+async def insist_on_gate(store: Reader, step: Row, insist: Insist) -> None:
+    """Where somebody has to agree at a step, whoever skips it answers in their place."""
+    (flow,) = await store.rows(flows.kind_of(step).flow, [step["flow_id"]], ("tenant_id", "template_id"))
+    named = (await shape(store, flow["tenant_id"], flow["template_id"])).steps.get(step["name"])
+    if named is not None:
+        insist_on_step(named, insist)
+
+
+def insist_on_step(step: Step, insist: Insist) -> None:
+    """Whether they may answer, if a step asks anything at all."""
+    if step.kind == "approval":
+        insist(None if step.approval is None else step.approval.by)
+
+
+async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -> NothingAsked:
+    flow = await flows.row_of(store, ref, ("state",))
+    return NothingAsked(
+        id=ref.public_id,
+        state=flow["state"],
+        step=step["name"],
+        from_state=step["state"],
+        trigger="approve" if decision == APPROVED else "reject",
+        allowed=ref.kind.step.allowed_from(step["state"]),
+    )
+
+
+async def _gate(store: Store, ref: FlowRef, named: str | None) -> Row:
+    """The step that asks. A flow with several gates needs it named, so that a repeated answer cannot open the next."""
+    flow = await flows.row_of(store, ref, ("tenant_id", "template_id"))
+    steps = (await shape(store, flow["tenant_id"], flow["template_id"])).steps
+    names = [name for name, step in steps.items() if step.kind == "approval"]
+    if not names:
+        raise BadInput(what=f"{ref.public_id} asks nobody: it has no step of kind approval")
+    if named is None and len(names) > 1:
+        raise BadInput(what=f"{ref.public_id} has several gates; say which with --gate: {', '.join(names)}")
+    if named is not None and named not in names:
+        raise BadInput(what=f"{ref.public_id} has no gate {named!r}; it has: {', '.join(names)}")
+    (row,) = await store.steps(ref.id, names=[named or names[0]])
+    return row

@@ -1,0 +1,129 @@
+"""Steps at which somebody is asked: what is asked, bound to exactly what the answer will release."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+from keptwork.flow import expression
+from keptwork.flow.definition import Approval as Asked
+from keptwork.flow.definition import Step
+from keptwork.flow.expression import Look, Wrong
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import Verb
+from keptwork.moments import span_us
+from keptwork.service.flow_scene import Row, Scene
+from keptwork.store.approvals import Approval
+from keptwork.store.steps import NewGate
+
+APPROVED, REJECTED, EXPIRED, WITHDRAWN = "approved", "rejected", "expired", "withdrawn"
+
+MOST_SHOWN = 20
+LONGEST_QUESTION = 10_000
+
+
+async def open_gate(scene: Scene, row: Row) -> None:
+    """Asks. In a run, the run itself waits with it."""
+    if scene.kind.name == "run":
+        scene.move(row, Verb.GATE)
+        scene.move_flow(Verb.GATE)
+    else:
+        scene.move(row, Verb.START)
+    await ask(scene, row)
+
+
+async def ask(scene: Scene, row: Row) -> Approval:
+    """Asks what a step asks that waits for an answer; what is open there and the same stays."""
+    step = scene.shape.steps[row["name"]]
+    asked = step.approval or Asked.model_validate({})
+    action, look = await released(scene, row["name"]), await scene.values(step.references)
+    return await scene.tx.open_gate(
+        NewGate(
+            row["id"],
+            scene.tenant_id,
+            row["name"],
+            question(scene, step, asked, look),
+            digest_of(action),
+            json.dumps(action, ensure_ascii=False),
+            asked.by,
+            None if asked.expires is None else span_us(asked.expires),
+        )
+    )
+
+
+def question(scene: Scene, step: Step, asked: Asked, look: Look) -> str:
+    """What is asked, in words."""
+    text = asked.question or step.description or f"{scene.flow['name']}: go on after {step.id}?"
+    return expression.as_text(_filled(text, look))[:LONGEST_QUESTION]
+
+
+async def released(scene: Scene, name: str) -> list[dict[str, Any]]:
+    """What happens next if somebody agrees: exactly the steps that come after it, their references filled in as far as
+    they can be now."""
+    after = [scene.shape.steps[later] for later in scene.shape.after[name][:MOST_SHOWN]]
+    references = [one for step in after for one in step.references]
+    look = await scene.values(references)
+    return [{"step": step.id, **_action(step, look)} for step in after]
+
+
+def _action(step: Step, look: Look) -> dict[str, Any]:
+    said = step.model_dump(by_alias=True, exclude_defaults=True, exclude={"id", "depends_on", "description"})
+    found: dict[str, Any] = json.loads(json.dumps(_filled(said, look), default=float))
+    return found
+
+
+def _filled(value: Any, look: Look) -> Any:
+    """As far as it can be: what has no value yet stays as it is written."""
+    if isinstance(value, dict):
+        return {key: _filled(part, look) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, look) for part in value]
+    try:
+        return expression.filled(value, look)
+    except Wrong:
+        return value
+
+
+def digest_of(action: object) -> str:
+    """Of exactly what would be done: an answer holds for nothing else."""
+    return sha256(json.dumps(action, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+async def decide_gate(
+    scene: Scene, step: Row, decision: str, by: str | None, comment: str | None, asked: int | None
+) -> Approval | None:
+    """Writes the answer, and what follows from it; returns the question as it stands then, none if there is none. One
+    wins, whoever else answers at the same time. Where what would be released is no longer what was shown, it is asked
+    anew: then another question stands. At a step that somebody has put into another state it is withdrawn."""
+    from keptwork.service import advance
+
+    gate = await scene.tx.gate(scene.tenant_id, step["id"])
+    if gate is None or gate.decision is not None or asked not in (None, gate.id):
+        return gate
+    await scene.look_at([step["name"]])
+    row = scene.steps[step["name"]]
+    if scene.phase(row) is not Phase.ACTIVE:
+        return await scene.tx.close_gate(scene.tenant_id, row["id"], WITHDRAWN)
+    if decision == APPROVED and digest_of(await released(scene, row["name"])) != gate.digest:
+        return await ask(scene, row)
+    closed = await scene.tx.close_gate(scene.tenant_id, row["id"], decision, by, comment)
+    if closed is not None:
+        await _follow(scene, row, closed)
+        await advance.go_on(scene, [row])
+    return closed or gate
+
+
+async def _follow(scene: Scene, row: Row, closed: Approval) -> None:
+    run = scene.kind.name == "run"
+    if closed.decision == APPROVED:
+        output = json.dumps({"approved_by": closed.decided_by, "comment": closed.comment})
+        scene.move(row, Verb.APPROVE if run else Verb.SUCCEED, closed.comment, output=output)
+        if run and scene.shape.after[row["name"]]:
+            scene.move_flow(Verb.APPROVE)
+        return
+    late = closed.decision == EXPIRED
+    why = "nobody answered in time" if late else f"rejected by {closed.decided_by or 'somebody'}"
+    error = f"{why}: {closed.comment}" if closed.comment else why
+    verb = Verb.FAIL if not run else Verb.EXPIRE if late else Verb.REJECT
+    scene.move(row, verb, error, error=error)

@@ -1,0 +1,43 @@
+"""Holding a flow back and letting it go, with the flows inside it."""
+
+from __future__ import annotations
+
+from keptwork.service import advance, subflows
+from keptwork.service.flow_scene import Scene
+
+
+async def hold(scene: Scene) -> None:
+    """Nothing more of it begins, nor of the flows inside it; what runs goes on. One that is held stays so."""
+    if scene.flow["held_at"] is not None:
+        return
+    now = await scene.tx.now()
+    for one in (scene, *await subflows.inside(scene)):
+        if one.flow["held_at"] is None:
+            await _held_since(one, now)
+            await advance.withdraw(one, "its flow is held")
+            await one.write()
+
+
+async def let_go(scene: Scene) -> None:
+    """It goes on, and with it the flows inside it that were held at the same moment; not those that somebody held by
+    themselves."""
+    since = scene.flow["held_at"]
+    inside = [one for one in await subflows.inside(scene) if since is not None and one.flow["held_at"] == since]
+    for one in (scene, *inside):
+        await _held_since(one, None)
+    await advance.restart(scene)
+    for one in inside:
+        await _go_on(one)
+
+
+async def _held_since(scene: Scene, moment: int | None) -> None:
+    await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=moment)
+    scene.flow["held_at"] = moment
+
+
+async def _go_on(scene: Scene) -> None:
+    """What went on before it may have ended it."""
+    (flow,) = await scene.tx.rows(scene.kind.flow, [scene.id])
+    now = await Scene.of(scene.tx, scene.kind, flow, scene.actor)
+    if not now.over:
+        await advance.restart(now)

@@ -1,0 +1,50 @@
+"""How far a job has come: what its steps have left, and what its handler said last."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from keptwork.lifecycle import JOB
+from keptwork.moments import rfc3339
+from keptwork.store import Store
+from keptwork.store.checkpoints import PROGRESS, Checkpoint
+
+
+class Said(NamedTuple):
+    """What a handler said of how far it has come, and when."""
+
+    fraction: float
+    text: str
+    at: int
+
+
+async def said(store: Store, tenant_id: int, job: int) -> Said | None:
+    """The last that a job's handler said; none if it never did, or long ago."""
+    seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == PROGRESS]
+    if not seen:
+        return None
+    told = json.loads(seen[0].payload)
+    return Said(float(told["fraction"]), str(told["text"]), seen[0].ts)
+
+
+def size(one: Checkpoint) -> int:
+    """How large the result of a step is, wherever it is kept."""
+    return len(one.result.encode()) if one.hash is None else int(json.loads(one.result)["size"])
+
+
+def said_as_json(told: Said | None) -> dict[str, Any] | None:
+    return told and {**told._asdict(), "at": rfc3339(told.at)}
+
+
+def as_json(one: Checkpoint) -> dict[str, Any]:
+    """A step as it is read outside."""
+    return {
+        "name": one.name,
+        "at": rfc3339(one.created_at),
+        "size": size(one),
+        "hash": one.hash,
+        "epoch": one.epoch,
+        "version": one.version,
+        "code_changed_at": one.changed_at and rfc3339(one.changed_at),
+    }

@@ -1,0 +1,42 @@
+"""What a job belongs to: the step of a flow it carries out, its crew, its agent job and its parent; its children."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from keptwork.lifecycle import AGENT, CREW, JOB
+from keptwork.service import children, flows
+from keptwork.service.entities import public_id
+from keptwork.service.flows import FlowRef
+from keptwork.store import Store
+
+Row = dict[str, Any]
+
+
+class Ties(NamedTuple):
+    """The public ids of what a job belongs to, none where it does not; a step by its name. Its children are rows."""
+
+    flow: str | None
+    step: str | None
+    crew: str | None
+    agent: str | None
+    parent: str | None
+    children: list[Row]
+
+
+async def ties(store: Store, job: Row) -> Ties:
+    """What a job, by its row, belongs to."""
+    steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
+    agents = [row for row in await store.agents_of_jobs([job["id"]]) if row["tenant_id"] == job["tenant_id"]]
+    return Ties(
+        FlowRef(flows.kind_of(steps[0]), steps[0]["flow_id"]).public_id if steps else None,
+        steps[0]["name"] if steps else None,
+        _named(CREW.name, job["crew_id"]),
+        _named(AGENT.name, agents[0]["id"] if agents else None),
+        _named(JOB.name, job["parent_id"]),
+        await children.listed(store, job["tenant_id"], job["id"]),
+    )
+
+
+def _named(entity: str, key: int | None) -> str | None:
+    return None if key is None else public_id(entity, key)

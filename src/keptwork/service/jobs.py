@@ -1,0 +1,330 @@
+"""Jobs as operators handle them: put one in, find it, stop it, run it again, wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
+
+from keptwork import ids, trace_context, words
+from keptwork.bounds import LARGEST_PAYLOAD, OWN_KINDS, check_attempts, check_name, check_priority
+from keptwork.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnfinished
+from keptwork.lifecycle import JOB, Change
+from keptwork.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
+from keptwork.moments import LONGEST_US, Span, rfc3339, span_us
+from keptwork.service import children, limits, settle
+from keptwork.service.blobs import whole
+from keptwork.service.decisions import decided
+from keptwork.service.endings import Endings
+from keptwork.service.entities import actor_name, public_id
+from keptwork.service.job_steps import Said, said
+from keptwork.service.new_jobs import put
+from keptwork.service.redrive import run_again
+from keptwork.service.search import search
+from keptwork.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from keptwork.store.blobs import RESULT_BLOB
+from keptwork.store.checkpoints import Checkpoint
+
+MOST_AT_ONCE = 10_000
+TRIES = 5
+
+# What a list shows; payloads and results may be large, and are shown one at a time.
+LISTED = (
+    *("id", "tenant_id", "state", "queue", "kind", "priority", "attempts", "max_attempts", "key", "reason", "error"),
+    *("created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "owner", "held_by"),
+    *("cancel_requested_at", "correlation_id", "trace_id", "redriven_from", "detail", "epoch", "seq"),
+)
+_TIMES = frozenset(
+    {"created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "cancel_requested_at"}
+)
+_SEARCHED = ("key", "reason", "error", "kind", "queue", "correlation_id")
+_DOCUMENTS = frozenset({"payload", "result", "detail"})
+
+Row = dict[str, Any]
+
+
+class Page(NamedTuple):
+    """Some jobs, and the id to go on after if there are more."""
+
+    jobs: list[Row]
+    next: str | None
+
+
+class Story(NamedTuple):
+    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, and how far
+    it has come."""
+
+    job: Row
+    events: list[Event]
+    redriven_as: list[int]
+    artifacts: list[Artifact]
+    steps: list[Checkpoint]
+    progress: Said | None
+
+
+def key_of(id: str) -> int:
+    """The key in a job's public id; whatever else it is, there is no such job."""
+    prefix, key = ids.key_of(id.strip()) or ("", 0)
+    if prefix != JOB.prefix:
+        raise _unknown(id)
+    return key
+
+
+async def enqueue(
+    store: Store,
+    tenant_id: int,
+    kind: str,
+    payload: str = "{}",
+    *,
+    queue: str = "default",
+    priority: int = 0,
+    key: str | None = None,
+    run_in: Span = 0,
+    max_attempts: int = 4,
+    correlation_id: str | None = None,
+    trace_id: str | None = None,
+    actor: str | None = None,
+) -> int:
+    """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
+    for what, text in (("key", key), ("correlation", correlation_id)):
+        if text is not None:
+            check_name(what, text)
+    check_kind(kind)
+    job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
+    job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
+    job = job._replace(correlation_id=correlation_id, trace_id=trace_context.said(trace_id))
+    return (await put(store, [await limits.under_limit(store, job)]))[0]
+
+
+def check_kind(kind: str) -> None:
+    """A kind that anybody may name. Those of our own carry out steps of flows: put in by hand, one would run a step
+    whose turn has not come, or that nobody has approved."""
+    if kind.startswith(OWN_KINDS):
+        raise BadInput(what=f"jobs {kind} carry out the steps of flows, and are made by them alone; start a flow")
+
+
+def new_job(
+    tenant_id: int, kind: str, payload: str, *, queue: str = "default", priority: int = 0, max_attempts: int = 4
+) -> NewJob:
+    """A job within the bounds; what is not is `BadInput`."""
+    check_name("kind", kind)
+    check_name("queue", queue)
+    check_attempts(max_attempts)
+    check_priority(priority)
+    return NewJob(kind, arguments(payload), queue, tenant_id, priority, max_attempts=max_attempts)
+
+
+async def page(
+    store: Store,
+    wanted: JobFilter,
+    *,
+    after: str | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    text: str | None = None,
+) -> Page:
+    """One page of jobs, without their payloads and results: all that match, or of the next few thousand of them those
+    in whose key, reason, error or names the text stands."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} jobs, not {limit}")
+    start = key_of(after) if after else None
+    if text is not None:
+        return await _searched(store, wanted, start, limit, newest_first, text)
+    found = await store.jobs(wanted, after=start, limit=limit + 1, newest_first=newest_first, columns=LISTED)
+    shown = found[:limit]
+    return Page(shown, public_id(JOB.name, shown[-1]["id"]) if len(found) > limit else None)
+
+
+async def _searched(
+    store: Store, wanted: JobFilter, after: int | None, limit: int, newest_first: bool, text: str
+) -> Page:
+    async def read(place: int | None, most: int) -> list[Row]:
+        return await store.jobs(wanted, after=place, limit=most, newest_first=newest_first, columns=LISTED)
+
+    done = await search(read, itemgetter("id"), itemgetter(*_SEARCHED), text, after=after, limit=limit)
+    return Page(done.found, None if done.next is None else public_id(JOB.name, done.next))
+
+
+async def find(store: Store, tenant_id: int, id: str) -> Row:
+    """The whole row of a job; a foreign or unknown id is `NotFound`."""
+    row = await store.get(JOB, key_of(id), tenant_id)
+    if row is None:
+        raise _unknown(id)
+    return row
+
+
+async def show(store: Store, tenant_id: int, id: str) -> Story:
+    """A job and its story, newest events last."""
+    row = await find(store, tenant_id, id)
+    wanted = EventFilter(tenant_id=tenant_id, entity=JOB.name, entity_id=row["id"])
+    # Newest first sees all that is committed; oldest first would wait for transactions that have nothing to do with it.
+    events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
+    later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
+    kept = await store.artifacts(tenant_id, row["id"])
+    steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told)
+
+
+async def cancel(
+    store: Store,
+    tenant_id: int,
+    id: str,
+    *,
+    hard: bool = False,
+    reason: str | None = None,
+    actor: str | None = None,
+) -> Literal["cancelled", "asked to stop"]:
+    """Ends a job. One that is running is asked to end by itself, unless it is to be `hard`: then its lease is void."""
+    for _ in range(TRIES):
+        row = await find(store, tenant_id, id)
+        if row["state"] == RUNNING.name and not hard:
+            if await store.request_stop(row["id"], tenant_id):
+                return "asked to stop"
+        elif not await settle.applied(store, [decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
+            await children.cancel(store, tenant_id, row["id"], hard=hard)
+            await store.withdraw_approvals()
+            return "cancelled"
+    raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
+
+
+async def retry(
+    store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
+) -> int:
+    """Runs a job that ended without success again, as a new job, and returns its key."""
+    row = await find(store, tenant_id, id)
+    if row["state"] not in RETRIED:
+        raise NotRunAgain(id=public_id(JOB.name, row["id"]), state=row["state"], ends=", ".join(RETRIED))
+    edited = None if payload is None else arguments(payload)
+    return await run_again(store, row, payload=edited, again=again, actor=actor)
+
+
+async def wait(
+    store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
+) -> Row:
+    """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`. Many who wait
+    share their `endings`."""
+    limit = None if at_most is None else span_us(at_most) / 1_000_000
+    ends_at = None if limit is None else asyncio.get_running_loop().time() + limit
+    if endings is not None and endings.workers_here:
+        last = await endings.heard_of(tenant_id, key_of(id), limit)
+        if last is not None and last.tenant_id == tenant_id and last.move.target is SUCCEEDED:
+            return _after({"id": last.id, "tenant_id": tenant_id, "reason": None, "error": None}, last)
+    row = await find(store, tenant_id, id)
+    if JOB.state(row["state"]).final:
+        return row
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(ends_at):
+            last = await (endings or Endings(store)).reached(row["id"])
+            if last is not None and last.move.target is SUCCEEDED:
+                return _after(row, last)
+    row = await find(store, tenant_id, id)
+    if not JOB.state(row["state"]).final:
+        raise StillUnfinished(id=public_id(JOB.name, row["id"]), state=row["state"], waited=at_most)
+    return row
+
+
+def _after(row: Row, last: Change) -> Row:
+    """What came of a job that has just succeeded here; it need not be read again."""
+    blob = last.values.get(RESULT_BLOB)
+    changed = {"state": last.move.target.name, "result": last.values["result"], "result_hash": blob and blob.hash}
+    return {**row, **changed}
+
+
+def succeeded(row: Row) -> bool:
+    return bool(row["state"] == SUCCEEDED.name)
+
+
+RETRIED = tuple(state.name for state in JOB.states if state.final and state is not SUCCEEDED)
+
+
+def states_named(names: list[str]) -> tuple[str, ...] | None:
+    """The states people named, with commas or hyphens if they like; none named means all."""
+    wanted = [name.strip().replace("-", "_").replace(" ", "_") for text in names for name in text.split(",")]
+    declared = [state.name for state in JOB.states]
+    for name in wanted:
+        if name not in declared:
+            raise BadInput(what=f"a job is never {name!r}; it is one of: {', '.join(declared)}")
+    return tuple(dict.fromkeys(wanted)) or None
+
+
+def arguments(text: str) -> str:
+    """A payload that a handler could be called with: a JSON object, not too large."""
+    try:
+        found = json.loads(text)
+        plain = json.dumps(found, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(what=f"the payload is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInput(what='the payload must be a JSON object that names the arguments, such as {"url": "…"}')
+    if len(plain) > LARGEST_PAYLOAD:
+        raise BadInput(what=f"a payload of {len(plain):,} bytes is over the limit of {LARGEST_PAYLOAD >> 20} MiB")
+    return plain
+
+
+def as_json(row: Row) -> Row:
+    """A job with the names it has inside, its values as they are read outside."""
+    shown = dict(row)
+    for name, outside in _OUTSIDE:
+        if (value := row.get(name)) is not None:
+            shown[name] = outside(value)
+    shown["status"] = row["state"]
+    return shown
+
+
+def waits_for(row: Row) -> str | None:
+    """What a job waits for. It is left in the row when the job goes on, and means nothing from then on."""
+    return row["waits_for"] if row["state"] == QUEUED.name else None
+
+
+def lately(row: Row, now: int) -> str:
+    """How a job is getting on, in a few words."""
+    if row["completed_at"] is not None:
+        return words.ago(row["completed_at"], now)
+    if row["state"] == RUNNING.name and row["cancel_requested_at"] is not None:
+        return f"asked to stop {words.ago(row['cancel_requested_at'], now)}"
+    if row["lease_until"] is not None and row["lease_until"] <= now:
+        return f"lease over for {words.span(now - row['lease_until'])}"
+    if row["state"] == QUEUED.name:
+        return _queueing(row, now)
+    return f"for {words.span(now - row['updated_at'])}"
+
+
+def _queueing(row: Row, now: int) -> str:
+    if row["held_by"] is not None:
+        return f"held by {row['held_by']}"
+    if row["run_at"] - now > LONGEST_US // 2:  # what is put off so far waits for something, not for a time
+        return "until it is woken"
+    if row["run_at"] > now:
+        return f"due {words.ago(row['run_at'], now)}"
+    return f"waiting {words.span(now - row['run_at'])}"
+
+
+def document(text: str) -> Any:
+    """A column of JSON; text that a hand typed and that is none stays text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _public(entity: str) -> Callable[[int], str]:
+    return lambda key: public_id(entity, key)
+
+
+_OUTSIDE: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    *((name, _public(JOB.name)) for name in ("id", "redriven_from", "parent_id")),
+    ("crew_id", _public("crew")),
+    ("owner", _public("worker")),
+    ("actor", actor_name),
+    ("trace_id", trace_context.trace_id),
+    *((name, rfc3339) for name in _TIMES),
+    *((name, document) for name in _DOCUMENTS),
+)
+"""What is read otherwise outside than inside, and how."""
+
+
+def _unknown(id: str) -> NotFound:
+    return NotFound(what="job", id=repr(id), listing="keptwork jobs list")

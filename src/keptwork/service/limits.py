@@ -1,0 +1,122 @@
+"""Limits: what was declared, what counts against them, and what waits behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keptwork.bounds import check_name
+from keptwork.errors import BadInput
+from keptwork.moments import rfc3339
+from keptwork.store import NewJob, Store
+from keptwork.store.records import HELD_BY_LIMIT, LimitKey, LimitRule, LimitUse
+from keptwork.throttle import ALL, Throttle
+
+LONGEST_PLACE = 10
+
+
+class Limit(NamedTuple):
+    """A key under its rule: how many count against it, how many wait, and when its rate lets the next one go."""
+
+    key: LimitKey
+    rule: LimitRule
+    running: int
+    waiting: int
+    next_at: int | None
+
+
+def rule(what: str, name: str, throttle: Throttle | None) -> LimitRule:
+    """As the store takes it; without a throttle it limits nothing."""
+    if throttle is None:
+        return LimitRule(what, name)
+    return LimitRule(what, name, throttle.most, throttle.rate, throttle.window_us, throttle.per)
+
+
+async def declare(store: Store, rules: Sequence[LimitRule]) -> None:
+    """Tells the store what is new in these; nothing is written if nothing is."""
+    known = {(one.what, one.name): one for one in await store.limit_rules()}
+    new = [one for one in rules if known.get((one.what, one.name), LimitRule(one.what, one.name)) != one]
+    if new:
+        await store.declare_limits(new)
+
+
+async def limit_queue(store: Store, name: str, throttle: Throttle | None) -> None:
+    """From the next claim on the queue gives no more than that, to the whole fleet; none takes its limit away."""
+    check_name("queue", name)
+    await declare(store, [rule("queue", name, throttle)])
+
+
+async def key_of(store: Store, kind: str, arguments: str) -> str | None:
+    """What a job of this kind is counted by, going by what its workers have declared; none if it has no limit. Its
+    arguments, as JSON, are looked at only then."""
+    for one in await store.limit_rules():
+        if (one.what, one.name) == ("job", kind):
+            return Throttle(one.most, one.rate, one.window_us, one.per).key(kind, json.loads(arguments))
+    return None
+
+
+async def under_limit(store: Store, job: NewJob) -> NewJob:
+    """A job whose kind is known by name only, held back by the limit that its workers have declared, if they have."""
+    key = await key_of(store, job.kind, job.payload)
+    return job if key is None else job._replace(limit_key=key, held_by=HELD_BY_LIMIT)
+
+
+async def listing(store: Store, tenant_id: int) -> list[Limit]:
+    """Every limit that counts something for a tenant, and those declared that count nothing yet."""
+    rules = {(one.what, one.name): one for one in await store.limit_rules()}
+    uses = {LimitKey(use.tenant_id, use.key): use for use in await store.limit_uses(tenant_id)}
+    for what, name in rules:
+        key = f"queue:{name}" if what == "queue" else f"{ALL}:{name}"
+        if what == "queue" or rules[what, name].per == ALL:
+            uses.setdefault(LimitKey(0, key), LimitUse(0, key, 0, 0, None))
+    return [_limit(key, uses[key], rules) for key in sorted(uses)]
+
+
+class Page(NamedTuple):
+    """Some limits, and the place to go on from if there are more."""
+
+    limits: list[Limit]
+    next: str | None
+
+
+async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """Some of them in their order. There are few, and their keys may be long: a place is how many came before."""
+    if after is not None and not (after.isdecimal() and len(after) < LONGEST_PLACE):
+        raise BadInput(what=f"{after!r} is no place in a list of limits; take one from an earlier answer")
+    found, start = await listing(store, tenant_id), int(after or 0)
+    end = start + limit
+    return Page(found[start:end], str(end) if len(found) > end else None)
+
+
+def _limit(key: LimitKey, use: LimitUse, rules: dict[tuple[str, str], LimitRule]) -> Limit:
+    what, name = ("queue", key.key.removeprefix("queue:")) if key.key.startswith("queue:") else ("job", key.kind)
+    return Limit(key, rules.get((what, name), LimitRule(what, name)), use.running, use.waiting, use.next_at)
+
+
+async def holding(store: Store, job: dict[str, Any]) -> Limit | None:
+    """The limit that holds a job back, as a whole row of it says; none if none does."""
+    if job["held_by"] != HELD_BY_LIMIT or job["limit_key"] is None:
+        return None
+    wanted = LimitKey.of(job["tenant_id"], job["limit_key"])
+    return next((one for one in await listing(store, job["tenant_id"]) if one.key == wanted), None)
+
+
+async def of_queue(store: Store, tenant_id: int, name: str) -> Limit | None:
+    """The limit of a queue, and what counts against it; none if it has none."""
+    key = f"queue:{name}"
+    return next((one for one in await listing(store, tenant_id) if one.key.key == key), None)
+
+
+def as_json(limit: Limit) -> dict[str, Any]:
+    """A limit as commands print it."""
+    return {
+        "key": limit.key.key,
+        "scope": "all tenants" if limit.key.tenant_id == 0 else "tenant",
+        "most": limit.rule.most,
+        "rate": limit.rule.rate,
+        "window_us": limit.rule.window_us,
+        "running": limit.running,
+        "waiting": limit.waiting,
+        "next_at": None if limit.next_at is None else rfc3339(limit.next_at),
+    }

@@ -1,0 +1,35 @@
+"""What an operator's move of one step means to a list: to the elements of a step that runs for one, or to the step that
+the element belongs to."""
+
+from __future__ import annotations
+
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import Verb
+from keptwork.service import advance
+from keptwork.service.flow_scene import Row, Scene
+
+
+async def follow(scene: Scene, row: Row, verb: Verb) -> None:
+    """Elements of a step that is skipped go with it; those that failed begin anew with one that does. A step begins
+    anew when none of its elements is left that failed."""
+    reason = scene.actor.reason or f"{row['name']} was asked to {verb}"
+    elements = [one for one in scene.steps.values() if one["parent_id"] == row["id"]]
+    for one in elements:
+        if verb is Verb.SKIP and not scene.kind.step.state(one["state"]).final:
+            await _give_up(scene, one, reason)
+        elif verb is Verb.RESET and scene.phase(one) is Phase.FAILED:
+            scene.move(one, Verb.RESET, reason)
+    parent = next((one for one in scene.steps.values() if one["id"] == row["parent_id"]), None)
+    if parent is not None and scene.phase(parent) is Phase.FAILED and not _failed_in(scene, parent):
+        scene.move(parent, Verb.RESET, reason)
+
+
+def _failed_in(scene: Scene, parent: Row) -> bool:
+    return any(one["parent_id"] == parent["id"] and scene.phase(one) is Phase.FAILED for one in scene.steps.values())
+
+
+async def _give_up(scene: Scene, element: Row, reason: str) -> None:
+    for job in await scene.tx.unfinished_jobs(scene.tree):
+        if job.step_id == element["id"]:
+            scene.cancel_job(job, reason)
+    await advance.give_up_step(scene, element, reason)

@@ -1,0 +1,36 @@
+"""Crews whose shares are of a kind that is known by its name only: whoever asks has no application that declares it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keptwork.moments import Span, span_us
+from keptwork.service import crews, limits
+from keptwork.service.crews import NewCrew
+from keptwork.service.jobs import check_kind, new_job
+from keptwork.store import Store
+
+
+async def new_crew(
+    store: Store,
+    tenant_id: int,
+    kind: str,
+    arguments: Mapping[str, Any],
+    *,
+    task: str,
+    workers: int = 1,
+    key: str | None = None,
+    timeout: Span | None = None,  # noqa: ASYNC109 - how long the crew may take, not this call
+    **rules: Any,
+) -> NewCrew:
+    """A crew whose shares are jobs of this kind, in that `queue`, of that `priority` and with that many `max_attempts`,
+    under the limits that workers have declared; what is not as it must be is `BadInput`, and nothing is kept of it."""
+    crews.check(task, workers, key, arguments)
+    check_kind(kind)
+    given = crews.shares_given(arguments, task, workers)
+    plain = [new_job(tenant_id, kind, json.dumps(one), **rules) for one in given]
+    shares = [await limits.under_limit(store, share) for share in plain]
+    length = None if timeout is None else span_us(timeout)
+    return NewCrew(tenant_id, task, workers, kind, crews.work_of(shares, arguments), key, length)

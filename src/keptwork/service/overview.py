@@ -1,0 +1,232 @@
+"""How everything stands, at one look: what needs somebody, what goes on, what waits, who works.
+
+Only what has not ended is read, and of that no more than a screen shows: however much was done before costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from keptwork.flow.phase import Phase, phases
+from keptwork.lifecycle import JOB, Lifecycle, Verb
+from keptwork.lifecycle.breaker import CLOSED
+from keptwork.lifecycle.job import DEAD_LETTERED
+from keptwork.moments import rfc3339
+from keptwork.service import queues, throughput, workers
+from keptwork.service.definitions import KINDS, Kind
+from keptwork.service.entities import public_id
+from keptwork.service.throughput import Throughput
+from keptwork.store import JobFilter, QueueSummary, Reader, Store
+from keptwork.store.job_list import LEASED
+from keptwork.store.records import WorkerFilter
+from keptwork.store.steps import FlowFilter
+from keptwork.store.worker_list import ALIVE
+
+MOST_COUNTED = 1_000
+"""What needs somebody is counted so far and no further."""
+
+MOST_FAILED = 100
+MOST_FLOWS = 10
+MOST_JOBS = 200
+MOST_QUEUES = 100
+MOST_WORKERS = 100
+
+OF_ONE_FLOW = ("run-", "agent-")
+"""How the queues are called that `keptwork run` and `keptwork agent` make for one flow or one agent alone."""
+
+OF_JOBS = ("id", "kind", "queue", "state", "attempts", "owner", "updated_at")
+
+Row = dict[str, Any]
+
+
+class Need(NamedTuple):
+    """Something that waits for somebody: what it is called, in words for one and for many, and how many there are."""
+
+    name: str
+    one: str
+    many: str
+    number: int
+
+    @property
+    def says(self) -> str:
+        """The words that fit the number.
+
+        >>> Need("approvals", "open approval", "open approvals", 1).says
+        'open approval'
+        """
+        return self.one if self.number == 1 else self.many
+
+
+class FlowLine(NamedTuple):
+    """A flow that goes on, and how many of its steps are done."""
+
+    kind: Kind
+    flow: Row
+    done: int
+    total: int
+
+    @property
+    def public_id(self) -> str:
+        return public_id(self.kind.flow.name, self.flow["id"])
+
+
+class Overview(NamedTuple):
+    """How everything of a tenant stands. `jobs` are those that a worker has, the oldest first; `queues` those that have
+    jobs, are paused or are served."""
+
+    now: int
+    needs: list[Need]
+    flows: list[FlowLine]
+    jobs: list[Row]
+    queues: list[QueueSummary]
+    workers: list[Row]
+    throughput: Throughput
+
+    @property
+    def urgent(self) -> list[Need]:
+        """What there is to do for somebody."""
+        return [need for need in self.needs if need.number]
+
+    @property
+    def running(self) -> int:
+        """How many jobs a worker has."""
+        return sum(map(queues.at_work, self.queues))
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait in queues, whatever for."""
+        return sum(map(queues.queued, self.queues))
+
+    @property
+    def held(self) -> Counter[int]:
+        """How many jobs each worker has."""
+        return Counter(job["owner"] for job in self.jobs)
+
+
+async def read(store: Store, tenant_id: int) -> Overview:
+    """How everything of a tenant stands now."""
+    lately = await throughput.read(store, tenant_id)
+    async with store.snapshot() as moment:
+        now = await moment.now()
+        waiting = await moment.queues(tenant_id, unfinished_only=True)
+        alive = await moment.workers(WorkerFilter(tenant_id, ALIVE), limit=MOST_WORKERS)
+        return Overview(
+            now,
+            await _needs(moment, tenant_id, waiting, alive, now),
+            await _flows(moment, tenant_id),
+            await moment.jobs(JobFilter(tenant_id, LEASED), limit=MOST_JOBS, newest_first=False, columns=OF_JOBS),
+            _shown_queues(waiting, alive)[:MOST_QUEUES],
+            alive,
+            lately,
+        )
+
+
+# --- what needs somebody
+
+
+async def _needs(moment: Reader, tenant_id: int, waiting: list[QueueSummary], alive: list[Row], now: int) -> list[Need]:
+    approvals = await moment.approvals(tenant_id, limit=MOST_COUNTED)
+    given_up = JobFilter(tenant_id, (DEAD_LETTERED.name,), redriven=False)
+    letters = await moment.jobs(given_up, limit=MOST_COUNTED, columns=("id",))
+    unclosed = [one for one in await moment.breakers(tenant_id) if one.row["state"] != CLOSED.name]
+    return [
+        Need("approvals", "open approval", "open approvals", len(approvals)),
+        Need("failed_flows", "failed flow to mend", "failed flows to mend", await _failed(moment, tenant_id)),
+        Need("dead_letters", "dead letter", "dead letters", len(letters)),
+        Need("open_breakers", "open breaker", "open breakers", len(unclosed)),
+        Need("held_jobs", "job held back", "jobs held back", sum(queue.held for queue in waiting)),
+        Need("paused_queues", "paused queue", "paused queues", sum(one.paused_at is not None for one in waiting)),
+        Need("silent_workers", "silent worker", "silent workers", sum(workers.is_silent(row, now) for row in alive)),
+    ]
+
+
+async def _failed(moment: Reader, tenant_id: int) -> int:
+    """How many flows have failed and are not over: somebody has to try them again, or give them up."""
+    found = 0
+    for kind in KINDS.values():
+        wanted = FlowFilter(tenant_id=tenant_id, states=_failing(kind.flow))
+        found += len(await moment.flows(kind.flow, wanted, limit=MOST_FAILED)) if wanted.states else 0
+    return found
+
+
+def _failing(flow: Lifecycle) -> tuple[str, ...]:
+    failed = {move.target for move in flow.moves if move.verb is Verb.FAIL}
+    return tuple(state.name for state in flow.states if state in failed and not state.final)
+
+
+# --- what goes on
+
+
+async def _flows(moment: Reader, tenant_id: int) -> list[FlowLine]:
+    """The newest flows that go on, of every kind."""
+    found = [
+        (kind, flow)
+        for kind in KINDS.values()
+        for flow in await moment.flows(
+            kind.flow, FlowFilter(tenant_id=tenant_id, states=_going(kind.flow)), limit=MOST_FLOWS
+        )
+    ]
+    newest = sorted(found, key=lambda one: -int(one[1]["created_at"]))[:MOST_FLOWS]
+    return [await _line(moment, kind, flow) for kind, flow in newest]
+
+
+def _going(flow: Lifecycle) -> tuple[str, ...]:
+    return tuple(state.name for state in flow.states if not state.final and state.name not in _failing(flow))
+
+
+async def _line(moment: Reader, kind: Kind, flow: Row) -> FlowLine:
+    counts = await moment.step_counts(flow["id"])
+    done = sum(count for state, count in counts.items() if phases(kind.step)[state] is Phase.SATISFIED)
+    return FlowLine(kind, flow, done, sum(counts.values()))
+
+
+def _shown_queues(waiting: list[QueueSummary], alive: Iterable[Row]) -> list[QueueSummary]:
+    """Those with jobs that have not ended, those that are paused, and those that somebody serves; queues of one flow
+    alone only while it has jobs in them."""
+    served = {name for row in alive for name in workers.serves(row)["queues"]}
+    idle = {name: QueueSummary(name, {}, None, None) for name in served if type(name) is str}
+    found = idle | {queue.name: queue for queue in waiting}
+    return [
+        queue
+        for name, queue in sorted(found.items())
+        if queue.jobs or queue.paused_at is not None or (name in served and not name.startswith(OF_ONE_FLOW))
+    ]
+
+
+# --- as JSON
+
+
+def as_json(found: Overview) -> dict[str, Any]:
+    """As it is read outside."""
+    return {
+        "at": rfc3339(found.now),
+        "needs": {need.name: need.number for need in found.needs},
+        "jobs": {"queued": found.queued, "running": found.running},
+        "throughput": throughput.as_json(found.throughput),
+        "flows": [_flow_json(line) for line in found.flows],
+        "running": [job_json(job) for job in found.jobs],
+        "queues": [{**queues.as_json(queue), "held": queue.held} for queue in found.queues],
+        "workers": [_worker_json(row, found) for row in found.workers],
+    }
+
+
+def _flow_json(line: FlowLine) -> dict[str, Any]:
+    flow = line.flow
+    facts = {"id": line.public_id, "name": flow["name"], "state": flow["state"]}
+    facts["held"] = flow["held_at"] is not None
+    return {**facts, "done": line.done, "total": line.total, "created_at": rfc3339(flow["created_at"])}
+
+
+def job_json(job: Row) -> dict[str, Any]:
+    """A job that a worker has."""
+    facts = {name: job[name] for name in ("kind", "queue", "state", "attempts")}
+    owner = None if job["owner"] is None else public_id("worker", job["owner"])
+    return {"id": public_id(JOB.name, job["id"]), **facts, "worker": owner, "since": rfc3339(job["updated_at"])}
+
+
+def _worker_json(row: Row, found: Overview) -> dict[str, Any]:
+    shown = workers.as_json(row)
+    facts = {name: shown[name] for name in ("id", "name", "state", "host", "queues", "concurrency", "seen_at")}
+    return {**facts, "jobs": found.held[row["id"]], "silent": workers.is_silent(row, found.now)}

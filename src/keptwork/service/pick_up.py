@@ -1,0 +1,72 @@
+"""Going on with a flow that was left unfinished: stopped, held, failed, or by a process that died."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from keptwork.errors import BadInput
+from keptwork.flow.definition import Flow
+from keptwork.lifecycle import JOB, WORKER, Verb
+from keptwork.service import definitions, flows
+from keptwork.service.definitions import Library
+from keptwork.service.flow_scene import Actor, Row
+from keptwork.service.flows import FlowRef
+from keptwork.store import Job, Store
+from keptwork.store.protocol import Transaction
+
+
+async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """A held flow is let go, a failed one tried again, and of any other begins what could run and does not. What a dead
+    worker held in its last attempt gets one more: nobody has seen it fail."""
+    flow = await flows.row_of(store, ref)
+    if ref.kind.flow.state(flow["state"]).final:
+        raise BadInput(what=f"{ref.public_id} is {flow['state']}: there is nothing to go on with")
+    await store.atomically(lambda tx: _grant(tx, ref, flow["tree_id"] or ref.id, flow["tenant_id"]))
+    if flow["held_at"] is not None:
+        await flows.let_go(store, ref, actor)
+    elif _failed(ref, flow):
+        await flows.retry(store, ref, actor)
+    else:
+        await flows.resume(store, ref, actor)
+
+
+async def is_another(store: Store, ref: FlowRef, flow: Flow, library: Library) -> bool:
+    """Whether a definition, or one inside it, is another than the one a flow was started with and goes on with."""
+    (row,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
+    return await definitions.is_another(store, row["tenant_id"], row["template_id"], flow, library)
+
+
+def _failed(ref: FlowRef, flow: Row) -> bool:
+    return flow["state"] in {move.target.name for move in ref.kind.flow.moves if move.verb is Verb.FAIL}
+
+
+async def _grant(tx: Transaction, ref: FlowRef, tree: int, tenant_id: int) -> None:
+    await tx.lock_trees([tree])
+    held = [job for job in await tx.unfinished_jobs(tree) if job.owner is not None]
+    last = [job for job in held if job.attempts >= job.max_attempts]
+    gone = await _gone(tx, last)
+    for job in last:
+        if job.owner in gone:
+            await tx.amend(JOB, [job.id], tenant_id, max_attempts=job.attempts + 1)
+
+
+async def _gone(tx: Transaction, jobs: Sequence[Job]) -> set[int]:
+    """The workers of these jobs that cannot end them any more, as far as this machine can tell."""
+    owners = sorted({job.owner for job in jobs if job.owner is not None})
+    rows = await tx.rows(WORKER, owners, ("id", "state", "host", "pid")) if owners else []
+    alive = {row["id"] for row in rows if not WORKER.state(row["state"]).final and not _dead_here(row)}
+    return set(owners) - alive
+
+
+def _dead_here(row: Row, host: Callable[[], str] = socket.gethostname) -> bool:
+    if row["host"] != host() or not row["pid"]:
+        return False
+    try:
+        os.kill(row["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

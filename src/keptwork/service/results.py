@@ -1,0 +1,47 @@
+"""What came of a job: its result, wherever it is kept, or why there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from keptwork.errors import JobFailed
+from keptwork.lifecycle import JOB
+from keptwork.moments import Span
+from keptwork.service import jobs
+from keptwork.service.blobs import whole
+from keptwork.service.endings import Endings
+from keptwork.service.entities import public_id
+from keptwork.store import Store
+
+Row = dict[str, Any]
+
+
+async def result(
+    store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
+) -> Any:
+    """What the handler returned, once the job has ended; a job that ended without success is `JobFailed`."""
+    text = await result_text(store, tenant_id, id, at_most, endings)
+    return None if text is None else json.loads(text)
+
+
+async def result_text(
+    store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
+) -> str | None:
+    """The same as the JSON it is kept as."""
+    row = await jobs.wait(store, tenant_id, id, at_most, endings)
+    if not jobs.succeeded(row):
+        raise _failure(row)
+    text: str | None = (await whole(store, row))["result"]
+    return text
+
+
+def _failure(row: Row) -> JobFailed:
+    said = [text for text in (row["reason"], row["error"]) if text]
+    return JobFailed(
+        id=public_id(JOB.name, row["id"]),
+        state=row["state"],
+        reason=row["reason"],
+        error=row["error"],
+        why=": ".join(dict.fromkeys(said)) or "no reason was given",
+    )

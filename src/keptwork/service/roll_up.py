@@ -1,0 +1,86 @@
+"""Counting the event log into the table `counters`, each event once.
+
+The database groups a stretch of the log; here the groups become counters, which are written together with how far the
+log was read, and only if nobody else has read on meanwhile. So two who count at once do some work for nothing, and a
+crash at any moment loses nothing and counts nothing twice. No lock is held while the log is read.
+
+It runs when somebody asks for the figures, and must run before jobs or events are removed: a job that is gone has lost
+its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from keptwork import metrics
+from keptwork.lifecycle import BREAKER, JOB, LIFECYCLES
+from keptwork.lifecycle.guards import DEAD_LETTER_REASONS
+from keptwork.lifecycle.job import RUNNING
+from keptwork.metrics import BUCKET, SUM, Metric
+from keptwork.store import Store
+from keptwork.store.digest import MoveCount
+from keptwork.store.records import Counter, Progress
+
+READER = "counters"
+PAGE = 20_000
+
+UNKNOWN = "unknown"
+"""The kind of a job that was removed before its events were counted."""
+
+OTHER = "other"
+"""A reason that is no declared one: a hand may have typed anything."""
+
+_NOTES = {(name, note.trigger) for name, lifecycle in LIFECYCLES.items() for note in lifecycle.notes}
+
+
+async def roll_up(
+    store: Store, *, page: int = PAGE, most: int | None = None, told: Callable[[int], None] = lambda counted: None
+) -> int:
+    """Counts the events that were not counted yet, or the next pages up to that many at most; returns how many it was.
+    `told` hears of it page by page."""
+    total, more = 0, True
+    while more and (most is None or total + page <= most):
+        start = await store.log_position(READER)
+        digest = await store.digest(start, page)
+        more = digest.events == page
+        if digest.cursor is not None:
+            progress = Progress(READER, start, digest.cursor)
+            if await store.count(list(counters(digest.moves)), progress=progress):
+                total += digest.events
+                told(total)
+    return total
+
+
+def counters(moves: list[MoveCount]) -> Iterator[Counter]:
+    """What these moves add to which counters. A note moves nothing and is not counted."""
+    for move in moves:
+        if (move.entity, move.trigger) not in _NOTES:
+            yield from _of_any(move)
+            if move.entity == JOB.name:
+                yield from _of_job(move, move.kind or UNKNOWN)
+            elif move.entity == BREAKER.name and (metric := metrics.BREAKER_MOVES.get(move.trigger)):
+                yield Counter(move.tenant_id, metric.name, metric.key(move.kind or UNKNOWN), move.times)
+
+
+def _of_any(move: MoveCount) -> Iterator[Counter]:
+    labels = (move.entity, move.from_state or "", move.to_state, move.trigger)
+    yield Counter(move.tenant_id, metrics.TRANSITIONS.name, metrics.TRANSITIONS.key(*labels), move.times)
+    if move.lasted is not None and move.from_state is not None:
+        yield from _time(metrics.TIME_IN_STATE, move, move.lasted, move.lasted_us, move.entity, move.from_state)
+
+
+def _of_job(move: MoveCount, kind: str) -> Iterator[Counter]:
+    if metric := metrics.JOB_MOVES.get(move.trigger):
+        yield Counter(move.tenant_id, metric.name, metric.key(kind), move.times)
+    if move.trigger == "dead_letter":
+        reason = move.reason if move.reason in DEAD_LETTER_REASONS else OTHER
+        yield Counter(move.tenant_id, metrics.DEAD_LETTERS.name, metrics.DEAD_LETTERS.key(kind, reason), move.times)
+    if move.from_state == RUNNING.name and move.lasted is not None:
+        yield from _time(metrics.RUN_TIME, move, move.lasted, move.lasted_us, kind)
+    if move.waited is not None:
+        yield from _time(metrics.WAIT_TIME, move, move.waited, move.waited_us, kind)
+
+
+def _time(metric: Metric, move: MoveCount, bound: int, sum_us: int, *labels: str) -> Iterator[Counter]:
+    yield Counter(move.tenant_id, metric.name + BUCKET, metric.bucket_key(bound, *labels), move.times)
+    yield Counter(move.tenant_id, metric.name + SUM, metric.key(*labels), sum_us)

@@ -1,0 +1,47 @@
+"""Nothing secret goes into what is kept as it is. A conversation or an output has its secrets taken out before it is
+stored; a definition and its inputs are to be carried out to the letter, so one that holds a secret is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keptwork.agent import redaction
+from keptwork.errors import BadInput
+
+
+def insist(what: str, said: str) -> None:
+    """Refuses JSON that has a secret in plain sight, and says where; the secret itself is not repeated.
+
+    >>> insist("flow ship", '{"steps": [{"id": "push", "command": ["push", "ghp_0123456789abcdefghij"]}]}')
+    Traceback (most recent call last):
+    ...
+    keptwork.errors.BadInput: flow ship holds a secret at steps.push.command.1 (GitHub token) and would be stored with \
+it; keep it in the environment of the worker, and name the variable under env of a tool
+    """
+    redactor = redaction.current()
+    if redactor.secret_in(said) is None:  # nearly always
+        return
+    for where, text in _texts(json.loads(said), ()):
+        if label := redactor.secret_in(text):
+            place = f" at {redactor.text('.'.join(where))}" if where else ""
+            raise BadInput(
+                what=f"{what} holds a secret{place} ({label}) and would be stored with it; keep it in the environment "
+                "of the worker, and name the variable under env of a tool"
+            )
+
+
+def _texts(value: Any, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text of a value with its place, names included; a part that has an id is called by it."""
+    match value:
+        case str():
+            yield where, value
+        case Mapping():
+            for name, part in value.items():
+                yield where, str(name)
+                yield from _texts(part, (*where, str(name)))
+        case list() | tuple():
+            for number, part in enumerate(value):
+                called = part.get("id") if isinstance(part, Mapping) else None
+                yield from _texts(part, (*where, str(called or number)))

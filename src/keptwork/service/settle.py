@@ -1,0 +1,130 @@
+"""Writing moves of jobs together with what follows from them for what the jobs work for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from keptwork.errors import FlowBusy, LeaseLost, StoreError
+from keptwork.lifecycle import Change, Verb
+from keptwork.service import advance, agent_moves, breakers, crew_moves
+from keptwork.service.flow_scene import Moved
+from keptwork.service.handover import handed_over
+from keptwork.service.seat import Seat
+from keptwork.store import Job, Store
+from keptwork.store.blobs import RESULT_BLOB
+from keptwork.store.protocol import Transaction
+
+TRIES = 50
+
+logger = logging.getLogger("keptwork")
+
+T = TypeVar("T")
+
+
+class Settled(NamedTuple):
+    """The changes that came too late, the job of the step that has begun with them, and whether a breaker may have
+    moved."""
+
+    late: list[Change]
+    begun: Job | None = None
+    stirred: bool = False
+
+
+async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list[Change]:
+    """Writes moves of jobs, and in the same transaction those of the steps they carry out, of their flows and crews.
+    Those that came too late are returned, and have changed nothing."""
+    return (await settle(store, changes)).late
+
+
+async def settle(
+    store: Store | Transaction,
+    changes: Sequence[Change],
+    reports: Sequence[breakers.Report] = (),
+    seat: Seat | None = None,
+) -> Settled:
+    """The same. The breakers that the jobs had asked are told in the same transaction what came of them. Where just one
+    step comes next, it may begin at once, in the seat. (Nothing is claimed in this transaction: the log keeps to the
+    order in which transactions began to write, so that what is claimed must have been there before.)"""
+    others = crew_moves.concerned(changes) or agent_moves.concerned(changes)
+    if not (others or reports or any(change.tree_id for change in changes)):
+        return Settled(await store.apply(changes))
+    if seat is not None and len(changes) == 1 and not (others or reports) and hasattr(store, "hand_over"):
+        begun = await handed_over(store, changes[0], _without_result(changes[0]), seat)
+        if begun is not None:
+            return Settled([], begun)
+
+    async def work(tx: Transaction) -> Settled:
+        if seat is not None:
+            seat.taken_by = None
+        write = partial(_applied, seat=seat)
+        told = await breakers.settle(tx, changes, reports, write) if reports else None
+        late = await write(tx, changes) if told is None else told.late
+        return Settled(late, None if seat is None else seat.taken_by, told is not None and told.stirred)
+
+    try:
+        return await again_if_moved(store, work, 3 * len(changes))
+    except StoreError:
+        raise
+    except Exception:
+        if not isinstance(store, Begins):
+            raise
+        return Settled(await _tree_by_tree(store, changes))
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A store, as opposed to a transaction of one: what fails in it is undone."""
+
+    def transaction(self, tenant_id: int | None = None) -> Any: ...
+
+
+async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]:
+    """One of the flows cannot follow, because somebody damaged it: the others do. Its own jobs end all the same, and
+    what came of them stays with them, for the doctor to find. It must not end a worker."""
+    late: list[Change] = []
+    for tree in dict.fromkeys(change.tree_id for change in changes):
+        own = [change for change in changes if change.tree_id == tree]
+        try:
+            late += await again_if_moved(store, partial(_applied, changes=own), 2 * len(own))
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.warning("a flow cannot follow its jobs: %s; see: keptwork doctor", error, exc_info=error)
+            late += await store.apply(own)
+    return late
+
+
+async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
+    """Does work in one transaction; from the start again when a worker started a job of the flow in between. As a part
+    of a greater transaction it is done once: what was written of it cannot be taken back alone."""
+    for _ in range(TRIES if hasattr(store, "transaction") else 1):
+        try:
+            return await store.atomically(work, weight)
+        except (Moved, LeaseLost):  # the latter of a crew that was moved by hand, past every lock
+            continue
+    raise FlowBusy(tries=TRIES)
+
+
+async def _applied(tx: Transaction, changes: Sequence[Change], seat: Seat | None = None) -> list[Change]:
+    await tx.lock_trees([*(change.tree_id for change in changes if change.tree_id), *crew_moves.locks(changes)])
+    late = await tx.apply([_without_result(change) for change in changes])
+    too_late = {(change.id, change.seq) for change in late}
+    in_time = [change for change in changes if (change.id, change.seq) not in too_late]
+    if agent_moves.concerned(in_time):
+        await agent_moves.settled(tx, in_time)
+    if working := [change for change in in_time if change.step_id is not None]:
+        await advance.settled(tx, working, seat)
+    if crew_moves.concerned(in_time):
+        await advance.crews_ended(tx, await crew_moves.settled(tx, in_time))
+    return [change for change in changes if (change.id, change.seq) in too_late]
+
+
+def _without_result(change: Change) -> Change:
+    """What came of a step is kept with the step alone."""
+    if change.step_id is None or change.move.verb is not Verb.SUCCEED:
+        return change
+    rest = {name: value for name, value in change.values.items() if name not in ("result", RESULT_BLOB)}
+    return change._replace(values={**rest, "result": None})

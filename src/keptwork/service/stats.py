@@ -1,0 +1,163 @@
+"""The figures: what has been counted so far, together with what is true at this moment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from keptwork import metrics
+from keptwork.histogram import Histogram
+from keptwork.lifecycle import JOB, WORKER
+from keptwork.metrics import ENGINE
+from keptwork.moments import rfc3339
+from keptwork.service import breakers, queues, tenants
+from keptwork.service.readout import Readout
+from keptwork.service.roll_up import roll_up
+from keptwork.store import QueueSummary, Store
+from keptwork.store.breakers import BreakerView
+from keptwork.store.tally import flush
+
+__all__ = ["KindFigures", "Stats", "as_json", "current", "kinds", "read", "roll_up"]
+
+LATELY_US = 60_000_000
+
+
+class Stats(NamedTuple):
+    """One tenant's figures, and those of the engine that serves all of them."""
+
+    tenant: str
+    now: int
+    queues: list[QueueSummary]
+    lately: dict[str, int]
+    own: Readout
+    engine: Readout
+    workers: dict[str, int]
+    breakers: list[BreakerView]
+
+    def total(self, metric: metrics.Metric, **wanted: str) -> int:
+        """The tenant's own and the engine's together."""
+        return self.own.total(metric, **wanted) + self.engine.total(metric, **wanted)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share of requests whose idempotency key had been used before; none if there were none."""
+        return share(self.total(metrics.IDEMPOTENCY, outcome="hit"), self.total(metrics.IDEMPOTENCY))
+
+
+async def read(store: Store, tenant: str) -> Stats:
+    """The figures as they are: `roll_up` first counts what the log has got since."""
+    await flush(store)
+    tenant_id = await store.tenant(tenant)
+    async with store.snapshot() as moment:
+        now = await moment.now()
+        return Stats(
+            tenant,
+            now,
+            sorted(await moment.queues(tenant_id)),
+            await moment.job_moves_since(tenant_id, now - LATELY_US),
+            Readout.of(await moment.counters(tenant_id)),
+            Readout.of(await moment.counters(ENGINE)),
+            await moment.worker_states(tenant_id),
+            await moment.breakers(tenant_id),
+        )
+
+
+async def current(store: Store, tenant_id: int, whole: Store | None = None) -> Stats:
+    """A tenant's figures to this moment, by its key. The log is that of all tenants: where the store is narrowed to one
+    of them, the whole one counts."""
+    await flush(whole or store)
+    await roll_up(whole or store)
+    return await read(store, await tenants.name_of(store, tenant_id))
+
+
+class KindFigures(NamedTuple):
+    """One kind of job: what became of the jobs, how long they ran, how long they waited."""
+
+    kind: str
+    moves: dict[str, int]
+    run: Histogram
+    wait: Histogram
+
+    @property
+    def ended(self) -> int:
+        return sum(self.moves[trigger] for trigger in ENDS)
+
+    @property
+    def success_rate(self) -> float | None:
+        return share(self.moves["succeed"], self.ended)
+
+
+ENDS = tuple(dict.fromkeys(move.trigger for move in JOB.moves if move.target.final))
+
+
+def kinds(own: Readout) -> list[KindFigures]:
+    """Every kind of job that was ever counted for a tenant, by name."""
+    moves = (*metrics.JOB_MOVES.values(), metrics.DEAD_LETTERS)
+    names = sorted({labels[0] for metric in moves for labels in own.counts[metric]})
+    return [KindFigures(name, _moves_of(own, name), *_times_of(own, name)) for name in names]
+
+
+def _moves_of(own: Readout, kind: str) -> dict[str, int]:
+    found = {trigger: own.counts[metric].get((kind,), 0) for trigger, metric in metrics.JOB_MOVES.items()}
+    return {**found, "dead_letter": own.total(metrics.DEAD_LETTERS, kind=kind)}
+
+
+def _times_of(own: Readout, kind: str) -> tuple[Histogram, Histogram]:
+    run, wait = (own.times[metric].get((kind,)) or Histogram() for metric in (metrics.RUN_TIME, metrics.WAIT_TIME))
+    return run, wait
+
+
+def share(part: int, whole: int) -> float | None:
+    """Part of a whole; of nothing there is none."""
+    return part / whole if whole else None
+
+
+# --- as JSON
+
+
+def as_json(stats: Stats) -> dict[str, Any]:
+    """Every figure, times in seconds."""
+    return {
+        "tenant": stats.tenant,
+        "at": rfc3339(stats.now),
+        "queues": [queues.as_json(queue) for queue in stats.queues],
+        "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
+        "breakers": [breakers.as_json(standing) for standing in stats.breakers],
+        "last_minute": stats.lately,
+        "kinds": [_kind_json(kind) for kind in kinds(stats.own)],
+        "dead_letters": _counted(stats, metrics.DEAD_LETTERS),
+        "transitions": _counted(stats, metrics.TRANSITIONS),
+        "time_in_state": [
+            {**_named(metrics.TIME_IN_STATE, labels), **time_json(time)}
+            for labels, time in sorted(stats.own.times[metrics.TIME_IN_STATE].items())
+        ],
+        "refused_transitions": _counted(stats, metrics.REFUSED),
+        "idempotency": {**_outcomes(stats, metrics.IDEMPOTENCY, "hit", "miss"), "hit_rate": stats.hit_rate},
+        "claim_calls": _outcomes(stats, metrics.CLAIM_CALLS, "jobs", "empty"),
+        "claim_conflicts": _counted(stats, metrics.CONFLICTS),
+        "lease_renewals": _outcomes(stats, metrics.RENEWALS, "kept", "lost"),
+        "database_retries": stats.total(metrics.OUTAGES),
+        "wakeups": stats.total(metrics.WAKEUPS),
+    }
+
+
+def _kind_json(kind: KindFigures) -> dict[str, Any]:
+    times = {"run_seconds": time_json(kind.run), "wait_seconds": time_json(kind.wait)}
+    return {"kind": kind.kind, **kind.moves, "ended": kind.ended, "success_rate": kind.success_rate, **times}
+
+
+def time_json(time: Histogram) -> dict[str, Any]:
+    """How often, how long on average, and what half and nearly all of them did not exceed."""
+    figures = {"mean": share(time.sum_us, time.count), "p50": time.quantile(0.5), "p95": time.quantile(0.95)}
+    return {"count": time.count, **{name: us and us / 1e6 for name, us in figures.items()}}
+
+
+def _counted(stats: Stats, metric: metrics.Metric) -> list[dict[str, Any]]:
+    return [{**_named(metric, labels), "count": n} for labels, n in sorted(stats.own.counts[metric].items())]
+
+
+def _named(metric: metrics.Metric, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(metric.labels, labels, strict=True))
+
+
+def _outcomes(stats: Stats, metric: metrics.Metric, *outcomes: str) -> dict[str, int]:
+    return {outcome: stats.total(metric, outcome=outcome) for outcome in outcomes}

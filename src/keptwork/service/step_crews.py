@@ -1,0 +1,96 @@
+"""Steps that are crews: submitting one, calling it off, and what its end means to the step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from keptwork.flow import expression
+from keptwork.flow.definition import Crew
+from keptwork.flow.expression import Wrong
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import CREW, Verb
+from keptwork.lifecycle.crew import COMPLETED
+from keptwork.service import crew_moves, crews
+from keptwork.service.agent_moves import SHARE_KIND
+from keptwork.service.blobs import whole
+from keptwork.service.entities import public_id
+from keptwork.service.flow_scene import Actor, Row, Scene, flow_of
+from keptwork.service.step_jobs import attempts_of, queue_of, retries_of
+from keptwork.store.protocol import Transaction
+
+SHARE = SHARE_KIND
+"""The kind of the jobs that are shares of a step's crew."""
+
+GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
+
+
+async def muster(scene: Scene, row: Row) -> str | None:
+    """Submits the crew that a step consists of; returns why there is nothing to wait for: it cannot be, or has failed
+    as it was submitted, because it is more than its quota ever holds."""
+    step = scene.shape.steps[row["name"]]
+    said = step.crew or Crew.model_validate({"task": row["name"]})
+    try:
+        task = expression.as_text(expression.filled(said.task, await scene.values(step.references)))
+    except Wrong as error:
+        return str(error)
+    if not task.strip():
+        return "its task is empty"
+    attempts = attempts_of(scene.kind.name, step)
+    rules = {"kind": SHARE, "queue": queue_of(scene, step), "priority": 0, "max_attempts": attempts}
+    asked = {"call": said.call, "tier": step.tier, "retries": retries_of(scene.kind.name, step)}
+    work = json.dumps({**rules, "on_exhausted": "fail", "arguments": asked, "limit_keys": None})
+    scene.move(row, Verb.START)
+    await scene.write()
+    whose = {"actor": scene.actor.name, "trace_id": scene.flow["trace_id"]}
+    correlation = scene.flow["correlation_id"] or scene.public_id
+    crew = crews.NewCrew(scene.tenant_id, task, said.workers, SHARE, work, correlation_id=correlation, **whose)
+    key = await crews.submit_in(scene.tx, crew, crews.Inside(tree_id=scene.tree, step_id=row["id"]))
+    (made,) = await scene.tx.rows(CREW, [key])
+    return None if made["completed_at"] is None else _failure(made)
+
+
+async def dismiss(scene: Scene, step: Row, reason: str) -> None:
+    """The crew that a step consists of goes with it."""
+    unfinished = [crew for crew in await scene.tx.crews_of_step(step["id"]) if crew["completed_at"] is None]
+    if unfinished:
+        await scene.tx.lock_trees([crew_moves.lock_of(scene.tenant_id)])
+    for crew in unfinished:
+        await crew_moves.call_off(scene.tx, crew, reason, scene.actor.name)
+    if unfinished:
+        await crew_moves.allocate(scene.tx, scene.tenant_id)
+
+
+async def ended(tx: Transaction, over: Iterable[Row], go_on: GoOn, actor: Actor) -> None:
+    """Tells the steps that are crews that these have ended."""
+    for crew in [crew for crew in over if crew["step_id"] is not None]:
+        rows = await tx.steps_by_key([crew["step_id"]])
+        if rows:
+            await _ended(tx, crew, rows[0], go_on, actor)
+
+
+async def _ended(tx: Transaction, crew: Row, row: Row, go_on: GoOn, actor: Actor) -> None:
+    kind, flow = await flow_of(tx, row)
+    scene = await Scene.of(tx, kind, flow, actor)
+    scene.steps[row["name"]] = row
+    if scene.over or scene.phase(row) is not Phase.ACTIVE:
+        return
+    (crew,) = await tx.rows(CREW, [crew["id"]])
+    if crew["state"] == COMPLETED.name:
+        output = {"id": public_id(CREW.name, crew["id"]), "shares": await _results(tx, crew)}
+        scene.move(row, Verb.SUCCEED, **await scene.kept(json.dumps(output, separators=(",", ":"))))
+    else:
+        error = _failure(crew)
+        scene.move(row, Verb.FAIL, error, error=error)
+    await go_on(scene, [row])
+
+
+def _failure(crew: Row) -> str:
+    why = crew["error"] or crew["reason"]
+    return f"{public_id(CREW.name, crew['id'])} is {crew['state']}{f': {why}' if why else ''}"
+
+
+async def _results(tx: Transaction, crew: Row) -> Any:
+    text = (await whole(tx, crew))["result"]
+    return [] if text is None else json.loads(text)

@@ -1,0 +1,136 @@
+"""Flows inside flows: a step that is a flow of its own, and what its end means to the step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from keptwork import ids
+from keptwork.errors import BadInput, NotFound
+from keptwork.flow import expression
+from keptwork.flow.inputs import bound
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import Verb
+from keptwork.service import launch
+from keptwork.service.definitions import KINDS, Kind, shape_of
+from keptwork.service.flow_scene import Row, Scene, content, flow_of
+from keptwork.store.templates import PREFIX, Template
+
+DEEPEST = 20
+"""Flows inside one another: deeper than anybody needs, and soon enough for one that contains itself."""
+
+GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
+
+
+class Start(NamedTuple):
+    """The flow a step is to be: its definition, and what it is given."""
+
+    template: Template
+    inputs: Row
+
+
+async def chosen(scene: Scene, row: Row, item: Any = None) -> Start:
+    """The flow that a step consists of. What is wrong with it, or with what it is given, is `BadInput`, `NotFound` or
+    `Wrong`, and nothing has happened then."""
+    step = scene.shape.steps[str(row["name"]).partition("[")[0]]
+    template = await _template(scene, step.flow or "")
+    given = expression.filled(step.with_, await scene.values(step.references, item))
+    inputs = bound(shape_of(template).flow, given)
+    if await _depth(scene) >= DEEPEST:
+        raise BadInput(what=f"the flow {template.name} would lie {DEEPEST} flows deep; does one contain itself?")
+    return Start(template, inputs)
+
+
+async def _depth(scene: Scene) -> int:
+    """How many flows this one lies in."""
+    depth, step_id = 0, scene.flow["step_id"]
+    while step_id is not None and depth < DEEPEST:
+        _, flow = await flow_of(scene.tx, (await scene.tx.steps_by_key([step_id]))[0])
+        depth, step_id = depth + 1, flow["step_id"]
+    return depth
+
+
+async def start(scene: Scene, row: Row, start: Start) -> bool:
+    """Starts it; true if it has ended already, because there was nothing to wait for in it: then so has the step."""
+    await scene.write()
+    inner = await launch.scene_of(
+        scene.tx, start.template, start.inputs, actor=scene.actor, inside=scene, step_id=row["id"]
+    )
+    if inner.over:
+        await _told(inner, scene, row)
+    return inner.over
+
+
+async def _template(scene: Scene, named: str) -> Template:
+    """By its public id, as definitions are kept; by name, the newest version."""
+    prefix, key = ids.key_of(named) or ("", 0)
+    found = await scene.tx.template(scene.tenant_id, key) if prefix == PREFIX else None
+    newest = [] if found else await scene.tx.templates(scene.tenant_id, name=named, limit=1)
+    if found is None and not newest:
+        raise NotFound(what="template", id=named, listing="keptwork templates list")
+    return found or newest[0]
+
+
+async def ended(scene: Scene, go_on: GoOn) -> None:
+    """Tells the step around a flow that it has ended."""
+    step_id = scene.flow["step_id"]
+    if step_id is None:
+        return
+    rows = await scene.tx.steps_by_key([step_id])
+    if not rows:
+        return
+    kind, flow = await flow_of(scene.tx, rows[0])
+    around = await Scene.of(scene.tx, kind, flow, scene.actor)
+    row = around.steps[rows[0]["name"]] = rows[0]
+    if around.over or around.phase(row) is not Phase.ACTIVE:
+        return
+    await _told(scene, around, row)
+    await go_on(around, [row])
+
+
+async def _told(scene: Scene, around: Scene, row: Row) -> None:
+    """The end of a flow is that of the step it is."""
+    if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
+        around.move(row, Verb.SUCCEED, **await around.kept(await _output(scene)))
+    else:
+        why = scene.flow["error"] or scene.flow["reason"]
+        error = f"{scene.public_id} is {scene.flow['state']}{f': {why}' if why else ''}"
+        around.move(row, Verb.FAIL, error, error=error)
+
+
+def _success(kind: Kind) -> Any:
+    return next(move.target for move in kind.flow.moves if move.verb is Verb.SUCCEED)
+
+
+async def _output(scene: Scene) -> str:
+    """What came of a flow: what came of its steps, by name."""
+    found = await scene.tx.outputs(scene.id, list(scene.shape.steps))
+    steps = {one.name: await content(scene.tx, scene.tenant_id, one) for one in found}
+    return json.dumps({"id": scene.public_id, "steps": steps}, separators=(",", ":"))
+
+
+async def give_up(scene: Scene, step: Row, reason: str) -> None:
+    """The flows a step consists of go with it."""
+    from keptwork.service import advance
+
+    for inner in await _unfinished(scene, step):
+        await advance.give_up(inner, reason)
+        await inner.write()
+
+
+async def inside(scene: Scene) -> list[Scene]:
+    """The flows inside one that have not ended, the outer ones before those inside them."""
+    await scene.look_at_all()
+    found: list[Scene] = []
+    for step in scene.steps.values():
+        if scene.phase(step) is Phase.ACTIVE and scene.shape.steps[str(step["name"]).partition("[")[0]].kind == "flow":
+            for inner in await _unfinished(scene, step):
+                found += [inner, *await inside(inner)]
+    return found
+
+
+async def _unfinished(scene: Scene, step: Row) -> list[Scene]:
+    found = [(kind, flow) for kind in KINDS.values() for flow in await scene.tx.subflows(kind.flow, step["id"])]
+    scenes = [await Scene.of(scene.tx, kind, flow, scene.actor) for kind, flow in found]
+    return [inner for inner in scenes if not inner.over]

@@ -1,0 +1,24 @@
+"""The figures a supervisor goes by: how workers and crews moved, how long they stayed, what was refused them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keptwork.lifecycle import CREW, WORKER
+from keptwork.service import stats
+
+SUPERVISED = (WORKER.name, CREW.name)
+
+
+def figures(found: stats.Stats) -> dict[str, Any]:
+    """Of all that is counted what is about those who are supervised, and how often a request was sent again."""
+    whole = stats.as_json(found)
+    kept = {
+        name: [one for one in whole[source] if one["entity"] in SUPERVISED]
+        for name, source in (
+            ("transitions", "transitions"),
+            ("time_in_state", "time_in_state"),
+            ("failed_transitions", "refused_transitions"),
+        )
+    }
+    return {"at": whole["at"], "workers": whole["workers"], **kept, "idempotency": whole["idempotency"]}

@@ -1,0 +1,120 @@
+"""Definitions of flows as people handle them: kept by version, found by name or by id."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from keptwork import ids
+from keptwork.errors import BadInput, NotFound
+from keptwork.flow.definition import Flow
+from keptwork.flow.inputs import from_text
+from keptwork.moments import rfc3339
+from keptwork.service import flows
+from keptwork.service.definitions import Library
+from keptwork.store import Store
+from keptwork.store.protocol import Reader
+from keptwork.store.templates import PREFIX, Template
+
+MOST_AT_ONCE = 10_000
+MOST_INPUTS = 1_000
+
+
+async def put(store: Store, tenant_id: int, flow: Flow, library: Library | None = None) -> Template:
+    """Keeps a definition as the next version of its name; the same as the newest one is that."""
+    return await store.atomically(lambda tx: flows.keep(tx, flow, tenant_id, library or {}))
+
+
+async def find(store: Reader, tenant_id: int, named: str) -> Template:
+    """By its public id that very version, by its name the newest one; any other is `NotFound`."""
+    prefix, key = ids.key_of(named.strip()) or ("", 0)
+    found = await store.template(tenant_id, key) if prefix == PREFIX else None
+    newest = [] if found else await store.templates(tenant_id, name=named.strip(), limit=1)
+    if found is None and not newest:
+        raise NotFound(what="template", id=repr(named), listing="keptwork templates list")
+    return found or newest[0]
+
+
+def by_name(template: Template, named: str) -> bool:
+    """Whether it was asked for by its name, and not as that very version."""
+    return named.strip().lower() != template.public_id
+
+
+async def find_of_kind(store: Reader, tenant_id: int, named: str, kind: str) -> Template:
+    """The same; one of another kind of flow is refused."""
+    found = await find(store, tenant_id, named)
+    if found.kind != kind:
+        raise BadInput(what=f"{found.name} is the template of a {found.kind}; start it among {found.kind}s")
+    return found
+
+
+async def listed(
+    store: Reader, tenant_id: int, *, name: str | None = None, every: bool = False, limit: int = 100
+) -> list[Template]:
+    """The definitions of a tenant, by name: the newest of each, or every version."""
+    if not 1 <= limit <= MOST_AT_ONCE:
+        raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} templates, not {limit}")
+    return await store.templates(tenant_id, name=name, newest_only=not every, limit=limit)
+
+
+class Page(NamedTuple):
+    """Some definitions, and the place to go on after if there are more."""
+
+    templates: list[Template]
+    next: str | None
+
+
+async def page(
+    store: Reader,
+    tenant_id: int,
+    *,
+    name: str | None = None,
+    every: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """One page of the definitions of a tenant, by name."""
+    place = None
+    if after is not None:
+        before, _, version = after.rpartition("@")
+        place = before, int(version)
+    found = await store.templates(tenant_id, name=name, newest_only=not every, after=place, limit=limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    return Page(found[:limit], None if last is None else f"{last.name}@{last.version}")
+
+
+def flow_of(template: Template) -> Flow:
+    """What it defines."""
+    return Flow.model_validate(json.loads(template.definition))
+
+
+def given(flow: Flow, pairs: list[str]) -> dict[str, Any]:
+    """Inputs typed as `name=value`, each read as what the flow asks for.
+
+    >>> flow = Flow.model_validate({"name": "f", "inputs": {"n": {"type": "integer"}},
+    ...     "steps": [{"id": "a", "command": ["true"]}]})
+    >>> given(flow, ["n=3"])
+    {'n': 3}
+    """
+    if len(pairs) > MOST_INPUTS:
+        raise BadInput(what=f"{len(pairs):,} inputs are over the limit of {MOST_INPUTS:,}")
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign:
+            raise BadInput(what=f"{pair!r} is no input; write it as name=value")
+        found[name.strip()] = from_text(flow.inputs.get(name.strip()), text)
+    return found
+
+
+def as_json(template: Template, *, whole: bool = False) -> dict[str, Any]:
+    """As it is read outside; with all that it defines, if that is asked for."""
+    shown = {
+        "id": template.public_id,
+        "name": template.name,
+        "version": template.version,
+        "kind": template.kind,
+        "hash": f"sha256:{template.hash}",
+        "created_at": rfc3339(template.created_at),
+    }
+    return shown | ({"definition": json.loads(template.definition)} if whole else {})

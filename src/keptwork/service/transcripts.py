@@ -1,0 +1,72 @@
+"""What was said in the conversation of an agent: kept with each turn, and read back. Each message is stored once, so
+that a conversation of many turns takes room for what was said in it and not for every time it was sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from keptwork.agent.conversation import Answer, Request
+from keptwork.agent.redaction import Redactor, current
+from keptwork.agent.transcript import added, line
+from keptwork.errors import BadInput, LeaseLost
+from keptwork.lifecycle import JOB
+from keptwork.moments import rfc3339
+from keptwork.service.blobs import content_of
+from keptwork.store import Blob, Job, Reader, Transaction
+from keptwork.store.transcripts import Line, NewLine
+
+
+class Said(NamedTuple):
+    """A message of a transcript, and where it stands in it."""
+
+    line: Line
+    message: dict[str, Any]
+
+
+async def append(
+    tx: Transaction, job: Job, request: Request, answer: Answer, *, round: int = 0, redactor: Redactor | None = None
+) -> None:
+    """Writes down what a turn adds to the conversation, in the transaction that keeps its answer. `round` is which try
+    of the job it is: each begins a conversation of its own. A job that is no longer held is `LeaseLost`."""
+    cleared = (redactor or current()).value
+    new = [(place.position, line(cleared(place.said))) for place in added(request, answer)]
+    lines = [NewLine(round, position, Blob.of(text.encode())) for position, text in new]
+    if not await tx.say(job, lines):
+        raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="say")
+
+
+async def transcript(store: Reader, tenant_id: int, job: int) -> list[Said]:
+    """All that was said in a job, in its order; that of a job of somebody else is empty."""
+    lines = await store.transcript(tenant_id, job)
+    contents = {one: json.loads(await content_of(store, tenant_id, one)) for one in {each.hash for each in lines}}
+    return [Said(each, contents[each.hash]) for each in lines]
+
+
+class Page(NamedTuple):
+    """Some of what was said, and where to go on if there is more."""
+
+    said: list[Said]
+    next: str | None
+
+
+async def page(store: Reader, tenant_id: int, job: int, *, after: str | None = None, limit: int = 50) -> Page:
+    """Some of what was said in a job, from the beginning or after a place in it."""
+    lines = await store.transcript(tenant_id, job)
+    rest = [each for each in lines if after is None or (each.round, each.position) > _place(after)]
+    shown = [Said(each, json.loads(await content_of(store, tenant_id, each.hash))) for each in rest[:limit]]
+    return Page(shown, f"{rest[limit - 1].round}:{rest[limit - 1].position}" if len(rest) > limit else None)
+
+
+def _place(after: str) -> tuple[int, int]:
+    round, _, position = after.partition(":")
+    if not (round.isdecimal() and position.isdecimal()):
+        raise BadInput(what=f"{after!r} is no place in a transcript; take one from an earlier answer")
+    return int(round), int(position)
+
+
+def as_json(said: Said) -> dict[str, Any]:
+    """As it is read outside."""
+    at = said.line
+    place = {"round": at.round, "position": at.position, "hash": at.hash, "size": at.size}
+    return {**place, "at": rfc3339(at.created_at), **said.message}

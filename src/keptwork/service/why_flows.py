@@ -1,0 +1,251 @@
+"""Why a flow or a step is not moving: what it waits for, down to what is at the bottom of it.
+
+A flow waits for its steps, a step for its job, an answer, the flow that it is or the steps before it; a job has causes
+of its own. What nothing will ever move is the doctor's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from keptwork.flow.phase import Phase
+from keptwork.lifecycle import CREW, JOB, Verb
+from keptwork.moments import rfc3339
+from keptwork.service import flows, why_crews
+from keptwork.service import why as why_jobs
+from keptwork.service.definitions import Kind
+from keptwork.service.doctor.chart import Chart
+from keptwork.service.doctor.finding import Finding
+from keptwork.service.doctor.rounds import looked
+from keptwork.service.entities import public_id
+from keptwork.service.flow_stories import find_step
+from keptwork.service.flows import FlowRef
+from keptwork.service.why import COMES, EXPIRES, Reason
+from keptwork.store import Store
+
+Row = dict[str, Any]
+
+MOST_STEPS = 5
+DEEPEST = 20
+NO_DAMAGE = ("blocked", "stuck")
+"""Findings that are told in another way here."""
+
+
+class FlowCause(StrEnum):
+    """What can keep a flow or a step where it is, beside what can keep a job."""
+
+    ENDED = "ended"
+    HELD = "held_flow"
+    RETRY = "flow_retry"
+    FAILED = "flow_failed"
+    ASKED = "approval"
+    DEPENDENCY = "dependency"
+    ROOM = "room"
+    SUBFLOW = "subflow"
+    STEP = "step"
+    DAMAGE = "damage"
+
+
+async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
+    """A flow, and what is in its way; a foreign or unknown id is `NotFound`."""
+    ref = await flows.found(store, id, tenant_id)
+    row = await flows.row_of(store, ref)
+    return row, await _of_flow(store, await Chart.of(store, ref.kind, row), 0)
+
+
+async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
+    """A step by its id, or by its flow and its name, and what is in its way; a foreign or unknown one is `NotFound`."""
+    step = await find_step(store, tenant_id, id)
+    kind = flows.kind_of(step)
+    flow = await flows.row_of(store, FlowRef(kind, step["flow_id"]))
+    return step, await _of_step(store, await Chart.of(store, kind, flow), step, 0)
+
+
+async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
+    """A job, and what is in its way; one that carries out a step says so."""
+    job, reasons = await why_jobs.why(store, tenant_id, id)
+    steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
+    for step in steps:
+        kind = flows.kind_of(step)
+        flow = FlowRef(kind, step["flow_id"]).public_id
+        says = f"it carries out the step {step['name']} of {flow}, which is {step['state']}"
+        reasons = [*reasons, Reason(FlowCause.STEP, says, todo=f"keptwork why {public_id(kind.step.name, step['id'])}")]
+    return job, reasons
+
+
+# --- flows
+
+
+async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
+    standing, damage = _standing(chart), _damage(chart)
+    if standing is not None or damage:
+        return [*damage, *([standing] if standing else [])]
+    steps = [row for row in chart.own.values() if _goes_on(chart, row)]
+    found = []
+    for row in steps[:MOST_STEPS]:
+        reasons = await _of_sound_step(store, chart, row, depth)
+        found += [_prefixed(f"step {row['name']}", one) for one in reasons[:1]]
+    return found or [Reason(FlowCause.STEP, "its next step is about to begin")]
+
+
+def _goes_on(chart: Chart, row: Row) -> bool:
+    """Of steps that share a job, the one that it is of says what there is to say."""
+    jobs = chart.jobs.get(row["id"], [])
+    return chart.phase(row) is Phase.ACTIVE or any(job.step_id == row["id"] for job in jobs)
+
+
+def _standing(chart: Chart) -> Reason | None:
+    """What its own state says, if that is all there is to say."""
+    flow, state = chart.flow, chart.flow["state"]
+    if chart.over:
+        why = flow["error"] or flow["reason"]
+        return Reason(FlowCause.ENDED, f"it has ended as {state}{f' ({why})' if why else ''}", todo=_again(chart))
+    if chart.held:
+        says = f"it has been held since {rfc3339(flow['held_at'])}: nothing more of it begins"
+        return Reason(FlowCause.HELD, says, todo=f"keptwork {chart.kind.name}s release {chart.name}")
+    if not chart.failing:
+        return None
+    if chart.kind.flow.leading_out_of(state, Verb.RESUME):
+        return Reason(FlowCause.RETRY, f"it failed ({flow['error']}), and is tried again", flow["wake_at"], then=COMES)
+    return _failed(chart)
+
+
+def _failed(chart: Chart) -> Reason:
+    failed = [row for row in chart.own.values() if chart.phase(row) is Phase.FAILED]
+    steps = " or ".join(
+        f"keptwork steps {verb} {chart.step_name(failed[0])}" for verb in ("skip", "reset")[: 2 * len(failed)]
+    )
+    says = f"it failed ({chart.flow['error'] or chart.flow['reason']}), and waits for an operator until it is abandoned"
+    todo = f"keptwork workstreams retry {chart.name}{f', or {steps}' if failed else ''}"
+    return Reason(FlowCause.FAILED, says, chart.flow["wake_at"], todo, COMES)
+
+
+def _again(chart: Chart) -> str | None:
+    bad = [row["name"] for row in chart.own.values() if chart.phase(row) in (Phase.FAILED, Phase.GONE)]
+    if chart.kind.name != "workstream" or not bad:
+        return None
+    return f"keptwork workstreams fork {chart.name} --from {bad[0]}"
+
+
+def _damage(chart: Chart, step: int | None = None) -> list[Reason]:
+    found = [one for _, one in looked(chart) if one.check not in NO_DAMAGE]
+    mine = [one for one in found if step is None or one.id in (step, chart.flow["id"])]
+    return [_told(one) for one in mine]
+
+
+def _told(finding: Finding) -> Reason:
+    says = f"{finding.says}: {finding.matters}"
+    return Reason(FlowCause.DAMAGE, says, todo="keptwork doctor --fix" if finding.fix else finding.todo)
+
+
+# --- steps
+
+
+async def _of_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    damage = [] if chart.final(row) else _damage(chart, row["id"])
+    return damage or await _of_sound_step(store, chart, row, depth)
+
+
+async def _of_sound_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    """The same where it is known that nothing is damaged: to look for that takes a while in a flow of thousands."""
+    if chart.final(row):
+        why = row["error"] or row["reason"]
+        return [Reason(FlowCause.ENDED, f"it has ended as {row['state']}{f' ({why})' if why else ''}")]
+    if row["id"] in chart.jobs:
+        return await _of_job(store, chart, row)
+    if chart.asking(row):
+        return [_asked(chart, row)]
+    if chart.phase(row) is Phase.ACTIVE:
+        return await _of_insides(store, chart, row, depth)
+    standing = _standing(chart)
+    found = [*await _dependencies(store, chart, row, depth), *([standing] if standing else []), *_room(chart, row)]
+    return found or [Reason(FlowCause.STEP, "it is about to begin")]
+
+
+def _room(chart: Chart, row: Row) -> list[Reason]:
+    """An element waits while as many others are at work as may be at the same time."""
+    parent = chart.parent(row)
+    each = None if parent is None else chart.shape.steps[parent["name"]].for_each
+    if parent is None or each is None or chart.phase(parent) is not Phase.ACTIVE:
+        return []
+    busy = len(_busy(chart, chart.elements(parent)))
+    if busy < each.limit:
+        return []
+    says = f"it waits for room: {busy} elements of {parent['name']} are at work, and its limit is {each.limit}"
+    return [Reason(FlowCause.ROOM, says, todo=f"keptwork why {chart.step_name(parent)}")]
+
+
+def _busy(chart: Chart, elements: list[Row]) -> list[Row]:
+    return [one for one in elements if chart.phase(one) is Phase.ACTIVE or one["id"] in chart.jobs]
+
+
+async def _of_job(store: Store, chart: Chart, row: Row) -> list[Reason]:
+    job = chart.jobs[row["id"]][0]
+    _, reasons = await why_jobs.why(store, job.tenant_id, public_id(JOB.name, job.id))
+    return [_prefixed(f"its job {public_id(JOB.name, job.id)}", one) for one in reasons]
+
+
+def _asked(chart: Chart, row: Row) -> Reason:
+    asked = chart.open_gate(row)
+    if asked is None:
+        return Reason(FlowCause.ASKED, "it waits for somebody's answer")
+    says = f"it waits for somebody ({asked.scope or 'anyone'}) to approve: {asked.question}"
+    return Reason(FlowCause.ASKED, says, asked.expires_at, f"keptwork approvals approve {asked.public_id}", EXPIRES)
+
+
+async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    """What keeps the flow or the crew that it is, or the elements of its list."""
+    inner = chart.unfinished_inner(row)
+    if inner and depth < DEEPEST:
+        kind, flow = inner[0]
+        reasons = await _of_flow(store, await Chart.of(store, kind, flow), depth + 1)
+        return [_inside(kind, flow, one) for one in reasons]
+    if (crew := chart.unfinished_crew(row)) is not None:
+        return await _of_crew(store, crew)
+    elements = [one for one in chart.elements(row) if not chart.final(one)]
+    busy = _busy(chart, elements)
+    found: list[Reason] = []
+    for one in (busy or elements)[:MOST_STEPS]:
+        reasons = await _of_step(store, chart, one, depth) if busy else []
+        found += [_prefixed(one["name"], reason) for reason in reasons[:1]]
+    return found or [Reason(FlowCause.STEP, f"it is {row['state']}, and what it waits for goes on")]
+
+
+async def _of_crew(store: Store, crew: Row) -> list[Reason]:
+    id = public_id(CREW.name, crew["id"])
+    _, reasons = await why_crews.why(store, crew["tenant_id"], id)
+    return [_prefixed(f"it is the crew {id}, which is {crew['state']}", one) for one in reasons]
+
+
+def _inside(kind: Kind, flow: Row, reason: Reason) -> Reason:
+    id = FlowRef(kind, flow["id"]).public_id
+    cause = reason.cause if reason.cause is not FlowCause.STEP else FlowCause.SUBFLOW
+    return reason._replace(cause=cause, says=f"it is the flow {id}, which is {flow['state']}: {reason.says}")
+
+
+async def _dependencies(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
+    """The steps it waits for; and of the first that others do not hold up in turn, why it is not done."""
+    name = row["name"] if row["parent_id"] is None else str(row["name"]).partition("[")[0]
+    before = _undone(chart, name)
+    if not before:
+        return []
+    told = ", ".join(f"{one['name']} ({one['state']})" for one in before)
+    says = f"it waits for {told}"
+    bottom = before[0]
+    while (deeper := _undone(chart, bottom["name"])) and chart.phase(bottom) is Phase.WAITING:
+        bottom = deeper[0]
+    found = [Reason(FlowCause.DEPENDENCY, says, todo=f"keptwork why {chart.step_name(bottom)}")]
+    if chart.phase(bottom) is Phase.FAILED:
+        return found
+    below = await _of_step(store, chart, bottom, depth)
+    return found + [_prefixed(f"step {bottom['name']}", one) for one in below[:1]]
+
+
+def _undone(chart: Chart, name: str) -> list[Row]:
+    before = [chart.own[one] for one in chart.shape.before[name] if one in chart.own]
+    return [one for one in before if chart.phase(one) is not Phase.SATISFIED]
+
+
+def _prefixed(what: str, reason: Reason) -> Reason:
+    return reason._replace(says=f"{what}: {reason.says}")

@@ -1,0 +1,27 @@
+"""Following the log: page after page, then waiting for more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from keptwork.store.protocol import Reader
+from keptwork.store.records import Event, EventFilter
+
+PAGE = 500
+SHORTEST_WAIT = 0.005
+LONGEST_WAIT = 0.1
+
+
+async def following(reader: Reader, wanted: EventFilter, after: str | None) -> AsyncIterator[Event]:
+    """Every event from the cursor on, for ever; it looks often while there is something to see and seldom else."""
+    wait = SHORTEST_WAIT
+    while True:
+        page = await reader.events(wanted, after=after, limit=PAGE)
+        for event in page:
+            yield event
+        if page:
+            after, wait = page[-1].cursor, SHORTEST_WAIT
+        else:
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT)

@@ -1,0 +1,364 @@
+"""The store that many machines share: a PostgreSQL database, reached over a pool of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import asyncpg
+
+from keptwork.errors import NewerDatabase, NotMigrated, StoreError, Unreachable
+from keptwork.lifecycle import Change
+from keptwork.store import postgres_handover
+from keptwork.store.blobs import with_blobs
+from keptwork.store.dialect import POSTGRES
+from keptwork.store.follow import following
+from keptwork.store.handover import Unmoved
+from keptwork.store.migrations import newest
+from keptwork.store.own_sql import insist_harmless
+from keptwork.store.postgres_bell import Bell
+from keptwork.store.postgres_connections import APP_ROLE, AppConnections, Connections, TenantConnections, new_pool
+from keptwork.store.postgres_guest import Guest
+from keptwork.store.postgres_keys import KeyPages
+from keptwork.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
+from keptwork.store.postgres_server import (
+    FROM_POSTGRES,
+    asks_again,
+    connect,
+    connect_seconds,
+    explained,
+    explanation,
+    lost_answer,
+)
+from keptwork.store.postgres_verbs import PostgresVerbs
+from keptwork.store.protocol import SPOILT, Enqueues
+from keptwork.store.queries import Catalogue
+from keptwork.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob
+from keptwork.store.steps import STEP_COLUMNS
+from keptwork.store.tally import Tally, flush
+from keptwork.store.turn import Turn
+from keptwork.store.url import DatabaseUrl
+from keptwork.store.wakes import wakes
+
+T = TypeVar("T")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+MOST_ROUNDS = 8
+
+
+class PostgresStore(PostgresVerbs):
+    """An open PostgreSQL database."""
+
+    def __init__(self, url: DatabaseUrl, connections: Connections, tally: Tally) -> None:
+        self.url = url.shown
+        self._url = url
+        self._engine = connections
+        self._connections: Connections | TenantConnections = connections
+        self._app: AppConnections | None = None
+        self._catalogue = Catalogue(POSTGRES)
+        self._keys = KeyPages()
+        self._turn = Turn()
+        self.tally = tally
+        self._bell = Bell(url, self._ring)
+        self._home: str | None = None
+
+    @classmethod
+    async def open(
+        cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True, tally: Tally | None = None
+    ) -> PostgresStore:
+        """Connects, and prepares a database that is new; one of a newer program is refused untouched."""
+        connection = await connect(url)
+        try:
+            with explained(url):
+                await _bring_up_to_date(connection, url, migrate, create)
+        finally:
+            await connection.close()
+        with explained(url):
+            return cls(url, Connections(await new_pool(url)), tally or Tally())
+
+    async def close(self) -> None:
+        await flush(self)
+        await self._bell.close()
+        await self._engine.close()
+        if self._app is not None:
+            await self._app.close()
+
+    @asynccontextmanager
+    async def transaction(self, tenant_id: int | None = None) -> AsyncIterator[PostgresTransaction]:
+        async with self._begun() as transaction:
+            if tenant_id is not None:
+                await transaction.narrow_to(tenant_id)
+            yield transaction
+
+    async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
+        """Of two that wait for each other the server undoes one; that one begins again, after a while of its own."""
+        for rounds in range(1, MOST_ROUNDS):
+            try:
+                return await self._once(work)
+            except StoreError as error:
+                if not asks_again(error):
+                    raise
+            await asyncio.sleep(SHORTEST_PAUSE * random.uniform(0, 1 << rounds))  # noqa: S311 - no secret
+        return await self._once(work)
+
+    async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Those who wait for work are told once, at the end, and not of what was taken here."""
+        async with self._begun() as transaction:
+            transaction.untold = set()
+            result = await work(transaction)
+            transaction.insist_unspoilt()
+            ring = self._bell.due() if transaction.untold else None
+            if ring is not None:
+                await transaction._fetch("ring", ring=ring)
+        if transaction.untold:
+            self._bell.rung(to_all=ring is not None)
+        return result
+
+    def within(self, transaction: Any) -> Enqueues:
+        if isinstance(transaction, PostgresTransaction):
+            return transaction
+        return Guest(transaction, self._url, self._schema)
+
+    async def _schema(self) -> str:
+        """Where the tables are, fit to be written into a statement."""
+        if self._home is None:
+            self._home = str((await self._fetch("home"))[0][0])
+        return self._home
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[PostgresTransaction]:
+        async with self._begun(isolation="repeatable_read", readonly=True) as transaction:
+            yield transaction
+
+    async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
+        async for event in following(self, wanted or EventFilter(), after):
+            yield event
+
+    def narrowed(self, tenant_id: int) -> PostgresStore:
+        """All but the connections is the whole store's."""
+        if self._app is None:
+            self._app = AppConnections(self._url)
+        lent = object.__new__(type(self))
+        lent.__dict__.update(self.__dict__)  # as a copy is, in less time: every request has one
+        lent._connections = TenantConnections(self._app, tenant_id)
+        return lent
+
+    async def cannot_narrow(self) -> str | None:
+        try:
+            unseen = [row[0] for row in await self.narrowed(DEFAULT_TENANT)._fetch("unseen_tables")]
+        except Unreachable:
+            raise
+        except StoreError as error:
+            return str(error.facts["detail"])
+        return f"{APP_ROLE} may not read {', '.join(unseen)}" if unseen else None
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        return self._bell.listen(heard)
+
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        ring = self._bell.due()
+        made = await super()._enqueue_as(keys, jobs, ring)
+        self._bell.rung(to_all=ring is not None)
+        return made
+
+    def _rings(self) -> bool:
+        """Not too often: whoever lets a job go looks for it at once."""
+        return self._bell.due() is not None
+
+    async def _ring(self, ring: str) -> None:
+        await self._fetch("ring", ring=ring)
+
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""
+        give_up_at, pause = 0.0, SHORTEST_PAUSE
+        while True:
+            try:
+                return await call()
+            except Unreachable as error:
+                if not give_up_at and lost_answer(error):
+                    give_up_at = time.monotonic() + connect_seconds()
+                if time.monotonic() >= give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def scene(self, table: str, flow: int, names: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """A flow, by the table it is in, and those of its steps that are named, at one look; nothing at all if it has
+        none of them."""
+        rows = await self._fetch(f"scene_{table}", id=flow, names=list(names))
+        return dict(rows[0]["f"]) if rows else {}, [dict(zip(STEP_COLUMNS, row[1:], strict=True)) for row in rows]
+
+    async def hand_over(
+        self,
+        changes: Sequence[Change],
+        unmoved: Sequence[Unmoved],
+        job: NewJob,
+        worker: int,
+        lease_us: int,
+        claim_id: int,
+    ) -> Job | None:
+        """Makes these moves of single records and starts a job of the same tree on a worker, all in one statement; or
+        nothing, if somebody else is at the tree, a record was moved since, or the job cannot be started there. An
+        answer that is lost is not asked for again here: a claim under this number finds the job."""
+        if with_blobs(changes) or wakes([changes[:1]]) or any(change.limit_key for change in changes):
+            return None
+        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        moves = [(change, self._catalogue.given(change)) for change in changes]
+        values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
+        statement = self._catalogue.hand_over(changes, unmoved)
+        values |= postgres_handover.values(moves, unmoved)
+        try:
+            rows = await self._sent(statement.sql, [values[name] for name in statement.parameters])
+        except asyncpg.LockNotAvailableError:  # so the statement says that not all was as it should be
+            return None
+        if not rows:
+            return None
+        self.tally.enqueued([job], [id], [id])
+        self.tally.claimed(rows, None)
+        return Job(*rows[0])
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        with explained(self._url):
+            connection = await self._connections.acquired()
+            try:
+                yield connection
+            except BaseException:
+                await self._connections.release(connection)
+                raise
+            await self._connections.put_back(connection)
+
+    async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
+        """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
+        try:
+            connection = await self._connections.acquired()
+            try:
+                rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
+            except BaseException:
+                await self._connections.release(connection)
+                raise
+            await self._connections.put_back(connection)
+        except asyncpg.LockNotAvailableError:
+            raise
+        except FROM_POSTGRES as error:
+            raise explanation(error, self._url) from error
+        return rows
+
+    @asynccontextmanager
+    async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
+        """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
+        with explained(self._url):
+            connection = await self._connections.acquired()
+        try:
+            transaction = connection.transaction(**options)
+            with explained(self._url):
+                await transaction.start()
+            try:
+                lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
+                yield lent
+                lent.insist_unspoilt()
+            except BaseException:
+                # The driver refuses to roll back on a connection that was lost: that has undone it already.
+                with explained(self._url), suppress(asyncpg.InterfaceError):
+                    await transaction.rollback()
+                raise
+            with explained(self._url):
+                await transaction.commit()
+        except BaseException:
+            await self._connections.release(connection)
+            raise
+        await self._connections.put_back(connection)
+
+    def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
+        return self.transaction()
+
+
+class PostgresTransaction(PostgresVerbs):
+    """Several calls on one connection, in one transaction."""
+
+    def __init__(
+        self, connection: asyncpg.Connection, url: DatabaseUrl, catalogue: Catalogue, keys: KeyPages, tally: Tally
+    ) -> None:
+        self._own = connection
+        self._url = url
+        self._catalogue = catalogue
+        self._keys = keys
+        self._turn = Turn()
+        self.tally = tally
+        self._spoilt = False
+        self.untold: set[int] | None = None
+        """Jobs that nobody was told of yet; none where each call tells by itself."""
+
+    def insist_unspoilt(self) -> None:
+        """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
+        if self._spoilt:
+            raise StoreError(url=self._url.shown, detail=SPOILT)
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        insist_harmless(sql)
+        async with self._connection() as connection:
+            if values:
+                return _changed(await connection.execute(sql, *values))
+            # Without values the driver would send it in a way that lets it be several statements.
+            prepared = await connection.prepare(sql)
+            await prepared.fetch()
+            return _changed(prepared.get_statusmsg())
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        insist_harmless(sql)
+        async with self._connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *values)]
+
+    async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
+        if self.untold is None:
+            return await super()._enqueue_as(keys, jobs, ring)
+        self.untold.update(keys)
+        return await super()._enqueue_as(keys, jobs, None)
+
+    async def claim(self, *which: Any, **how: Any) -> list[Job]:
+        jobs = await super().claim(*which, **how)
+        if self.untold is not None:
+            self.untold.difference_update(job.id for job in jobs)
+        return jobs
+
+    async def narrow_to(self, tenant_id: int) -> None:
+        """From here on only this tenant's rows can be seen or touched."""
+        async with self._connection() as connection:
+            await connection.execute("SET LOCAL ROLE keptwork_app")
+            await connection.execute("SELECT set_config('keptwork.tenant', $1, true)", str(tenant_id))
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        try:
+            with explained(self._url):
+                yield self._own
+        except BaseException as error:
+            self._spoilt |= isinstance(error.__cause__ or error, asyncpg.PostgresError)
+            raise
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[PostgresVerbs]:
+        yield self
+
+
+def _changed(status: str) -> int:
+    """How many rows, from what the server says of a statement that is done, such as INSERT 0 1."""
+    verb, *numbers = status.split()
+    return int(numbers[-1]) if verb in ("INSERT", "UPDATE", "DELETE", "MERGE") else 0
+
+
+async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:
+    found = await applied(connection)
+    if found > newest():
+        raise NewerDatabase(url=url.shown, found=found, needed=newest())
+    if found < newest():
+        if not (migrate if found else create):
+            await refuse_foreign(connection)
+            raise NotMigrated(url=url.shown, found=found, needed=newest())
+        await migrate_database(connection)
+    await realign(connection)

@@ -1,0 +1,83 @@
+"""Content by its hash on PostgreSQL, inside a transaction: kept a batch at a time, and locked, so that what is referred
+to cannot be dropped meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+import asyncpg
+
+from keptwork.errors import LeaseLost
+from keptwork.lifecycle import JOB
+from keptwork.lifecycle.machine import Change
+from keptwork.store.blobs import Artifact, Blob
+from keptwork.store.records import Job
+
+Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
+"""Runs a named statement in the transaction."""
+
+Owned = tuple[int, Blob]
+"""A tenant and content of theirs."""
+
+MOST_BYTES = 32 << 20  # in one statement; a message to the server has to fit into its memory, and has a limit of 1 GB
+
+
+async def keep_results(fetch: Fetch, large: Sequence[tuple[Change, Blob]]) -> None:
+    """The results of jobs that have just succeeded."""
+    if not large:
+        return
+    await keep(fetch, [(change.tenant_id, blob) for change, blob in large])
+    await fetch(
+        "refer_to_blobs",
+        id=[change.id for change, _ in large],
+        tenant_id=[change.tenant_id for change, _ in large],
+        hash=[blob.hash for _, blob in large],
+    )
+
+
+async def keep_artifact(fetch: Fetch, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
+    """The content first: while it travels, nothing keeps the lease from being renewed."""
+    await keep(fetch, [(job.tenant_id, blob)])
+    rows = await fetch("keep_artifact", **job.claim, name=name, media_type=media_type, hash=blob.hash, size=blob.size)
+    if not rows:
+        raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="keep")
+    return Artifact(name, media_type, blob.size, blob.hash, job.epoch, rows[0][0])
+
+
+async def drop(fetch: Fetch, found: Iterable[Sequence[object]]) -> int:
+    """Of what seemed unused, what still is when nobody can refer to it any more."""
+    locked = await fetch("lock_blobs", **_columns(found))
+    return len(await fetch("drop_blobs", **_columns(locked)))
+
+
+async def keep(fetch: Fetch, owned: Iterable[Owned]) -> None:
+    """What is there already need not be sent again; it is locked, so that it stays."""
+    wanted = {(tenant_id, blob.hash): blob for tenant_id, blob in owned}
+    there = {tuple(row) for row in await fetch("blobs_kept", **_columns(wanted))}
+    new = [(tenant_id, blob) for (tenant_id, hash), blob in sorted(wanted.items()) if (tenant_id, hash) not in there]
+    for some in _portions(new):
+        await fetch(
+            "keep_blobs",
+            tenant_id=[tenant_id for tenant_id, _ in some],
+            hash=[blob.hash for _, blob in some],
+            size=[blob.size for _, blob in some],
+            content=[blob.content for _, blob in some],
+        )
+
+
+def _portions(owned: Sequence[Owned]) -> Iterator[list[Owned]]:
+    portion: list[Owned] = []
+    room = MOST_BYTES
+    for one in owned:
+        if portion and one[1].size > room:
+            yield portion
+            portion, room = [], MOST_BYTES
+        portion.append(one)
+        room -= one[1].size
+    if portion:
+        yield portion
+
+
+def _columns(keys: Iterable[Sequence[object]]) -> dict[str, list[object]]:
+    rows = list(keys)
+    return {"tenant_id": [row[0] for row in rows], "hash": [row[1] for row in rows]}

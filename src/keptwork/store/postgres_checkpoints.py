@@ -1,0 +1,43 @@
+"""Results of steps on PostgreSQL: kept a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keptwork.store import postgres_blobs
+from keptwork.store.checkpoints import PROGRESS, Report, Save, columns
+from keptwork.store.postgres_blobs import Fetch
+
+
+async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
+    """What stands for each; none where the job is no longer held. Content goes first: while it travels, nothing keeps
+    the lease from being renewed."""
+    large = [(save.job.tenant_id, save.blob) for save in saves if save.blob is not None]
+    if large:
+        await postgres_blobs.keep(fetch, large)
+    given: dict[str, Any] = columns(saves)
+    if len(saves) == 1 and await fetch("new_checkpoint", **{name: column[0] for name, column in given.items()}):
+        return [saves[0].result]
+    rows = {(job, name): new for job, name, new in await fetch("checkpoint", **given)}
+    return [await _stands(fetch, save, rows.get((save.job.id, save.name))) for save in saves]
+
+
+async def note_progress(fetch: Fetch, reports: Sequence[Report], ttl_us: int) -> None:
+    """How far jobs have come."""
+    given: dict[str, Any] = {
+        "job_id": [report.job.id for report in reports],
+        "epoch": [report.job.epoch for report in reports],
+        "owner": [report.job.owner for report in reports],
+        "payload": [report.payload for report in reports],
+    }
+    await fetch("note_progress", **given, kind=PROGRESS, ttl_us=ttl_us)
+
+
+async def _stands(fetch: Fetch, save: Save, new: bool | None) -> str | None:
+    if new is None:
+        return None
+    if new:
+        return save.result
+    rows = await fetch("checkpoints", tenant_id=save.job.tenant_id, job_id=save.job.id)
+    return next(str(result) for name, result, *_ in rows if name == save.name)

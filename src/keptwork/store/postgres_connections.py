@@ -1,0 +1,208 @@
+"""Connections to a PostgreSQL server, kept open and lent for a statement or a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import asyncpg
+
+from keptwork.store.postgres_server import SESSION_SETTINGS, connect_seconds, wanted
+from keptwork.store.url import DatabaseUrl
+
+MOST_AT_HAND = 2
+MOST_CONNECTIONS = 10
+STATEMENTS_KEPT = 400
+APP_ROLE = "keptwork_app"
+NARROWING = "SELECT set_config('keptwork.tenant', $1, false)"
+
+Waiting = asyncio.Future[asyncpg.Connection | None]
+"""One who waits, for a connection or for word that the pool has one more."""
+
+
+class Connections:
+    """Those of one pool. Going through the driver's pool takes as long as a short statement: so what is given back goes
+    to whoever waits longest, and a few that nobody waits for are kept at hand."""
+
+    def __init__(self, pool: asyncpg.Pool, most_at_hand: int = MOST_AT_HAND) -> None:
+        self._pool = pool
+        self._at_hand: list[asyncpg.Connection] = []
+        self._most_at_hand = most_at_hand
+        self._lent = 0
+        self._waiting: deque[tuple[float, Waiting]] = deque()
+        self._late: asyncio.TimerHandle | None = None
+
+    async def acquired(self) -> asyncpg.Connection:
+        """One at hand, one of the pool, or the first that is given back."""
+        while True:
+            if self._at_hand:
+                connection = self._at_hand.pop()
+            elif self._lent < MOST_CONNECTIONS:
+                return await self._from_pool()
+            else:
+                connection = await self._handed()
+            if connection is not None:
+                if _usable(connection):  # it may have been lost while it lay there, or on its way
+                    return connection
+                await self.release(connection)
+
+    async def put_back(self, connection: asyncpg.Connection) -> None:
+        """After a statement that went well a connection is as it was, and good for the next one."""
+        if not _usable(connection):
+            await self.release(connection)
+        elif not self._hand(connection):
+            if len(self._at_hand) < self._most_at_hand:
+                self._at_hand.append(connection)
+            else:
+                await self.release(connection)
+
+    async def release(self, connection: asyncpg.Connection) -> None:
+        """After something went wrong on it, or if there are enough: the driver's pool looks whether it is good for
+        another use. Whoever waits longest asks the pool then."""
+        try:
+            await self._pool.release(connection)
+        finally:
+            self._lent -= 1
+            self._hand(None)
+
+    async def close(self) -> None:
+        """What is still in use goes back to the pool, which waits for it."""
+        self._most_at_hand = 0
+        if self._late is not None:
+            self._late.cancel()
+        while self._at_hand:
+            await self.release(self._at_hand.pop())
+        await self._pool.close()
+
+    async def _from_pool(self) -> asyncpg.Connection:
+        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
+        self._lent += 1
+        try:
+            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+        except BaseException:
+            self._lent -= 1
+            self._hand(None)
+            raise
+
+    async def _handed(self) -> asyncpg.Connection | None:
+        """What somebody gives back; none if there is one more to be had from the pool."""
+        loop = asyncio.get_running_loop()
+        waiting: Waiting = loop.create_future()
+        self._waiting.append((loop.time(), waiting))
+        if self._late is None:
+            self._late = loop.call_later(connect_seconds(), self._give_up)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not waiting.cancelled():  # it came at the same moment, and is for the next
+                await self._pass_on(waiting)
+            raise
+
+    def _give_up(self) -> None:
+        """Nobody waits for ever. One clock for all of them: most wait so shortly that their own would be wound up in
+        vain."""
+        loop, patience = asyncio.get_running_loop(), connect_seconds()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] + patience <= loop.time()):
+            _, waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(TimeoutError())
+        self._late = loop.call_at(self._waiting[0][0] + patience, self._give_up) if self._waiting else None
+
+    async def _pass_on(self, came: Waiting) -> None:
+        connection = None if came.exception() else came.result()
+        if connection is None:
+            self._hand(None)
+        else:
+            await self.put_back(connection)
+
+    def _hand(self, connection: asyncpg.Connection | None) -> bool:
+        while self._waiting:
+            _, waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(connection)
+                return True
+        return False
+
+
+class AppConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver says nothing of its types
+    """A session of the role that sees one tenant's rows, or none at all until it was told which. It is that role from
+    its first statement on, and no RESET makes it another."""
+
+    narrowed_to: int | None = None
+
+    async def narrow(self, tenant_id: int) -> None:
+        """From here on it is this tenant's. A session that stays with its tenant is asked nothing."""
+        if self.narrowed_to != tenant_id:
+            self.narrowed_to = None  # should this be cut off in the middle, the next one says it again
+            await self.execute(NARROWING, str(tenant_id))
+            self.narrowed_to = tenant_id
+
+
+class AppConnections(Connections):
+    """Sessions of the application's role, each narrowed to the tenant that had it last. However one comes to its next
+    user, at hand, from the pool or from somebody else's, it is narrowed before it is used."""
+
+    def __init__(self, url: DatabaseUrl) -> None:
+        super().__init__(new_pool(url, connection_class=AppConnection, role=APP_ROLE), MOST_CONNECTIONS)
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
+    async def acquired_for(self, tenant_id: int) -> asyncpg.Connection:
+        """A session of this tenant: one that was its own before, if there is one."""
+        if not self._is_open:
+            await self._open()
+        if len(self._at_hand) > 1:
+            # One that was lost meanwhile says of itself nothing at all.
+            self._at_hand.sort(key=lambda one: getattr(one, "narrowed_to", None) == tenant_id)
+        connection = await self.acquired()
+        try:
+            await connection.narrow(tenant_id)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def _open(self) -> None:
+        async with self._opening:
+            await self._pool
+            self._is_open = True
+
+
+class TenantConnections:
+    """The application's sessions as one tenant has them."""
+
+    def __init__(self, sessions: AppConnections, tenant_id: int) -> None:
+        self._sessions = sessions
+        self._tenant_id = tenant_id
+        self.put_back, self.release = sessions.put_back, sessions.release
+
+    async def acquired(self) -> asyncpg.Connection:
+        return await self._sessions.acquired_for(self._tenant_id)
+
+
+def new_pool(url: DatabaseUrl, *, connection_class: type = asyncpg.Connection, **settings: str) -> asyncpg.Pool:
+    """A pool of sessions with the settings every one of ours has, and these; it is open once it was awaited."""
+    return asyncpg.create_pool(
+        url.text,
+        min_size=0,  # a floor would be restored in the background, with a traceback in the log whenever that fails
+        max_size=MOST_CONNECTIONS,
+        timeout=connect_seconds(),
+        target_session_attrs=wanted(url),
+        server_settings={**SESSION_SETTINGS, **settings},
+        statement_cache_size=STATEMENTS_KEPT,
+        connection_class=connection_class,
+        reset=_nothing_to_reset,
+    )
+
+
+async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
+    """Sessions hold no state but what each next user of them sets anew (other settings are local to transactions), so a
+    reset would be a wasted trip."""
+
+
+def _usable(connection: asyncpg.Connection) -> bool:
+    """One that was lost the driver's pool has taken back already; it refuses to say that it is closed."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False

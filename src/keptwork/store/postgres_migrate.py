@@ -1,0 +1,104 @@
+"""Bringing a PostgreSQL database up to the schema of this program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from keptwork.errors import NotOurDatabase
+from keptwork.lifecycle import LIFECYCLES
+from keptwork.store.dialect import POSTGRES
+from keptwork.store.migrations import HISTORY_TABLE, LOCK_KEY, Migration, migrations
+
+Execute = Callable[[str], Awaitable[object]]
+
+_OUR_TRIGGERS = """SELECT format('DROP TRIGGER %I ON %I', t.tgname, c.relname) FROM pg_trigger AS t
+JOIN pg_class AS c ON c.oid = t.tgrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = current_schema() AND t.tgname LIKE 'keptwork\\_%' AND NOT t.tgisinternal"""
+
+_NAMESAKES = """SELECT relname FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1::text[]) ORDER BY relname LIMIT 1"""
+
+_TX_FUNCTIONS = """CREATE OR REPLACE FUNCTION keptwork_tx() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT pg_current_xact_id()::text::bigint + {ahead} $$;
+CREATE OR REPLACE FUNCTION keptwork_tx_horizon() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint + {ahead} $$"""
+
+
+async def applied(connection: asyncpg.Connection) -> int:
+    """The number of the newest migration in the database; 0 for a new one."""
+    if await connection.fetchval("SELECT to_regclass('keptwork_migrations')") is None:
+        return 0
+    return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM keptwork_migrations"))
+
+
+async def pending(connection: asyncpg.Connection) -> list[Migration]:
+    """What is still to be done to the database."""
+    done = await applied(connection)
+    return [migration for migration in migrations(POSTGRES) if migration.number > done]
+
+
+async def migrate_database(connection: asyncpg.Connection, execute: Execute | None = None) -> list[Migration]:
+    """Applies what is pending, each migration in one transaction with its row in the history, under a lock.
+
+    Killed at any statement, a database is left as it was before the migration that was under way; the next call goes
+    on from there. Two programs at once take turns, and the second finds nothing left to do.
+    """
+    execute = execute or connection.execute
+    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    try:
+        await _prepare_schema(connection)
+        waiting = await pending(connection)
+        for migration in waiting:
+            async with connection.transaction():
+                await _apply(connection, migration, execute)
+        return waiting
+    finally:
+        if not connection.is_closed():
+            await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
+
+
+async def realign(connection: asyncpg.Connection) -> None:
+    """After a dump was restored into another cluster: events to come must sort after those that came along."""
+    newest, limit = await connection.fetchrow(
+        "SELECT (SELECT tx FROM events ORDER BY tx DESC LIMIT 1), keptwork_tx_horizon() + "
+        "pg_snapshot_xmax(pg_current_snapshot())::text::bigint - pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+    )
+    if newest is not None and newest >= limit:
+        await connection.execute(_TX_FUNCTIONS.format(ahead=int(newest) + 1))
+
+
+async def _prepare_schema(connection: asyncpg.Connection) -> None:
+    """The tables go where the search path points first; a schema named there and missing is made."""
+    if await connection.fetchval("SELECT current_schema()") is None:
+        path = await connection.fetchval("SELECT split_part(current_setting('search_path'), ',', 1)")
+        await connection.execute(
+            await connection.fetchval("SELECT format('CREATE SCHEMA IF NOT EXISTS %I', $1::text)", path)
+        )
+    await refuse_foreign(connection)
+
+
+async def refuse_foreign(connection: asyncpg.Connection) -> None:
+    """A schema with tables of ours by name only is another program's."""
+    tables = ["events", "tenants", "queues", *{lifecycle.table for lifecycle in LIFECYCLES.values()}]
+    found = await connection.fetchval(_NAMESAKES, tables)
+    if found is not None and await applied(connection) == 0:
+        database = await connection.fetchval("SELECT current_database()")
+        raise NotOurDatabase(path=f"{database} (it has a table {found}; ?search_path=keptwork in the URL avoids it)")
+
+
+async def _apply(connection: asyncpg.Connection, migration: Migration, execute: Execute) -> None:
+    await execute(HISTORY_TABLE)
+    if migration.replaces_guards:
+        for row in await connection.fetch(_OUR_TRIGGERS):
+            await execute(row[0])
+    for statement in migration.statements:
+        await execute(statement)
+    await connection.execute(
+        "INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ($1, $2, $3)",
+        migration.number,
+        migration.name,
+        time.time_ns() // 1000,
+    )

@@ -1,0 +1,136 @@
+"""The store's verbs for retention, written once for both databases: what may go, what goes with it, and the account.
+
+Jobs, workers and agent jobs go one by one. An outermost flow or crew goes as a whole: the steps of a flow, the flows
+and crews inside, what was asked at its steps and told of its end. The jobs of either have a time of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keptwork.lifecycle import CREW, RUN, WORKSTREAM, Lifecycle
+from keptwork.store.flow_verbs import FlowReads, FlowVerbs, Rows
+from keptwork.store.records import Expired, Expiry, Pruned
+
+WHOLE = (RUN, WORKSTREAM, CREW)
+"""What goes with everything inside it, or not at all."""
+
+ANY_SIZE = 1_000
+"""What such a write weighs: so much is never done on the thread of the caller, even for one flow."""
+
+
+@dataclass(slots=True)
+class Retinue:
+    """What goes with an outermost flow or crew, by table; itself is among it. `ended` says that all of it has."""
+
+    keys: dict[str, list[int]] = field(
+        default_factory=lambda: {"runs": [], "workstreams": [], "steps": [], "crews": []}
+    )
+    ended: bool = True
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.keys.values()))
+
+
+class RetentionReads(FlowReads):
+    """The reads."""
+
+    async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
+        newest = max(expiry.before.values(), default=0)
+        values = {**expiry.values, "after": after, "limit": limit, "newest": newest}
+        return Expired.page(await self._ask(f"prunable_{lifecycle.table}", **values), limit)
+
+    async def retinues(self, lifecycle: Lifecycle, ids: Sequence[int]) -> dict[int, int]:
+        found = await self._retinues(lifecycle, ids)
+        return {root: retinue.rows for root, retinue in found.items() if retinue.ended}
+
+    async def pruned(self) -> list[Pruned]:
+        return [Pruned(*row) for row in await self._ask("pruned")]
+
+    async def _retinues(self, lifecycle: Lifecycle, ids: Iterable[int]) -> dict[int, Retinue]:
+        """Level by level, from the outside in: each key is known with the outermost it belongs to."""
+        found = {root: Retinue() for root in ids}
+        for root, retinue in found.items():
+            retinue.keys[lifecycle.table].append(root)
+        level = {root: root for root in found}
+        crews = level if lifecycle is CREW else {}
+        while level and lifecycle is not CREW:
+            steps = await self._within(found, "steps", "steps_inside", level)
+            crews |= await self._within(found, CREW.table, "crews_inside_steps", steps)
+            runs, streams = [
+                await self._within(found, one.table, f"inside_{one.table}", steps) for one in (RUN, WORKSTREAM)
+            ]
+            level = runs | streams
+        while crews:
+            crews = await self._within(found, CREW.table, "crews_inside_crews", crews)
+        return found
+
+    async def _within(
+        self, found: Mapping[int, Retinue], table: str, statement: str, around: Mapping[int, int]
+    ) -> dict[int, int]:
+        """What is directly inside of these, with the outermost of each."""
+        inside = {}
+        for id, owner, unfinished in await self._ask(statement, ids=self._list(list(around))) if around else ():
+            inside[id] = around[owner]
+            found[around[owner]].keys[table].append(id)
+            found[around[owner]].ended &= not unfinished
+        return inside
+
+
+class RetentionVerbs(RetentionReads, FlowVerbs):
+    """The writes."""
+
+    async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        weight = ANY_SIZE if lifecycle in WHOLE else len(ids)
+        return await self.atomically(lambda tx: tx._pruned(lifecycle, sorted(ids), expiry), weight)
+
+    async def _pruned(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        if lifecycle in WHOLE:
+            return await self._prune_whole(lifecycle, ids, expiry)
+        taken = await self._tell(f"take_{lifecycle.table}", ids=self._list(ids), **expiry.values)
+        await self._account_for(taken)
+        return len(taken)
+
+    async def _prune_whole(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
+        """What somebody else is at work on is left to a later sweep: so nobody waits, and never in a circle."""
+        seen = {row[0]: row[1] for row in await self._may_go(lifecycle, ids, expiry)}
+        free = {row[0] for row in await self._tell("lock_free_trees", ids=self._list(sorted(set(seen.values()))))}
+        going = await self._may_go(lifecycle, [id for id, tree in seen.items() if tree in free], expiry)
+        found = await self._retinues(lifecycle, [row[0] for row in going])
+        whole = {root: retinue for root, retinue in found.items() if retinue.ended}
+        await self._take(list(whole.values()))
+        owners = [(row[2], row[0]) for row in going if row[0] in whole]
+        for tenant_id in sorted({tenant_id for tenant_id, _ in owners}):
+            mine = [owner for tenant, owner in owners if tenant == tenant_id]
+            await self._tell("drop_flow_budgets", tenant_id=tenant_id, ids=self._list(mine))
+        return len(whole)
+
+    async def _may_go(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> Rows:
+        return await self._ask(f"may_go_{lifecycle.table}", ids=self._list(ids), **expiry.values)
+
+    async def _take(self, retinues: Sequence[Retinue]) -> None:
+        keys = {table: sorted(id for one in retinues for id in one.keys[table]) for table in Retinue().keys}
+        told = {"drop_gates": keys["steps"], "drop_deliveries": keys["runs"] + keys["workstreams"]}
+        for statement, which in told.items():
+            if which:
+                await self._tell(statement, ids=self._list(which))
+        taken: list[Sequence[Any]] = []
+        for table, which in keys.items():
+            taken += await self._tell(f"take_{table}", ids=self._list(which)) if which else []
+        await self._account_for(taken)
+
+    async def _account_for(self, taken: Iterable[Sequence[Any]]) -> None:
+        """Of rows of (tenant, entity, state, when it ended). Everybody adds to the account in the same order."""
+        rows: Counter[tuple[int, str, str]] = Counter()
+        last: dict[tuple[int, str, str], int] = {}
+        for tenant_id, entity, state, ended_at in taken:
+            kind = (tenant_id, entity, state)
+            rows[kind] += 1
+            last[kind] = max(last.get(kind, 0), ended_at)
+        for kind in sorted(rows):
+            which = dict(zip(("tenant_id", "entity", "state"), kind, strict=True))
+            await self._tell("account_for", **which, rows=rows[kind], before=last[kind] + 1)

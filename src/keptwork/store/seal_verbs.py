@@ -1,0 +1,24 @@
+"""The store's verbs for the seals of the log, written once for both databases."""
+
+from __future__ import annotations
+
+from keptwork.store.flow_verbs import FlowReads, FlowVerbs
+from keptwork.store.seals import NewSeal, Seal
+
+
+class SealReads(FlowReads):
+    """The reads."""
+
+    async def seals(self, *, after: int = 0, limit: int = 100) -> list[Seal]:
+        return [Seal(*row) for row in await self._ask("seals", after=after, limit=limit)]
+
+    async def last_seal(self) -> Seal | None:
+        found = await self._ask("last_seal")
+        return Seal(*found[0]) if found else None
+
+
+class SealVerbs(SealReads, FlowVerbs):
+    """The writes."""
+
+    async def put_seal(self, seal: NewSeal) -> bool:
+        return bool(await self._tell("put_seal", **seal._asdict()))

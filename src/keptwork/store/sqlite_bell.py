@@ -1,0 +1,116 @@
+"""Ringing for work on SQLite: a byte to every process that waits, through sockets in a folder of the file's own.
+
+Nobody depends on it: a ring that gets lost is made up for by the next poll. The folder is in the place for temporary
+files, named after the database's inode, because a socket's path may be no longer than about a hundred bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+QUIET_SECONDS = 0.002
+
+
+class Bell(Protocol):
+    """Something to ring when work has come, and to listen to."""
+
+    def ring(self) -> None: ...
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryBell:
+    """For a database in memory, which only this process can see."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def ring(self) -> None:
+        for heard in self._listeners:
+            heard()
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(heard)
+        return lambda: self._listeners.remove(heard)
+
+    def close(self) -> None:
+        self._listeners.clear()
+
+
+class SocketBell:
+    """Rings at most once every two milliseconds; what comes between is made up for at the end of them."""
+
+    def __init__(self, path: str) -> None:
+        found = Path(path).stat()
+        self._folder = Path(tempfile.gettempdir()) / f"keptwork-{os.getuid()}-{found.st_dev:x}-{found.st_ino:x}"
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+        self._rang_at = 0.0
+        self._later: asyncio.TimerHandle | None = None
+
+    def ring(self) -> None:
+        """Something was put into a queue and committed."""
+        if self._later is not None:
+            return
+        wait = self._rang_at + QUIET_SECONDS - time.monotonic()
+        if wait > 0:
+            self._later = asyncio.get_running_loop().call_later(wait, self._ring_now)
+        else:
+            self._ring_now()
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever it rings; returns how to stop listening."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        name = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ear.setblocking(False)
+        ear.bind(str(name))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ear, _hear, ear, heard)
+
+        def stop() -> None:
+            loop.remove_reader(ear)
+            ear.close()
+            name.unlink(missing_ok=True)
+
+        return stop
+
+    def close(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        self._sender.close()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()  # the last one out; not while somebody still listens
+
+    def _ring_now(self) -> None:
+        self._later, self._rang_at = None, time.monotonic()
+        with contextlib.suppress(FileNotFoundError):
+            for ear in os.scandir(self._folder):
+                self._send(ear.path)
+
+    def _send(self, ear: str) -> None:
+        try:
+            self._sender.sendto(b"!", ear)
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                os.unlink(ear)  # its process died without closing it
+        except OSError:
+            return  # its buffer is full: it has rung already
+
+
+def _hear(ear: socket.socket, heard: Callable[[], None]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while ear.recv(64):
+            continue
+    heard()

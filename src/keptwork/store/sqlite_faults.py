@@ -1,0 +1,51 @@
+"""What is wrong with a SQLite file itself, whatever is written in it: damaged pages, a schema that was changed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import apsw
+
+from keptwork.store.sqlite_migrate import migrate_file
+
+MOST_FAULTS = 20
+
+_SCHEMA = "SELECT name, type, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+
+
+def sqlite_faults(db: apsw.Connection) -> list[str]:
+    """Every page and index, checked by SQLite; then tables, indexes and guards, word for word."""
+    checked = db.execute(f"PRAGMA integrity_check({MOST_FAULTS})").fetchall()
+    damage = [_one_line(row[0]) for row in checked if row[0] != "ok"]
+    found = {name: sql for name, _, sql in db.execute(_SCHEMA)}
+    return damage + [
+        f"the {'guard' if kind == 'trigger' else kind} {name} is {'changed' if name in found else 'missing'}"
+        for name, kind, sql in _declared()
+        if found.get(name) != sql
+    ]
+
+
+@cache
+def _declared() -> list[tuple[object, ...]]:
+    """The schema as the migrations make it."""
+    db = apsw.Connection(":memory:")
+    migrate_file(db)
+    schema: list[tuple[object, ...]] = db.execute(_SCHEMA).fetchall()
+    db.close()
+    return schema
+
+
+def restore_guards(db: apsw.Connection) -> list[str]:
+    """Puts every guard that is missing or changed back as it is declared, in one transaction; returns which."""
+    with db:
+        found = {name: sql for name, _, sql in db.execute(_SCHEMA)}
+        guards = [(str(name), str(sql)) for name, kind, sql in _declared() if kind == "trigger"]
+        changed = [(name, sql) for name, sql in guards if found.get(name) != sql]
+        for name, sql in changed:
+            db.execute(f'DROP TRIGGER IF EXISTS "{name}"')  # by the names of our own declarations
+            db.execute(sql)
+    return [name for name, _ in changed]
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).removeprefix("*** in database main ***").split())

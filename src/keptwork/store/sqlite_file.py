@@ -1,0 +1,163 @@
+"""A SQLite file: opening it, checking that it is ours and sound, and saying plainly what is wrong with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISREG
+
+import apsw
+
+from keptwork.errors import (
+    Busy,
+    Damaged,
+    DiskFull,
+    NoDatabase,
+    NotADatabase,
+    NotOurDatabase,
+    NotWritable,
+    SchemaDamaged,
+    SqliteTooOld,
+    StorageFailed,
+    StoreError,
+)
+from keptwork.store.migrations import newest
+from keptwork.store.sqlite_migrate import applied
+
+OLDEST_SQLITE = (3, 51, 3)
+APPLICATION_ID = 0x4B455054  # "KEPT"
+BUSY_SECONDS = 60
+MEMORY = ":memory:"
+LACKS = ("no such table", "no such column")  # SQLite has no code of its own for these
+
+# What reading or writing a file may raise. Text is decoded when it is read, and damaged text cannot be.
+FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
+
+
+def connect(path: str, *, read_only: bool = False, create: bool = True, synchronous: str = "full") -> apsw.Connection:
+    """A connection with the settings every one of ours has; without `create`, only to a file that is there."""
+    require_version(apsw.sqlite_lib_version())
+    if not create and is_missing(path):
+        raise NoDatabase(url=f"sqlite:///{path}")
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    with explained(path):
+        db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
+        db.set_busy_timeout(BUSY_SECONDS * 1000)
+        _prepare(db, path, read_only)
+        if not read_only:
+            db.pragma("synchronous", synchronous)
+    return db
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is nothing there yet: no file, or an empty one."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path != MEMORY
+    except OSError:
+        return False  # opening it will tell
+    return S_ISREG(found.st_mode) and found.st_size == 0
+
+
+def require_version(found: str) -> None:
+    """Refuse a SQLite that may damage a file several processes write to."""
+    if tuple(int(part) for part in found.split(".")) < OLDEST_SQLITE:
+        raise SqliteTooOld(found=found, needed=".".join(map(str, OLDEST_SQLITE)))
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turns what SQLite says into what to do about it."""
+    try:
+        yield
+    except FROM_SQLITE as error:
+        raise explanation(error, path) from error
+
+
+def explanation(error: Exception, path: str) -> StoreError:
+    """The error of ours that tells a user what SQLite's means."""
+    detail = str(error) or type(error).__name__
+    match error:
+        case apsw.NotADBError():
+            return NotADatabase(path=path)
+        case UnicodeDecodeError():
+            return Damaged(path=path, detail="it holds text that is no text")
+        case apsw.CorruptError():
+            return Damaged(path=path, detail=detail)
+        case apsw.FullError():
+            return DiskFull(path=path)
+        case apsw.IOError() if _is_disk_full(path):
+            return DiskFull(path=path)
+        case apsw.IOError():
+            return StorageFailed(path=path, detail=detail)
+        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return NotWritable(path=path, detail=_why_not_writable(path) or detail)
+        case apsw.BusyError() | apsw.LockedError():
+            return Busy(url=path, seconds=BUSY_SECONDS)
+        case apsw.SQLError() if detail.startswith(LACKS):
+            return SchemaDamaged(url=path, detail=detail)
+    return StoreError(url=path, detail=detail)
+
+
+def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
+    application, tables = _contents(db)
+    if application != APPLICATION_ID and tables:
+        raise NotOurDatabase(path=path)
+    if not read_only and applied(db) <= newest():  # a newer program's file is about to be refused, untouched
+        if not tables:
+            db.pragma("application_id", APPLICATION_ID)
+        _enter_wal(db)
+    db.pragma("cell_size_check", True)
+    db.pragma("cache_size", -4096)  # KB; twice as much was no faster beside a million finished jobs
+    db.pragma("journal_size_limit", 64 << 20)
+
+
+def _contents(db: apsw.Connection) -> tuple[object, object]:
+    """Whose file it is and how many tables it has, both as of one moment: another process may be preparing it."""
+    db.execute("BEGIN")
+    try:
+        return db.pragma("application_id"), db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    finally:
+        if db.in_transaction:  # an error of the disk has ended it, and is what should be told
+            db.execute("ROLLBACK")
+
+
+def _enter_wal(db: apsw.Connection) -> None:
+    """SQLite does not wait for its turn when it changes the journal mode, so this does."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while db.pragma("journal_mode") not in ("wal", "memory"):
+        try:
+            if db.pragma("journal_mode", "wal") != "wal":
+                return  # a file system that has no shared memory: slower, and as safe
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _is_disk_full(path: str) -> bool:
+    """An I/O error on a disk without a free block is a full disk under another name."""
+    try:
+        free = os.statvfs(Path(path).parent)
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return free.f_bavail == 0
+
+
+def _why_not_writable(path: str) -> str:
+    """In words. `os.path` answers where a `Path` would raise: in folders that may not be entered."""
+    folder = os.path.dirname(path) or "."
+    if not os.access(folder, os.F_OK):
+        return f"the folder {folder} does not exist"
+    if os.path.isdir(path):
+        return "it is a folder"
+    if not os.path.isdir(folder):
+        return f"{folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the folder {folder} is not writable"
+    return "it is not writable" if os.path.exists(path) and not os.access(path, os.W_OK) else ""

@@ -1,0 +1,41 @@
+"""The store's verbs for what agents say and are told, written once for both databases."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from keptwork.store.blobs import Blob
+from keptwork.store.breaker_verbs import BreakerReads, BreakerVerbs
+from keptwork.store.records import Job
+from keptwork.store.transcripts import Line, NewLine
+
+
+class TranscriptReads(BreakerReads):
+    """The reads."""
+
+    async def transcript(self, tenant_id: int, job: int) -> list[Line]:
+        return [Line(*row) for row in await self._ask("transcript", tenant_id=tenant_id, job_id=job)]
+
+
+class TranscriptVerbs(TranscriptReads, BreakerVerbs):
+    """The writes."""
+
+    @abstractmethod
+    async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
+        """As the contract says."""
+
+    async def say(self, job: Job, lines: Sequence[NewLine]) -> bool:
+        return await self.atomically(lambda tx: tx._say(job, lines), sum(1 + line.blob.weight for line in lines))
+
+    async def _say(self, job: Job, lines: Sequence[NewLine]) -> bool:
+        """Content in the order of hashes: PostgreSQL locks it, and nobody may wait in a circle."""
+        claim = {"job_id": job.id, "tenant_id": job.tenant_id, "epoch": job.epoch}
+        if not await self._tell("may_say", **claim, owner=job.owner):
+            return False
+        for blob in sorted({line.blob for line in lines}):
+            await self.keep_blob(job.tenant_id, blob)
+        for line in lines:
+            which = {"round": line.round, "position": line.position}
+            await self._tell("say", **claim, **which, size=line.blob.size, hash=line.blob.hash)
+        return True

@@ -1,0 +1,84 @@
+"""Bringing a database up to the schema of this program, or saying what that would do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from keptwork.errors import MissingDriver, NewerDatabase
+from keptwork.store.dialect import SQLITE
+from keptwork.store.migrations import Migration, migrations, newest
+from keptwork.store.url import DatabaseUrl
+
+
+async def pending(url: DatabaseUrl) -> list[Migration]:
+    """The migrations the database still needs, oldest first. Changes nothing, and makes no file."""
+    if url.dialect == "sqlite":
+        return await asyncio.to_thread(_sqlite, url, False)
+    return await _postgres(url, apply=False)
+
+
+async def upgrade(url: DatabaseUrl) -> list[Migration]:
+    """Makes the database if need be, applies what is pending, and returns it."""
+    if url.dialect == "sqlite":
+        return await asyncio.to_thread(_sqlite, url, True)
+    return await _postgres(url, apply=True)
+
+
+async def restore_guards(url: DatabaseUrl) -> list[str]:
+    """Puts guards back that somebody has dropped, changed or switched off, and returns their names. The database must
+    be up to date."""
+    if url.dialect == "sqlite":
+        return await asyncio.to_thread(_restore_sqlite, url)
+    from keptwork.store import postgres_faults, postgres_server
+
+    connection = await postgres_server.connect(url)
+    try:
+        with postgres_server.explained(url):
+            return await postgres_faults.restore_guards(connection)
+    finally:
+        await connection.close()
+
+
+def _restore_sqlite(url: DatabaseUrl) -> list[str]:
+    from keptwork.store import sqlite_faults, sqlite_file
+
+    db = sqlite_file.connect(url.path, create=False)
+    try:
+        with sqlite_file.explained(url.path):
+            return sqlite_faults.restore_guards(db)
+    finally:
+        db.close()
+
+
+def _sqlite(url: DatabaseUrl, apply: bool) -> list[Migration]:
+    from keptwork.store import sqlite_file, sqlite_migrate
+
+    if not apply and sqlite_file.is_missing(url.path):
+        return list(migrations(SQLITE))
+    db = sqlite_file.connect(url.path, create=apply)
+    try:
+        with sqlite_file.explained(url.path):
+            _refuse_newer(url, sqlite_migrate.applied(db))
+            return sqlite_migrate.migrate_file(db) if apply else sqlite_migrate.pending(db)
+    finally:
+        db.close()
+
+
+async def _postgres(url: DatabaseUrl, *, apply: bool) -> list[Migration]:
+    try:
+        from keptwork.store import postgres_migrate, postgres_server
+    except ModuleNotFoundError as missing:
+        raise MissingDriver(url=url.shown) from missing
+    connection = await postgres_server.connect(url)
+    try:
+        with postgres_server.explained(url):
+            await postgres_migrate.refuse_foreign(connection)
+            _refuse_newer(url, await postgres_migrate.applied(connection))
+            return await (postgres_migrate.migrate_database if apply else postgres_migrate.pending)(connection)
+    finally:
+        await connection.close()
+
+
+def _refuse_newer(url: DatabaseUrl, found: int) -> None:
+    if found > newest():
+        raise NewerDatabase(url=url.shown, found=found, needed=newest())

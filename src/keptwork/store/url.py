@@ -1,0 +1,111 @@
+"""Database URLs: what they name, and how they are shown without their secrets."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from keptwork.errors import BadDatabaseUrl, UnknownScheme
+
+DEFAULT_URL = "sqlite:///keptwork.db"
+
+SYNCHRONOUS = ("full", "normal")
+"""SQLite's `off` is not among them: with that, a power cut can damage the file."""
+
+
+class DatabaseUrl(NamedTuple):
+    """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL. `synchronous` is SQLite's
+    word for when a commit is on the disk: full, before it counts; normal, soon after. `servers` is how many a URL of
+    PostgreSQL names, of which one takes writes."""
+
+    dialect: str
+    text: str
+    path: str = ""
+    synchronous: str = "full"
+    servers: int = 1
+
+    @property
+    def shown(self) -> str:
+        return redacted(self.text)
+
+    @property
+    def lasting(self) -> str:
+        """The same database whatever becomes of the environment and the working folder."""
+        if self.dialect != "sqlite" or self.path == ":memory:":
+            return self.text
+        setting = "" if self.synchronous == "full" else f"?synchronous={self.synchronous}"
+        return f"sqlite:///{quote(os.path.abspath(self.path))}{setting}"
+
+
+def database_url(text: str | None = None) -> DatabaseUrl:
+    """The database to use: as given, else KEPTWORK_DB, else ./keptwork.db.
+
+    >>> database_url("sqlite:///work.db").path
+    'work.db'
+    >>> database_url("sqlite:////var/lib/work.db").path
+    '/var/lib/work.db'
+    >>> database_url("sqlite:///work.db?synchronous=normal").synchronous
+    'normal'
+    """
+    text = text or os.environ.get("KEPTWORK_DB") or DEFAULT_URL
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        raise BadDatabaseUrl(url=redacted(text), detail="it has no scheme")
+    if scheme == "sqlite":
+        place, _, settings = rest.partition("?")
+        return DatabaseUrl("sqlite", text, _sqlite_path(text, place), _synchronous(text, settings))
+    if scheme in ("postgresql", "postgres"):
+        return DatabaseUrl("postgres", text, servers=len(_servers(text)))
+    raise UnknownScheme(scheme=scheme, url=redacted(text))
+
+
+def redacted(text: str) -> str:
+    """The URL with every password taken out.
+
+    >>> redacted("postgresql://ann:secret@db/work")
+    'postgresql://ann:***@db/work'
+    >>> redacted("sqlite:///work.db")
+    'sqlite:///work.db'
+    """
+    if "://" not in text:
+        return f"***{text[text.rindex('@') :]}" if "@" in text else text
+    try:
+        parts = urlsplit(text)
+        query = "&".join(f"{k}={'***' if 'pass' in k.lower() else v}" for k, v in parse_qsl(parts.query))
+    except ValueError:
+        return text.partition("://")[0] + "://***"
+    user, at, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    # Put together by hand: urlunsplit drops the two slashes before an empty host.
+    return f"{parts.scheme}://{name}{colon and ':***'}{at}{host}{parts.path}{query and f'?{query}'}"
+
+
+def _sqlite_path(text: str, rest: str) -> str:
+    if rest in (":memory:", "/:memory:", ""):
+        return ":memory:"
+    host, slash, path = rest.partition("/")
+    if host or not slash or not path:
+        raise BadDatabaseUrl(url=text, detail="a SQLite URL has three slashes before a relative path, four before /")
+    if "\0" in unquote(path):
+        raise BadDatabaseUrl(url=text, detail="a path cannot hold a NUL character")
+    return unquote(path)
+
+
+def _synchronous(text: str, settings: str) -> str:
+    given = dict(parse_qsl(settings, keep_blank_values=True))
+    chosen = given.pop("synchronous", "full")
+    if given or chosen not in SYNCHRONOUS or (settings and settings != f"synchronous={chosen}"):
+        known = " or ".join(f"?synchronous={one}" for one in SYNCHRONOUS)
+        raise BadDatabaseUrl(url=text, detail=f"after a path there may be {known}; a ? in a path is written %3F")
+    return chosen
+
+
+def _servers(text: str) -> list[str]:
+    """HOST:PORT of every server that a PostgreSQL URL names."""
+    try:
+        servers = urlsplit(text).netloc.rpartition("@")[2].split(",")
+        _ = [urlsplit(f"//{server}").port for server in servers]
+    except ValueError:
+        raise BadDatabaseUrl(url=redacted(text), detail="the port is not a number") from None
+    return servers

@@ -1,0 +1,65 @@
+"""Whom a batch of moves wakes: parents whose children ended, and jobs that begin to wait for what is there already.
+
+Both sides of a wait look: what happens looks for those who wait for it, and whoever begins to wait looks once more
+whether it has happened. Only moves of children, and of jobs that begin to wait, have such effects; others cost a
+glance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from keptwork.lifecycle.machine import Change, Verb
+
+ALL_CHILDREN, ANY_CHILD = "children", "a child"
+EVENT, APPROVAL = "event ", "approval "
+MORE_THAN_ANY = (1 << 31) - 1
+
+_PARENT = itemgetter(Change._fields.index("parent_id"))
+
+
+class Wakes(NamedTuple):
+    """What to look for after the moves: (job, what it had seen) of those who wait for children or a decision, (job,
+    name, seen) of those who wait for a signal; `tenants` are those of the signals."""
+
+    parents: list[tuple[int, int]]
+    listeners: list[tuple[int, str, int]]
+    askers: list[tuple[int, int]]
+    tenants: list[int]
+    ended: bool
+
+    @property
+    def signals(self) -> list[str]:
+        """What is locked before it is asked whether a signal is there."""
+        return [signal_lock(tenant, name) for tenant, (_, name, _) in zip(self.tenants, self.listeners, strict=True)]
+
+
+def signal_lock(tenant_id: int, name: str) -> str:
+    return f"{tenant_id} {name}"
+
+
+def wakes(runs: Sequence[Sequence[Change]]) -> Wakes | None:
+    """Of runs of the same move; none for nearly all."""
+    found = Wakes([], [], [], [], False)
+    for run in runs:
+        if run[0].move.target.final:
+            if any(map(_PARENT, run)):
+                parents = {change.parent_id: MORE_THAN_ANY for change in run if change.parent_id is not None}
+                found = found._replace(parents=found.parents + list(parents.items()), ended=True)
+        elif run[0].move.verb is Verb.SNOOZE:
+            for change in run:
+                _note_wait(found, change)
+    return found if found.parents or found.listeners or found.askers else None
+
+
+def _note_wait(found: Wakes, change: Change) -> None:
+    waits_for, seen = change.values.get("waits_for") or "", change.values.get("seen") or 0
+    if waits_for in (ALL_CHILDREN, ANY_CHILD):
+        found.parents.append((change.id, seen))
+    elif waits_for.startswith(EVENT):
+        found.listeners.append((change.id, waits_for.removeprefix(EVENT), seen))
+        found.tenants.append(change.tenant_id)
+    elif waits_for.startswith(APPROVAL):
+        found.askers.append((change.id, seen))

@@ -1,0 +1,375 @@
+"""For tests of applications: their jobs on a database in memory, under a clock that moves when it is told to.
+
+    async with Harness(app) as harness:
+        await confirm.enqueue(order=17)
+        await harness.assert_enqueued(confirm, arguments={"order": 17})
+        await harness.drain()
+
+Nothing is faked but the clock: the store is SQLite, and the worker is the one that runs in production. It needs no
+plugin, and works with pytest, with `unittest.IsolatedAsyncioTestCase`, and with anything else that awaits.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from keptwork import ids
+from keptwork.app import Keptwork
+from keptwork.clock import ManualClock
+from keptwork.declared_job import DeclaredJob
+from keptwork.errors import BadInput
+from keptwork.job_type import JobType
+from keptwork.lifecycle import JOB
+from keptwork.lifecycle.job import RUNNING
+from keptwork.moments import Span, moment_us, rfc3339, span_us
+from keptwork.process.limits import Limits
+from keptwork.service import crew_mend, schedules
+from keptwork.service.blobs import whole
+from keptwork.store import Event, EventFilter, Job, JobFilter, Store
+from keptwork.worker.outage import Outage
+from keptwork.worker.reaper import Reaper
+from keptwork.worker.settings import Settings
+from keptwork.worker.settlement import Suspend
+from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.worker import Worker
+
+__all__ = ["Enqueued", "Harness", "Settled"]
+
+When = Literal["before", "unkept", "after"]
+"""Where a step is struck: before its function runs; after it ran, but before its result is kept; or after that."""
+
+START = "2026-01-01T00:00:00Z"
+MEMORY = "sqlite:///:memory:"
+PAGE = 1_000
+_NEXT = """SELECT min(at) AS at FROM (
+    SELECT coalesce(lease_until, run_at) AS at FROM jobs WHERE completed_at IS NULL AND held_by IS NULL
+    UNION ALL SELECT deadline_at FROM crews WHERE completed_at IS NULL
+    UNION ALL SELECT next_at FROM schedules WHERE paused_at IS NULL
+    UNION ALL SELECT probe_at FROM breakers WHERE holds = 1) WHERE at > ?"""
+
+
+class Enqueued(NamedTuple):
+    """A job that was put into a queue; `run_in` is in seconds."""
+
+    id: str
+    kind: str
+    queue: str
+    arguments: dict[str, Any]
+    run_in: float
+    key: str | None
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.kind}({given}) in {self.queue}" + (f", due in {self.run_in:g} s" if self.run_in else "")
+
+
+class Settled(NamedTuple):
+    """What one run of a job came to: the move it made (`succeed`, `retry`, `snooze`, `dead_letter`, …; `expire` if its
+    process died), the state it is in since, why, and its result if it succeeded."""
+
+    id: str
+    kind: str
+    move: str
+    state: str
+    reason: str | None
+    result: Any
+
+
+class Harness:
+    """An application under test. Its database is a new one in memory for as long as the block lasts, whatever it was
+    declared with; afterwards it is as before.
+
+    >>> import asyncio
+    >>> app = Keptwork()
+    >>> @app.job()
+    ... async def greet(ctx, name: str) -> str:
+    ...     await ctx.sleep("3d")
+    ...     return f"Hello {name}"
+    >>> async def test():
+    ...     async with Harness(app) as harness:
+    ...         await greet.enqueue(name="Ann")
+    ...         await harness.assert_enqueued(greet, count=1, arguments={"name": "Ann"})
+    ...         return [(run.move, run.result) for run in await harness.drain(within="4d")]
+    >>> asyncio.run(test())
+    [('snooze', None), ('succeed', 'Hello Ann')]
+    """
+
+    def __init__(self, app: Keptwork, *, start: str = START) -> None:
+        self.app = app
+        self._clock = ManualClock(moment_us(start, 0))
+        self._crashes: list[_Crash] = []
+
+    async def __aenter__(self) -> Harness:
+        self._before = self.app.lend(MEMORY, self._clock)
+        await self.app.keep_schedules()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.app.close()
+        self.app.lend(*self._before)
+        if kind is None and self._crashes:
+            raise AssertionError(f"nothing crashed at {self._crashes[0]}: no such step was reached")
+
+    # --- time
+
+    @property
+    def now(self) -> datetime:
+        """The time of the database, to the millisecond: each move of a job takes a microsecond of it."""
+        now = self._clock.now()
+        return datetime.fromisoformat(rfc3339(now - now % 1_000))
+
+    def advance(self, span: Span) -> None:
+        """Moves the clock on. What becomes due by it runs with the next `drain`."""
+        self._clock.advance(span_us(span))
+
+    # --- work
+
+    async def drain(self, within: Span | None = None, *, concurrency: int = 1) -> list[Settled]:
+        """Runs what is due, and what becomes due by that, until nothing is; returns what each run came to, in order.
+
+        With `within` the clock moves on, from one time at which something is due to the next: delayed jobs, backoffs,
+        sleeps, ends of leases, timeouts of crews and ticks of schedules. It ends that far from where it stood. Backoffs
+        are as long as they can be, so that a test is the same each time. Jobs run one after the other, or `concurrency`
+        at a time.
+        """
+        store = await self.app.open()
+        await self.app.keep_schedules()
+        cursor, end = await store.log_end(), self._clock.now() + span_us(within or 0)
+        await self._run_due(store, concurrency)
+        while (due_at := await self._next_due(store)) is not None and due_at <= end:
+            self._clock.advance(due_at - self._clock.now())
+            await self._run_due(store, concurrency)
+        self._clock.advance(max(0, end - self._clock.now()))
+        return await self._settled_since(store, cursor)
+
+    def crash_at(self, step: str, when: When = "after", *, job: DeclaredJob | str | None = None) -> None:
+        """The next time the step of that name is run, the process dies there: nothing more is written for the job, and
+        it runs again when its lease is over, `drain(within="5m")` for instance. Each call is one crash.
+
+        `"before"` is before the step's function runs, `"unkept"` after it ran but before its result was kept (it will
+        run again), `"after"` is when its result has been kept (it will not). A crash that did not happen by the end of
+        the block is an `AssertionError`.
+        """
+        if when not in ("before", "unkept", "after"):
+            raise BadInput(what=f"a step crashes 'before', 'unkept' or 'after', not {when!r}")
+        self._crashes.append(_Crash(step, when, None if job is None else _name(job)))
+
+    # --- looking
+
+    async def assert_enqueued(
+        self,
+        job: DeclaredJob | str,
+        *,
+        count: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        run_in: Span | None = None,
+        key: str | None = None,
+    ) -> list[Enqueued]:
+        """Such jobs were enqueued in this test: so many, or at least one. They may have run since. `arguments` are some
+        of theirs; `run_in` is how long they were delayed, of jobs that were not tried yet. Returns them."""
+        jobs = await self._enqueued(_name(job))
+        found = [one for one in jobs if _fits(one, arguments, queue, run_in, key)]
+        if not found if count is None else len(found) != count:
+            wanted = "at least one" if count is None else str(count)
+            said = _described(_name(job), arguments, queue, run_in, key)
+            others = "\n".join(f"  {one}" for one in jobs) or "  none"
+            raise AssertionError(f"expected {wanted} of {said}, found {len(found)}; of that kind there are:\n{others}")
+        return found
+
+    async def assert_not_enqueued(self, job: DeclaredJob | str, **which: Any) -> None:
+        """No such job was enqueued in this test; it takes what `assert_enqueued` takes."""
+        await self.assert_enqueued(job, **which, count=0)
+
+    async def _enqueued(self, kind: str) -> list[Enqueued]:
+        store = await self.app.open()
+        columns = ("id", "kind", "queue", "payload", "run_at", "created_at", "key")
+        rows = await store.jobs(JobFilter(kind=kind), limit=10 * PAGE, newest_first=False, columns=columns)
+        return [
+            Enqueued(
+                ids.public(JOB.prefix, row["id"]),
+                row["kind"],
+                row["queue"],
+                json.loads(row["payload"]),
+                (row["run_at"] - row["created_at"]) / 1_000_000,
+                row["key"],
+            )
+            for row in rows
+        ]
+
+    # --- inside
+
+    async def _run_due(self, store: Store, concurrency: int) -> None:
+        """What the duties of a worker do by themselves in production happens here in a fixed order."""
+        while await schedules.fire(store):
+            continue
+        await Reaper(store, lambda: None, Outage()).run_once()
+        await crew_mend.mend(store)
+        kinds = {name: self._under_test(kind) for name, kind in self.app.kinds.items()}
+        served: set[str] = set()
+        while served < (
+            queues := await self._queues(store)
+        ):  # a job may have put others into queues that were not there
+            settings, served = Settings(queues=sorted(queues), concurrency=concurrency, name="test"), queues
+            await _Worker(store, kinds, settings, self.app.leases_store, chance=lambda: 1.0).run(until_idle=True)
+
+    async def _queues(self, store: Store) -> set[str]:
+        return {*self.app.queues, *(queue.name for queue in await store.queues(self.app.tenant_id))}
+
+    def _under_test(self, kind: JobType) -> JobType:
+        """In this process, whatever its isolation, and mortal."""
+
+        def handle(ctx: Any, **arguments: Any) -> Any:
+            ctx._steps = _MortalSteps(ctx._steps, kind.name, self._crashes)
+            return kind.function(ctx, **arguments)
+
+        return replace(kind, function=handle, isolated=None, limits=Limits())
+
+    async def _next_due(self, store: Store) -> int | None:
+        async with store.transaction() as transaction:
+            (found,) = await transaction.fetch(_NEXT, self._clock.now())
+        due_at: int | None = found["at"]
+        return due_at
+
+    async def _settled_since(self, store: Store, cursor: str) -> list[Settled]:
+        settled: list[Settled] = []
+        while page := await store.events(EventFilter(entity=JOB.name), after=cursor, limit=PAGE):
+            settled += [await _settled(store, event) for event in page if event.from_state == RUNNING.name]
+            cursor = page[-1].cursor
+        return settled
+
+
+async def _settled(store: Store, event: Event) -> Settled:
+    (row,) = await store.rows(JOB, [event.entity_id])
+    text = (await whole(store, row))["result"] if event.trigger == "succeed" else None
+    result = None if text is None else json.loads(text)
+    id = ids.public(JOB.prefix, event.entity_id)
+    return Settled(id, row["kind"], event.trigger, event.to_state, event.reason, result)
+
+
+# --- dying
+
+
+@dataclass(slots=True)
+class _Crash:
+    step: str
+    when: When
+    kind: str | None
+
+    def __str__(self) -> str:
+        return f"{self.step!r} ({self.when})" + (f" of {self.kind}" if self.kind else "")
+
+
+class _Dead(Suspend):
+    """What a handler says whose process is dead: nothing."""
+
+
+class _Dies(Suspended):
+    """The process dies here. It passes through the handler as a wait does, past `except Exception`."""
+
+    def __init__(self) -> None:
+        super().__init__(_Dead("nothing"))
+
+
+class _MortalSteps:
+    """The steps of a run, one of which may be its last."""
+
+    def __init__(self, steps: Steps, kind: str, crashes: list[_Crash]) -> None:
+        self._steps = steps
+        self._kind = kind
+        self._crashes = crashes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._steps, name)
+
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        crash = next((one for one in self._crashes if one.step == name and one.kind in (None, self._kind)), None)
+        if crash is None:
+            return self._steps.step(name, function, args, kwargs)
+        ran: list[None] = []
+        result = self._steps.step(name, self._watched(function, crash, ran), args, kwargs)
+        if inspect.isawaitable(result):
+            return self._awaited(result, crash, "after", ran)
+        if ran:
+            self._die_if(crash, "after")
+        return result
+
+    def _watched(self, function: Callable[..., Any], crash: _Crash, ran: list[None]) -> Callable[..., Any]:
+        """The function, which notes that it ran: a step whose result is there already does not run, nor crash."""
+
+        def begun() -> None:
+            ran.append(None)
+            self._die_if(crash, "before")
+
+        @functools.wraps(function)
+        async def in_loop(*args: Any, **kwargs: Any) -> Any:
+            begun()
+            value = await function(*args, **kwargs)
+            self._die_if(crash, "unkept")
+            return value
+
+        @functools.wraps(function)
+        def ordinary(*args: Any, **kwargs: Any) -> Any:
+            begun()
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                return self._awaited(value, crash, "unkept")
+            self._die_if(crash, "unkept")
+            return value
+
+        return in_loop if inspect.iscoroutinefunction(function) else ordinary
+
+    async def _awaited(self, result: Any, crash: _Crash, when: When, ran: Sequence[None] = (None,)) -> Any:
+        value = await result
+        if ran:
+            self._die_if(crash, when)
+        return value
+
+    def _die_if(self, crash: _Crash, when: When) -> None:
+        if crash.when == when and crash in self._crashes:
+            self._crashes.remove(crash)
+            raise _Dies
+
+
+class _Worker(Worker):
+    """The worker of production, but for jobs whose process died: of these it says nothing, as the dead do."""
+
+    async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
+        dead = [job for job, said in batch if isinstance(said, _Dead)]
+        self._keeper.release([(job.id, job.epoch) for job in dead])
+        alive = [(job, said) for job, said in batch if not isinstance(said, _Dead)]
+        if alive:
+            await super()._settle(alive)
+
+
+# --- comparing
+
+
+def _name(job: DeclaredJob | str) -> str:
+    return job if isinstance(job, str) else job.kind.name
+
+
+def _fits(
+    job: Enqueued, arguments: Mapping[str, Any] | None, queue: str | None, run_in: Span | None, key: str | None
+) -> bool:
+    given = json.loads(json.dumps(dict(arguments or {})))
+    return (
+        all(name in job.arguments and job.arguments[name] == value for name, value in given.items())
+        and queue in (None, job.queue)
+        and key in (None, job.key)
+        and (run_in is None or span_us(run_in) == round(job.run_in * 1_000_000))
+    )
+
+
+def _described(
+    kind: str, arguments: Mapping[str, Any] | None, queue: str | None, run_in: Span | None, key: str | None
+) -> str:
+    given = ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items())
+    details = (("in", queue), ("due in", run_in), ("under the key", key))
+    return f"{kind}({given})" + "".join(f" {word} {value}" for word, value in details if value is not None)

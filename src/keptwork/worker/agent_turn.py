@@ -1,0 +1,256 @@
+"""One turn of an agent: a request to a model, answered once and paid for once, whatever happens in between.
+
+Money is reserved before the call. Its answer, as a checkpoint of the job, and what it cost are written together: an
+answer that was kept is never asked for again, and one that was lost with its worker is on record as lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from keptwork import spans
+from keptwork.agent import prices
+from keptwork.agent.conversation import (
+    NOTHING,
+    AgentFailure,
+    Answer,
+    BusinessFailure,
+    Request,
+    Stop,
+    SystemFailure,
+    Tell,
+    ToolUse,
+    Usage,
+)
+from keptwork.breaker import Breaker
+from keptwork.budget import Caps
+from keptwork.errors import KeptworkError, LeaseLost
+from keptwork.lifecycle import JOB
+from keptwork.outcomes import PermanentError
+from keptwork.service import budgets, transcripts
+from keptwork.store import Store, Transaction
+from keptwork.store.agents import Spent
+from keptwork.worker.context import Context
+from keptwork.worker.lineup import Lineup
+from keptwork.worker.settlement import Release, Suspend
+from keptwork.worker.steps import Suspended
+
+CHARACTERS_A_TOKEN = 4
+TAIL = 200
+LONGEST_KEPT = 32_000
+"""So much of what a model said goes into the record of its job; the whole of it is the job's result."""
+
+logger = logging.getLogger("keptwork")
+
+Heard = Callable[[str, str], None]
+"""Is given the id of a job, and a piece of what a model says in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which turn of which round of a conversation this is. Each round begins where an answer was found wrong."""
+
+    turn: int
+    round: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.round}.{self.turn}"
+
+
+class _Admitted(NamedTuple):
+    """A call that may be made: what it is called, what is asked, by which reservation, past which breaker."""
+
+    name: str
+    request: Request
+    reservation: int
+    breaker: str
+
+
+class Turns:
+    """Makes the turns of one agent job."""
+
+    def __init__(
+        self,
+        lineup: Lineup,
+        agent_id: int,
+        caps: Caps,
+        on_open: Literal["hold", "fail"] = "hold",
+        heard: Heard | None = None,
+    ) -> None:
+        self._provider = lineup.provider
+        self._config = lineup.config
+        self._agent_id = agent_id
+        self._caps = caps
+        self._on_open = on_open
+        self._heard = heard
+
+    async def one_turn(self, ctx: Context, request: Request, place: Place, otherwise: str | None = None) -> Answer:
+        """The answer of a turn: the one that was kept, or one that is asked for, paid and kept now. Where the budget
+        has no room for the model, the one named `otherwise` is asked, if there is one."""
+        name = ctx.steps.own_name("turn", place.name)
+        kept = await ctx.steps.recall(name)
+        if kept is not None:
+            return answer_of(json.loads(kept.result))
+        admitted = await self._admitted(ctx, replace(request, key=ctx.idempotency_key(name)), name, otherwise)
+        answer = await self._asked(ctx, admitted)
+        return await self._kept(ctx, admitted, answer, place.round)
+
+    # --- before the call
+
+    async def _admitted(self, ctx: Context, request: Request, name: str, otherwise: str | None) -> _Admitted:
+        """Past the breaker of the model, and with what it may cost at most put aside. A job for which there is nothing
+        left is held back until there is."""
+        breaker = f"model:{self._provider.name}:{request.model}"
+        await ctx.breaker(Breaker(breaker, on_open=self._on_open))
+        answer = await self._reserved(ctx, request, name)
+        if isinstance(answer, budgets.Reserved):
+            if answer.warning is not None:
+                logger.warning("%s: %s", ctx.job_id, answer.warning)
+            return _Admitted(name, request, answer.id, breaker)
+        if answer.hold and otherwise is not None:
+            return await self._admitted(ctx, replace(request, model=otherwise), name, None)
+        raise Suspended(_held(answer))
+
+    async def _reserved(self, ctx: Context, request: Request, name: str) -> budgets.Reserved | budgets.Refused:
+        job, provider, model = ctx.job, self._provider.name, request.model
+        ceiling = _priced(lambda: prices.ceiling_micros(provider, model, request, self._config))
+        return await ctx.ask(
+            lambda store: budgets.reserve(
+                store,
+                tenant_id=job.tenant_id,
+                job_id=job.id,
+                flow_tree=job.tree_id,
+                call=name,
+                provider=provider,
+                model=model,
+                ceiling_micros=ceiling,
+                tokens=tokens_of(request),
+                tokens_per_minute=self._config.models.tokens_per_minute.get(model),
+                caps=self._caps,
+                epoch=job.epoch,
+                agent_id=self._agent_id,
+            )
+        )
+
+    # --- the call
+
+    async def _asked(self, ctx: Context, admitted: _Admitted) -> Answer:
+        """An answer that is no good is one all the same: the model works."""
+        request = admitted.request
+        try:
+            answer = await self._answer(ctx, request)
+        except AgentFailure as failure:
+            ctx.tell_breaker(admitted.breaker, not isinstance(failure, SystemFailure))
+            await self._settle_failure(ctx, admitted, failure)
+            raise
+        except PermanentError as refusal:
+            refused = BusinessFailure(str(refusal), sent=False)  # and is not billed
+            await self._settle_failure(ctx, admitted, refused)
+            raise
+        ctx.tell_breaker(admitted.breaker, True)
+        return answer
+
+    async def _answer(self, ctx: Context, request: Request) -> Answer:
+        with spans.chat(self._provider.name, request.model, request.max_tokens) as span:
+            answer = await self._provider.answer(request, self._tell(ctx, request.max_tokens))
+            spans.answered(span, answer)
+        return answer
+
+    def _tell(self, ctx: Context, most_tokens: int) -> Tell:
+        """Passes on what comes: the last of it is the job's progress."""
+        tail, length = "", 0
+
+        def tell(piece: str) -> None:
+            nonlocal tail, length
+            tail, length = (tail + piece)[-TAIL:], length + len(piece)
+            ctx.progress(min(length / CHARACTERS_A_TOKEN / most_tokens, 0.99), tail)
+            if self._heard is not None:
+                self._heard(ctx.job_id, piece)
+
+        return tell
+
+    # --- after the call
+
+    async def _kept(self, ctx: Context, admitted: _Admitted, answer: Answer, round: int) -> Answer:
+        cost, usage = self._cost(admitted, answer.usage), answer.usage
+        save = ctx.steps.save_whole(admitted.name, json.dumps(data_of(answer), separators=(",", ":")))
+        spent = Spent(admitted.reservation, cost, usage.input, usage.output, answer.text[:LONGEST_KEPT])
+
+        async def work(tx: Transaction) -> None:
+            if (await tx.checkpoint([save]))[0] is None:
+                raise LeaseLost(lifecycle=JOB.name, id=ctx.job_id, trigger="checkpoint")
+            await transcripts.append(tx, ctx.job, admitted.request, answer, round=round)
+            await tx.note_call(ctx.job.id, spent)
+            await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="answered")
+
+        await ctx.ask(lambda store: store.atomically(work, 4))
+        return answer
+
+    async def _settle_failure(self, ctx: Context, admitted: _Admitted, failure: AgentFailure) -> None:
+        """What the provider counted for a call that failed is paid; what no model has seen costs nothing; what may have
+        been billed, and nobody told, is lost. One that wants to be left alone is, by the whole fleet."""
+        usage = failure.usage or NOTHING
+        cost = self._cost(admitted, usage) if failure.usage else 0
+
+        async def work(tx: Transaction) -> None:
+            if not failure.sent:
+                await budgets.release(tx, admitted.reservation)
+                return
+            await tx.note_call(ctx.job.id, Spent(admitted.reservation, cost, usage.input, usage.output))
+            if failure.usage is None:
+                await budgets.lost(tx, ctx.job.id, admitted.name)
+            else:
+                await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="failed")
+
+        await ctx.ask(lambda store: store.atomically(work, 3))
+        asked_us = failure.retry_after_us if isinstance(failure, SystemFailure) else None
+        if asked_us:
+            await ctx.ask(lambda store: self._back_off(store, admitted.request.model, asked_us))
+
+    async def _back_off(self, store: Store, model: str, asked_us: int) -> None:
+        await budgets.back_off(store, self._provider.name, model, await store.now() + asked_us)
+
+    def _cost(self, admitted: _Admitted, usage: Usage) -> int:
+        """By the name it was asked for under: that is the one whose price was reserved."""
+        return _priced(lambda: prices.cost_micros(self._provider.name, admitted.request.model, usage, self._config))
+
+
+def tokens_of(request: Request) -> int:
+    """About how many tokens a call may take, the longest answer included."""
+    said = sum(len(message.text) + 100 * len(message.uses) for message in request.messages)
+    return (len(request.system) + said) // CHARACTERS_A_TOKEN + request.max_tokens
+
+
+def _priced(price: Callable[[], int]) -> int:
+    try:
+        return price()
+    except KeptworkError as error:
+        raise PermanentError(str(error)) from None
+
+
+def _held(refused: budgets.Refused) -> Release | Suspend:
+    """Held by a cap until somebody raises it, or put off until there is room again."""
+    if not refused.hold:
+        return Suspend("room under a limit", refused.until_us)
+    return Release(refused.reason, held_by=refused.hold)
+
+
+# --- as it is kept
+
+
+def data_of(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON can hold it."""
+    uses = [{"id": use.id, "name": use.name, "arguments": use.arguments} for use in answer.uses]
+    rest = {"stop": answer.stop, "request_id": answer.request_id}
+    return {"text": answer.text, "model": answer.model, "usage": list(answer.usage), "uses": uses, **rest}
+
+
+def answer_of(data: Mapping[str, Any]) -> Answer:
+    """The answer that was kept so."""
+    uses = tuple(ToolUse(use["id"], use["name"], use["arguments"]) for use in data["uses"])
+    return Answer(data["text"], data["model"], Usage(*data["usage"]), Stop(data["stop"]), uses, data["request_id"])

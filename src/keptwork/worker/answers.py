@@ -1,0 +1,97 @@
+"""What a handler said, on its way from a process of its own: data, never anything that runs when it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from keptwork.bounds import check_name
+from keptwork.errors import BadInput
+from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.worker.settlement import (
+    LARGEST_RESULT,
+    LONGEST_TEXT,
+    Raised,
+    Release,
+    Suspend,
+    described,
+    plain,
+    result_text,
+)
+
+LARGEST_ANSWER = LARGEST_RESULT + 16 * LONGEST_TEXT
+LATEST_US = 1 << 60
+
+# How an error is settled; which error it was is said in its text.
+_KINDS: dict[str, type[BaseException]] = {
+    kind.__name__: kind for kind in (ValidationError, PermanentError, TimeoutError, MemoryError, TransientError)
+}
+
+
+def encoded(said: Any) -> bytes:
+    """What cannot be said is said to be an error. In the handler's process."""
+    try:
+        return _encoded(said)
+    except Exception as error:
+        return _raised(Raised(PermanentError(f"the handler returned what cannot be kept: {error}"), "output"))
+
+
+def decoded(answer: bytes) -> Any:
+    """What the handler said; an answer that makes no sense is an error. In the worker, where nothing is trusted."""
+    try:
+        ((word, value),) = json.loads(answer).items()
+        return _READ[word](value)
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Raised(TransientError("its process gave an answer that makes no sense"), "output")
+
+
+def _encoded(said: Any) -> bytes:
+    if isinstance(said, Raised):
+        return _raised(said)
+    if isinstance(said, Suspend):
+        return json.dumps({"suspend": [said.waits_for, said.until]}).encode()
+    if isinstance(said, Release):
+        return json.dumps({"release": [said.reason, said.held_by]}).encode()
+    if isinstance(said, Snooze):
+        delay = said.delay.total_seconds() if isinstance(said.delay, timedelta) else said.delay
+        return json.dumps({"snooze": delay}).encode()
+    if isinstance(said, Cancel):
+        return json.dumps({"cancel": str(said.reason)[:LONGEST_TEXT]}).encode()
+    return b'{"returned":%s}' % result_text(said).encode()
+
+
+def _raised(raised: Raised) -> bytes:
+    kind = next((name for name, kind in _KINDS.items() if isinstance(raised.error, kind)), TransientError.__name__)
+    return json.dumps({"raised": [kind, raised.stage, described(raised.error)]}).encode()
+
+
+def _read_raised(value: Any) -> Raised:
+    kind, stage, text = value
+    return Raised(_KINDS[kind](), str(stage), str(text))
+
+
+def _read_suspend(value: Any) -> Suspend:
+    """Until when is a time both databases can keep, or for ever."""
+    waits_for, until = value
+    if until is not None and (type(until) is not int or not 0 <= until <= LATEST_US):
+        raise ValueError("no time")
+    return Suspend(plain(str(waits_for)), until)
+
+
+def _read_release(value: Any) -> Release:
+    reason, held_by = value
+    if held_by is not None:
+        check_name("hold", held_by)
+    return Release(str(reason), held_by=held_by)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "returned": lambda value: value,
+    "suspend": _read_suspend,
+    "release": _read_release,
+    "snooze": Snooze,
+    "cancel": lambda value: Cancel(str(value)),
+    "raised": _read_raised,
+}

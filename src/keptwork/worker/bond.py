@@ -1,0 +1,43 @@
+"""What ties a worker's process to its supervisor: it knows whose it is, tells that it is up, and never outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from typing import NamedTuple
+
+from keptwork.process.bonds import die_with
+
+NAME, PID, FD = "KEPTWORK_SUPERVISOR", "KEPTWORK_SUPERVISOR_PID", "KEPTWORK_SUPERVISOR_FD"
+
+
+class Bond(NamedTuple):
+    """A supervisor as its worker knows it: its name, its process, and a pipe to it."""
+
+    name: str
+    pid: int
+    fd: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a worker's process is started with."""
+        return {NAME: self.name, PID: str(self.pid), FD: str(self.fd)}
+
+    def report(self, worker: int, database: str) -> None:
+        """The worker is registered there; it says so once."""
+        with contextlib.suppress(OSError):
+            os.write(self.fd, json.dumps({"worker": worker, "database": database}).encode() + b"\n")
+            os.close(self.fd)
+
+
+def bound_to_supervisor() -> Bond | None:
+    """For a worker's process: whose it is, if anybody's. From here on it dies with its supervisor, even by kill -9.
+    What this process starts itself is not told: it is nobody's worker."""
+    name, pid, fd = (os.environ.pop(variable, "") for variable in (NAME, PID, FD))
+    if not name or not pid.isdecimal() or not fd.isdecimal():
+        return None
+    die_with(int(pid), signal.SIGKILL)
+    os.set_inheritable(int(fd), False)
+    return Bond(name, int(pid), int(fd))

@@ -1,0 +1,46 @@
+"""The watch over breakers that have opened: holds back what needs them, lets one job try when they have cooled down,
+and all of them go once they are closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from keptwork.service import held_jobs
+from keptwork.store.breakers import Watched
+from keptwork.worker.lookout import BEAT_SECONDS, Lookout
+
+MOST_AT_ONCE = 100
+
+
+class BreakerWatch(Lookout):
+    """Looks after them when one may have moved here, when a cooldown ends, and at least once in a beat."""
+
+    name = "breakers"
+
+    async def run_once(self) -> float:
+        """A portion for each, again and again, so that none waits for all of another's jobs."""
+        seconds, more = BEAT_SECONDS, True
+        while more:
+            more = False
+            async for one, now in self._opened():
+                if held_jobs.is_due(one, now):
+                    more |= await self._tend(one.row["tenant_id"], one.row["name"])
+                elif one.holding and (ahead := held_jobs.due_at(one.row) - now) > 0:
+                    seconds = min(seconds, ahead / 1_000_000)
+        return seconds
+
+    async def _opened(self) -> AsyncIterator[tuple[Watched, int]]:
+        """Every breaker to look after, and the time. Nearly always there is none, and that is one read."""
+        page = await self._store.breakers_that_hold(MOST_AT_ONCE)
+        while page:
+            now = await self._store.now()
+            for one in page:
+                yield one, now
+            last = page[-1].row["id"]
+            page = await self._store.breakers_that_hold(MOST_AT_ONCE, last) if len(page) == MOST_AT_ONCE else []
+
+    async def _tend(self, tenant_id: int, name: str) -> bool:
+        tended = await held_jobs.tend(self._store, tenant_id, name)
+        if tended.let_go:
+            self._found()
+        return tended.more

@@ -1,0 +1,167 @@
+"""Children of a job: enqueued once, whatever happens to their parent, and joined without holding anything.
+
+Their rows and the step that names their ids are written together, under the parent's lease. What came of those that are
+joined is kept with the parent: a later run sees the same, even when the children themselves are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from keptwork import ids, spans
+from keptwork.bounds import OWN_KINDS
+from keptwork.errors import BadInput, ChildFailed, LeaseLost
+from keptwork.job_type import JobType
+from keptwork.lifecycle import JOB
+from keptwork.lifecycle.job import SUCCEEDED
+from keptwork.outcomes import PermanentError
+from keptwork.service.blobs import whole
+from keptwork.service.new_jobs import new_job
+from keptwork.store import Job, NewJob, Store
+from keptwork.store.spawned import keys_of
+from keptwork.store.wakes import ALL_CHILDREN, ANY_CHILD
+from keptwork.worker.settlement import Suspend
+from keptwork.worker.steps import Steps, Suspended
+
+MOST_IN_ONE_WRITE = 1000
+AT_ONCE = 500
+LOOKS_AGAIN_US = 300_000_000
+"""A join looks again by itself at the latest after this long, whether it was woken or not."""
+
+GONE = "gone"
+_OUTCOME = ("id", "tenant_id", "parent_id", "state", "reason", "error", "result", "result_hash")
+
+Ask = Callable[[Job, Callable[[Store], Awaitable[Any]]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A job that was spawned by another, and can be joined by it."""
+
+    key: int
+
+    @property
+    def id(self) -> str:
+        """Its public id."""
+        return ids.public(JOB.prefix, self.key)
+
+
+class Spawnable(Protocol):
+    """A declared kind of job."""
+
+    @property
+    def kind(self) -> JobType: ...
+
+
+class Children:
+    """Those of one job, in one run of its handler."""
+
+    def __init__(self, job: Job, steps: Steps, ask: Ask, kinds: Mapping[str, JobType]) -> None:
+        self._job = job
+        self._steps = steps
+        self._ask = ask
+        self._kinds = kinds
+
+    async def spawn(self, name: str, job: Spawnable | str, arguments: Mapping[str, Any]) -> Child:
+        return (await self.spawn_many(name, job, [arguments]))[0]
+
+    async def spawn_many(self, name: str, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> list[Child]:
+        """A thousand in one write; each write has a name of its own, so that a later run goes on with the next."""
+        keys: list[int] = []
+        for number, first in enumerate(range(0, len(many), MOST_IN_ONE_WRITE)):
+            part = many[first : first + MOST_IN_ONE_WRITE]
+            keys += await self._spawned(f"{name}.{number}" if number else name, job, part)
+        return [Child(key) for key in keys]
+
+    async def _spawned(self, name: str, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> list[int]:
+        found = await self._steps.recall(name)
+        if found is not None:
+            return keys_of(found.result)
+        save, jobs = self._steps.save(name, ""), self._new_jobs(kind_named(self._kinds, job), many)
+        keys: list[int] | None = await self._ask(self._job, lambda store: store.spawn(save, jobs))
+        if keys is None:
+            raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger="spawn")
+        return keys
+
+    def _new_jobs(self, kind: JobType, many: Sequence[Mapping[str, Any]]) -> list[NewJob]:
+        """What they belong to is what their parent belongs to."""
+        parent = self._job
+        inherited: dict[str, Any] = {
+            "parent_id": parent.id,
+            "actor": f"w:{parent.owner}",
+            "cause": parent.public_id,
+            "correlation_id": parent.correlation_id or parent.public_id,
+            "trace_id": spans.carried(parent.trace_id),
+        }
+        try:
+            return [new_job(kind, arguments, parent.tenant_id)._replace(**inherited) for arguments in many]
+        except BadInput as refusal:
+            raise PermanentError(str(refusal)) from None
+
+    async def join(self, name: str, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
+        several = [children] if isinstance(children, Child) else list(children)
+        outcomes = [_value(outcome) for outcome in await self._outcomes(name, [child.key for child in several])]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ChildFailed)]
+        if failures and not return_exceptions:
+            raise failures[0]
+        return outcomes[0] if isinstance(children, Child) else outcomes
+
+    async def _outcomes(self, name: str, keys: list[int]) -> Any:
+        found = await self._steps.recall(name)
+        if found is not None:
+            return json.loads(found.result)
+        await self._insist_ended(set(keys))
+        return await self._steps.keep(name, await self._read(keys))
+
+    async def _insist_ended(self, keys: set[int]) -> None:
+        """With others at work beside those that are joined, every end of a child is a reason to look again."""
+        job = self._job
+        left = await self._ask(job, lambda store: store.unfinished_children(job.tenant_id, [job.id]))
+        if keys.isdisjoint(left):
+            return
+        until = await self._ask(job, lambda store: store.now()) + LOOKS_AGAIN_US
+        whole = keys.issuperset(left)
+        raise Suspended(Suspend(ALL_CHILDREN if whole else ANY_CHILD, until, 1 if whole else len(left)))
+
+    async def _read(self, keys: list[int]) -> list[dict[str, Any]]:
+        rows: dict[int, dict[str, Any]] = {}
+        for part in _parts(keys):
+            for row in await self._ask(self._job, lambda store, part=part: store.rows(JOB, part, _OUTCOME)):  # type: ignore[misc]
+                rows[row["id"]] = await self._ask(self._job, lambda store, row=row: whole(store, row))  # type: ignore[misc]
+        return [self._outcome(key, rows.get(key)) for key in keys]
+
+    def _outcome(self, key: int, row: dict[str, Any] | None) -> dict[str, Any]:
+        """As it is kept."""
+        id = Child(key).id
+        if row is None:
+            return {"id": id, "state": GONE, "reason": "it was deleted before it was joined", "error": None}
+        if row["parent_id"] != self._job.id:
+            raise PermanentError(f"{id} is no child of this job, and cannot be joined by it")
+        if row["state"] != SUCCEEDED.name:
+            return {"id": id, **{name: row[name] for name in ("state", "reason", "error")}}
+        return {"id": id, "result": None if row["result"] is None else json.loads(row["result"])}
+
+
+def kind_named(kinds: Mapping[str, JobType], job: Spawnable | str) -> JobType:
+    """The kind of job a handler names, as a declared job or by its name."""
+    if not isinstance(job, str):
+        return job.kind
+    if job not in kinds or job.startswith(OWN_KINDS):
+        known = ", ".join(sorted(name for name in kinds if not name.startswith(OWN_KINDS)))
+        raise PermanentError(f"there is no job called {job!r} to spawn; this application has: {known}")
+    return kinds[job]
+
+
+def _value(outcome: dict[str, Any]) -> Any:
+    if "state" not in outcome:
+        return outcome["result"]
+    said = [text for text in (outcome["reason"], outcome["error"]) if text]
+    return ChildFailed(**outcome, why=": ".join(dict.fromkeys(said)) or "no reason was given")
+
+
+def _parts(keys: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(keys), AT_ONCE):
+        yield keys[first : first + AT_ONCE]

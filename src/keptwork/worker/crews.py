@@ -1,0 +1,118 @@
+"""A crew that a handler makes and waits for: made once, whatever happens to the job, and waited for without holding
+anything. A share gives its worker back while it waits, and has one again before it goes on.
+
+The crew and the step that names it are written together, under the job's lease. What came of it is kept with the job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keptwork import spans
+from keptwork.errors import BadInput, CrewFailed, LeaseLost
+from keptwork.job_type import JobType
+from keptwork.lifecycle import CREW, JOB
+from keptwork.lifecycle.crew import COMPLETED
+from keptwork.moments import Span
+from keptwork.outcomes import PermanentError
+from keptwork.service import crews
+from keptwork.service.blobs import whole
+from keptwork.service.crew_moves import lock_of
+from keptwork.service.entities import public_id
+from keptwork.store import Job, Store, Transaction
+from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
+from keptwork.worker.children import LOOKS_AGAIN_US, Ask, Spawnable, kind_named
+from keptwork.worker.settlement import Suspend
+from keptwork.worker.steps import Steps, Suspended
+
+GONE = "gone"
+
+
+class Crews:
+    """Those of one job, in one run of its handler."""
+
+    def __init__(self, job: Job, steps: Steps, ask: Ask, kinds: Mapping[str, JobType]) -> None:
+        self._job = job
+        self._steps = steps
+        self._ask = ask
+        self._kinds = kinds
+
+    async def crew(
+        self,
+        name: str,
+        job: Spawnable | str,
+        task: str,
+        workers: int,
+        timeout: Span | None,  # noqa: ASYNC109 - a span of the crew's own life, which the database watches
+        arguments: Mapping[str, Any],
+    ) -> list[Any]:
+        """What the shares returned, in their order; a crew that ended without success raises `CrewFailed`."""
+        key = await self._submitted(name, kind_named(self._kinds, job), task, workers, timeout, arguments)
+        outcome = await self._outcome(f"{name} result", key)
+        if "result" not in outcome:
+            raise CrewFailed(**outcome)
+        found: list[Any] = outcome["result"]
+        return found
+
+    async def _submitted(
+        self,
+        name: str,
+        kind: JobType,
+        task: str,
+        workers: int,
+        timeout: Span | None,  # noqa: ASYNC109 - as above
+        arguments: Mapping[str, Any],
+    ) -> int:
+        found = await self._steps.recall(name)
+        if found is not None:
+            return int(json.loads(found.result)["crew"])
+        asker = self._job
+        try:
+            new = crews.new_crew(kind, arguments, asker.tenant_id, task=task, workers=workers, timeout=timeout)
+        except BadInput as refusal:
+            raise PermanentError(str(refusal)) from None
+        correlation = asker.correlation_id or asker.public_id
+        new = new._replace(actor=f"w:{asker.owner}", correlation_id=correlation, trace_id=spans.carried(asker.trace_id))
+
+        async def submit(store: Store) -> int:
+            return await store.atomically(lambda tx: self._submit(tx, name, new), 2 + workers)
+
+        key: int = await self._ask(asker, submit)
+        return key
+
+    async def _submit(self, tx: Transaction, name: str, new: crews.NewCrew) -> int:
+        """Under the lock nobody else makes it; a job that is no longer held makes none."""
+        asker = self._job
+        await tx.lock_trees([*([] if asker.tree_id is None else [asker.tree_id]), lock_of(asker.tenant_id)])
+        for kept in await tx.checkpoints(asker.tenant_id, asker.id):
+            if kept.name == name:
+                return int(json.loads(kept.result)["crew"])
+        inside = crews.Inside(parent_id=asker.crew_id, tree_id=asker.tree_id, asker_id=asker.id)
+        key = await crews.submit_in(tx, new, inside)
+        (stands,) = await tx.checkpoint([self._steps.save(name, json.dumps({"crew": key}))])
+        if stands is None:
+            raise LeaseLost(lifecycle=JOB.name, id=asker.public_id, trigger="crew")
+        return key
+
+    async def _outcome(self, name: str, key: int) -> Any:
+        found = await self._steps.recall(name)
+        if found is not None:
+            return json.loads(found.result)
+        return await self._steps.keep(name, await self._read(key))
+
+    async def _read(self, key: int) -> dict[str, Any]:
+        """As it is kept. One that has not ended suspends the job: a share until it is given a worker again."""
+        job = self._job
+        row = await self._ask(job, lambda store: store.get(CREW, key, job.tenant_id))
+        id = public_id(CREW.name, key)
+        if row is None:
+            return {"id": id, "state": GONE, "why": "it was deleted"}
+        if row["completed_at"] is None:
+            until = await self._ask(job, lambda store: store.now()) + LOOKS_AGAIN_US
+            raise Suspended(Suspend(waits_for_crew(key), until, 0, None if job.crew_id is None else HELD_BY_QUOTA))
+        if row["state"] != COMPLETED.name:
+            return {name: crews.failure(row).facts[name] for name in ("id", "state", "why")}
+        row = await self._ask(job, lambda store: whole(store, row))
+        return {"id": id, "result": json.loads(row["result"])}

@@ -1,0 +1,76 @@
+"""A worker's way out: whether it was asked to end, by when, in which way, and what to say of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from keptwork.errors import KeptworkError, WorkerExhausted, WorkerTerminated
+from keptwork.lifecycle import WORKER
+from keptwork.service.entities import actor_name, public_id
+from keptwork.service.orders import DRAINED, Order
+from keptwork.worker.registration import EXHAUSTED
+
+log = logging.getLogger("keptwork")
+
+
+class Departure:
+    """Asked several times, the soonest end counts; the last order says how. `grace` is in seconds."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._asked = asyncio.Event()
+        self.ends_at = 0.0
+        self.reason = DRAINED
+        self.order: Order | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    @property
+    def at_once(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return self.order is not None and self.order.how == "hard"
+
+    @property
+    def cancelled(self) -> str:
+        """Why jobs that are cut short are to be cancelled; nothing if they go back into the queue."""
+        return "its worker was terminated" if self.order is not None and self.order.jobs == "cancel" else ""
+
+    def within_grace(self) -> None:
+        self._within(self._grace)
+
+    def obey(self, order: Order) -> None:
+        """From somebody who wants this worker to end, or has ended it."""
+        log.warning("asked to end (%s) by %s: %s", order.how, actor_name(order.by) or "somebody", order.reason or "–")
+        self.order = order
+        if order.how == "drain" and order.reason:
+            self.reason = f"{DRAINED}: {order.reason}"
+        self._within({"drain": float("inf"), "soft": self._grace, "hard": 0.0}[order.how])
+
+    def exhausted(self, what: str) -> None:
+        """It cannot get any better by itself: another worker is to take its place."""
+        self.reason = f"{EXHAUSTED}: {what}"
+        self._within(self._grace)
+
+    def error(self, worker: int) -> KeptworkError | None:
+        """What to raise when it is over; nothing if it ended as it should."""
+        if self.order is not None and self.order.how != "drain":
+            return terminated(worker, self.order)
+        if self.reason.startswith(EXHAUSTED):
+            id, what = public_id(WORKER.name, worker), self.reason.removeprefix(f"{EXHAUSTED}: ")
+            return WorkerExhausted(id=id, what=what)
+        return None
+
+    def _within(self, seconds: float) -> None:
+        ends_at = time.monotonic() + seconds
+        self.ends_at = min(self.ends_at, ends_at) if self.asked else ends_at
+        self._asked.set()
+
+
+def terminated(worker: int, order: Order) -> WorkerTerminated:
+    """What a worker says that was ended by somebody else."""
+    id, by = public_id(WORKER.name, worker), actor_name(order.by) or "somebody"
+    return WorkerTerminated(id=id, by=by, reason=order.reason or "no reason was given")

@@ -1,0 +1,116 @@
+"""Running one job's handler, whatever it is and however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from keptwork.bounds import OWN_KINDS
+from keptwork.job_type import JobType
+from keptwork.outcomes import ValidationError
+from keptwork.store import Job
+from keptwork.worker.breaker_gate import Gate
+from keptwork.worker.context import Context
+from keptwork.worker.isolation import Isolation
+from keptwork.worker.settlement import Raised, Release
+from keptwork.worker.steps import Suspended, said_by
+from keptwork.worker.threads import Threads
+from keptwork.worker.versions import Handlers
+
+MOST_UNKNOWN = 1000
+"""Kinds to be left to others; with more of them than that a worker takes some in vain, ever less often."""
+
+
+class Executor:
+    """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
+    without having a handler for them."""
+
+    def __init__(self, gate: Gate, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+        self._gate = gate
+        self._handlers = handlers
+        self._threads = threads
+        self.unknown: set[str] = set()
+        self._isolation = isolation
+
+    async def run(self, job: Job, context: Context) -> Any:
+        """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
+        kind = self._handlers.newest(job.kind)
+        if kind is None:
+            return self._not_known(job)
+        if kind.version:
+            chosen = await self._of_version(kind, job, context)
+            if not isinstance(chosen, JobType):
+                return chosen
+            kind = chosen
+        try:
+            arguments = _arguments(job, kind)
+        except ValidationError as error:
+            return Raised(error, "input")
+        if kind.breaker is not None and (refused := await self._gate.refusal(job, kind.breaker)) is not None:
+            return refused
+        try:
+            if kind.timeout_us is None:
+                return await self._call(kind, job, context, arguments)
+            return await self._call_in_time(kind, job, context, arguments)
+        except (Exception, SystemExit, Suspended, BaseExceptionGroup) as error:
+            return said_by(error)
+
+    def _not_known(self, job: Job) -> Release:
+        """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
+        if len(self.unknown) < MOST_UNKNOWN:
+            self.unknown.add(job.kind)
+        known = ", ".join(sorted(name for name in self._handlers.names if not name.startswith(OWN_KINDS))) or "none"
+        return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
+
+    async def _of_version(self, newest: JobType, job: Job, context: Context) -> JobType | Release | Raised:
+        """The handler a job was begun under; a job in its first claim has begun nothing yet."""
+        try:
+            begun = await context.steps.begun_as() if job.epoch else None
+        except Exception as error:
+            return Raised(error, "fetch")
+        chosen = newest if begun is None else self._handlers.of_version(newest.name, begun)
+        if isinstance(chosen, JobType):
+            context.steps.version = chosen.version
+        return chosen
+
+    async def _call(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
+        if kind.isolated is not None:
+            return await self._isolation.call(kind, job, context)
+        if kind.is_async:
+            return await kind.function(context, **arguments)
+        return await self._threads.call(_called, kind, context, arguments)
+
+    async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
+        """A thread cannot be ended, but it can see that it was asked to."""
+        seconds = (kind.timeout_us or 0) / 1_000_000
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await self._call(kind, job, context, arguments)
+        except TimeoutError as error:
+            context.request_stop()
+            if deadline.expired():
+                raise TimeoutError(f"it took longer than {seconds:g} s") from error
+            raise
+
+
+def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
+    """On a handler's thread. What is raised is returned: not every exception survives the way through a future."""
+    try:
+        return kind.function(context, **arguments)
+    except BaseException as error:
+        return said_by(error)
+
+
+def _arguments(job: Job, kind: JobType) -> dict[str, Any]:
+    if job.payload == "{}" and not kind.signature.parameters:
+        return {}
+    try:
+        arguments = json.loads(job.payload)
+        if not isinstance(arguments, dict):
+            raise TypeError("it is not an object of arguments")
+        kind.check(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValidationError(f"the payload does not fit {kind.name}{kind.signature}: {error}") from None
+    return arguments

@@ -1,0 +1,101 @@
+"""The program of a handler's own process: what the zygote imports, and what a keeper's child does.
+
+`ctx` is as it is in the worker. Whether it was asked to stop is looked up when the handler wants to know: it takes no
+thread and no signal. SIGTERM raises `Terminated` in the main thread, so that `finally` and `with` have a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from keptwork import logs, trace_context
+from keptwork.process.frames import HEADER, receive
+from keptwork.process.limits import use_reserve
+from keptwork.store import Job
+from keptwork.target import Target, load, unwrapped
+from keptwork.worker.answers import encoded
+from keptwork.worker.context import Context
+from keptwork.worker.distance import DistantJournal, DistantShelf
+from keptwork.worker.settlement import Raised
+from keptwork.worker.steps import Steps, said_by
+from keptwork.worker.wishes import Line
+
+Function = Callable[..., Any]
+
+_loaded: dict[Target, Function] = {}
+
+
+class Terminated(SystemExit):
+    """The process was told to end."""
+
+
+class IsolatedContext(Context):
+    """Hears of a stop through the line its request came on."""
+
+    __slots__ = ("_line", "_talk")
+
+    def __init__(self, job: Job, talk: socket.socket, version: int) -> None:
+        self._line = Line(talk, job)
+        super().__init__(job, DistantShelf(self._line), Steps(job, DistantJournal(self._line), version))
+        self._talk = talk
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
+        if not self._stopping and not self._line.stop_heard:
+            try:
+                self._talk.recv(1, socket.MSG_DONTWAIT)
+                self._stopping = True  # a word, or the end of the line
+            except BlockingIOError:
+                pass
+        return self._stopping or self._line.stop_heard
+
+
+def prepare(what: Any) -> None:
+    """Imports what holds the function; the second time costs nothing."""
+    target = Target(*what["target"])
+    if target not in _loaded:
+        found = load(target)
+        if what["database"] is not None and hasattr(found, "in_database"):
+            found.in_database(what["database"])
+        _loaded[target] = unwrapped(found)
+
+
+def run(what: Any, talk: socket.socket) -> None:
+    """Calls the function with what comes over the line, and answers what it said."""
+    signal.signal(signal.SIGTERM, _terminate)
+    received = receive(talk)
+    if received is not None:
+        job = Job(*received[0])
+        _log_as_its_worker_does(job)
+        context = IsolatedContext(job, talk, what["version"])
+        answer = encoded(_said(_loaded[Target(*what["target"])], context, job.payload))
+        talk.sendall(HEADER.pack(len(answer)) + answer)
+
+
+def _log_as_its_worker_does(job: Job) -> None:
+    logs.job.set(job)
+    logs.worker.set(job.owner)
+    trace_context.ambient.set(job.trace_id)
+    logs.like_parent()
+
+
+def _said(function: Function, context: Context, payload: str) -> Any:
+    try:
+        called = function(context, **json.loads(payload))
+        return asyncio.run(called) if inspect.iscoroutine(called) else called
+    except MemoryError as error:
+        use_reserve()
+        return Raised(error)
+    except BaseException as error:
+        return said_by(error)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated(f"{signal.Signals(number).name} came from outside")

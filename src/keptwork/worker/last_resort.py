@@ -1,0 +1,49 @@
+"""The last resort: a worker that was ended hard, and whose event loop does not let go, ends its process from outside.
+
+Its jobs go back into the queue first, due only when this process is surely gone; or they are cancelled as asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
+
+from keptwork.errors import KeptworkError
+from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.process.bonds import flush
+from keptwork.process.tree import descendants, signal_all
+from keptwork.service import settle
+from keptwork.service.orders import Order
+from keptwork.store import Job, Store
+
+GONE_US = 1_000_000
+PATIENCE_SECONDS = 0.5
+
+log = logging.getLogger("keptwork")
+
+
+async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: str, error: KeptworkError) -> NoReturn:
+    """Whatever the database says meanwhile: what it does not take is left to the leases."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await settle.applied(store, [cut_short(job, order, actor) for job in jobs])
+    except Exception as trouble:
+        log.warning("its jobs are left to their leases: %s", trouble)
+    log.error("%s", error)
+    flush()
+    signal_all(descendants(os.getpid()), signal.SIGKILL)
+    os._exit(error.exit_code)
+
+
+def cut_short(job: Job, order: Order, actor: str) -> Change:
+    """The end of a job whose handler is about to be gone with its process."""
+    reason = f"its worker was terminated: {order.reason}" if order.reason else "its worker was terminated"
+    if order.jobs == "cancel":
+        return insist(decide(JOB, job, "cancel", token=job.token, actor=actor, reason=reason))
+    return insist(
+        decide(JOB, job, "release", token=job.token, actor=actor, reason=reason, values={"delay_us": GONE_US})
+    )

@@ -1,0 +1,49 @@
+"""Who there is to be asked: the provider, its model of each tier, and the skills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from keptwork.agent.conversation import Provider
+from keptwork.agent.discretion import Discreet
+from keptwork.agent.routing import Tier
+from keptwork.agent.skill import Skill, skills
+
+if TYPE_CHECKING:
+    from keptwork.config import Config
+
+
+class Lineup(NamedTuple):
+    """What an agent can be made of."""
+
+    provider: Provider
+    models: Mapping[Tier, str]
+    skills: Sequence[Skill]
+    config: Config
+
+
+class Lineups:
+    """Reads the configuration when an agent first needs it, and keeps to one provider. Skills are read each time, for
+    people change them."""
+
+    def __init__(self, config: Callable[[], Config], provider: Provider | None = None) -> None:
+        self._config = config
+        self._given = provider
+        self._chosen: tuple[Provider, Mapping[Tier, str]] | None = None
+
+    def __call__(self) -> Lineup:
+        config = self._config()
+        if self._chosen is None:
+            self._chosen = self._choice(config)
+        provider, models = self._chosen
+        return Lineup(provider, models, skills(config.skills), config)
+
+    def _choice(self, config: Config) -> tuple[Provider, Mapping[Tier, str]]:
+        """No secret passes it, to the provider or from it."""
+        if self._given is not None:
+            return Discreet(self._given), {tier: config.models.name(self._given.name, tier) for tier in Tier}
+        from keptwork.provider.choice import choose
+
+        chosen = choose(config)
+        return Discreet(chosen.provider), chosen.models

@@ -1,0 +1,226 @@
+"""Claims of workers without a database, as the server makes them: what they ask for, now or when it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from keptwork.bounds import OWN_KINDS
+from keptwork.errors import BadInput, KeptworkError, StoreError
+from keptwork.flow.expression import Wrong
+from keptwork.lifecycle import WORKER
+from keptwork.lifecycle.worker import IDLE
+from keptwork.outcomes import PermanentError
+from keptwork.service import enrolment, settle
+from keptwork.service.agent_moves import AGENT_KIND
+from keptwork.service.entities import public_id
+from keptwork.service.orders import Order, understood
+from keptwork.service.schedules import START
+from keptwork.service.step_crews import SHARE
+from keptwork.service.step_jobs import EXECUTED
+from keptwork.store import Job, Store
+from keptwork.store.checkpoints import Checkpoint
+from keptwork.worker.flow_watch import FlowWatch
+from keptwork.worker.outage import Outage
+from keptwork.worker.settlement import Raised, Release
+from keptwork.worker.settlement import settle as decided
+from keptwork.worker.step_kinds import TASK, Task, task_of
+from keptwork.worker.waiting_room import LOOK_SECONDS, Line, Place, WaitingRoom
+
+CALL = f"{OWN_KINDS}call"
+AT_HOME = tuple(sorted({*(f"{OWN_KINDS}{kind}" for kind in EXECUTED), AGENT_KIND, SHARE, START} - {CALL}))
+"""What only workers with the database carry out: it needs breakers, budgets, tools or keys to models."""
+
+MOST_JOBS = 500
+MOST_WAITS, FULL_SECONDS = 10_000, 2.0
+MOST_REMEMBERED, MOST_KINDS = 10_000, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a worker asks for. Under a `number` whose answer was lost (`again`) it is given what it was given then, and
+    nothing else; where nobody knows whether that was so (none), that or something new. Without `kinds` it takes any but
+    those that are carried out at home."""
+
+    worker: int
+    tenant_id: int
+    queues: Sequence[str]
+    kinds: Sequence[str] = ()
+    limit: int = 1
+    lease_us: int = 60_000_000
+    start: bool = True
+    number: int = 0
+    again: bool | None = False
+
+    @property
+    def line(self) -> Line:
+        return (self.tenant_id, *sorted(self.queues), "", *sorted(self.kinds))
+
+
+class Given(NamedTuple):
+    """A job to be done, what an earlier run of it has kept, and, where it is a step of a flow, what is to be called."""
+
+    job: Job
+    checkpoints: Sequence[Checkpoint] = ()
+    task: Task | None = None
+
+
+class Answer(NamedTuple):
+    """The jobs, how the worker stands, and what is wanted of it."""
+
+    jobs: list[Given]
+    state: str
+    order: Order | None
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Refuses kinds that need what a worker without a database has not."""
+    for kind in kinds:
+        if kind in AT_HOME or (kind.startswith(OWN_KINDS) and kind != CALL):
+            raise BadInput(what=f"{kind} is carried out by workers with the database only; of steps, take {CALL}")
+
+
+def number_of(key: str) -> int:
+    """The number of the claim that is asked for under an idempotency key."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) >> 2
+
+
+class Claims:
+    """Those of all workers of a server."""
+
+    def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
+        self._store = store
+        self.room = WaitingRoom(store, closing, look_seconds)
+        self._flows = FlowWatch(store, Outage())
+        self._foreign: OrderedDict[int, set[str]] = OrderedDict()
+
+    async def claim(self, ask: Ask, wait_seconds: float, left: asyncio.Event) -> Answer:
+        """What is due, at once or as soon as there is something within the wait. If the caller has `left` meanwhile,
+        what was claimed for it goes back."""
+        standing = await self._store.beat(ask.worker)
+        order = understood(standing)
+        if standing is None or order is not None:
+            return Answer([], WORKER.initial.name if standing is None else standing.state, order)
+        jobs = await self._jobs(ask, wait_seconds, left)
+        if left.is_set() and jobs:
+            await self._give_back(jobs, ask, "its worker hung up before it was given the job")
+            jobs = []
+        state = standing.state
+        if jobs and state == IDLE.name:
+            state = await self._started(ask)
+        return Answer(await self._given(jobs, ask), state, None)
+
+    async def _jobs(self, ask: Ask, wait_seconds: float, left: asyncio.Event) -> list[Job]:
+        jobs = [] if ask.again is False else await self._claimed(ask, again=True)
+        if jobs or ask.again:
+            return jobs
+        jobs = await self._taken(ask)
+        if jobs or not wait_seconds or left.is_set():
+            return jobs
+        if len(self.room) >= MOST_WAITS:
+            await asyncio.sleep(min(wait_seconds, FULL_SECONDS))  # and then it asks again
+            return []
+        until = asyncio.get_running_loop().time() + wait_seconds
+        async with self.room.place(ask.line, ask.worker) as place, _leaving(place, left):
+            jobs = await self._taken(ask)  # what came before it had a place rang for others
+            while not jobs and await place.is_called(until):
+                jobs = await self._taken(ask)
+        if jobs:
+            self.room.call_next(ask.line)
+        return jobs
+
+    async def _taken(self, ask: Ask) -> list[Job]:
+        """Jobs of kinds the worker does not know go back for those who do, and are left to them from then on."""
+        while True:
+            jobs = await self._claimed(ask)
+            foreign = [job for job in jobs if ask.kinds and job.kind not in ask.kinds]
+            if foreign:
+                self._remember(ask.worker, foreign)
+                known = ", ".join(ask.kinds)
+                await self._give_back(foreign, ask, f"its worker takes only: {known}", backs_off=True)
+            if len(foreign) < len(jobs) or not jobs:
+                return [job for job in jobs if job not in foreign]
+
+    async def _claimed(self, ask: Ask, again: bool = False) -> list[Job]:
+        return await self._store.claim(
+            ask.worker,
+            ask.queues,
+            ask.limit,
+            ask.lease_us,
+            claim_id=ask.number,
+            tenant_id=ask.tenant_id,
+            start=ask.start,
+            again=again,
+            without=self._without(ask),
+        )
+
+    def _without(self, ask: Ask) -> tuple[str, ...]:
+        calls = () if CALL in ask.kinds else (CALL,)
+        return (*AT_HOME, *calls, *self._foreign.get(ask.worker, ()))
+
+    def _remember(self, worker: int, jobs: Sequence[Job]) -> None:
+        kinds = self._foreign.setdefault(worker, set())
+        self._foreign.move_to_end(worker)
+        kinds |= {job.kind for job in jobs[: MOST_KINDS - len(kinds)]}
+        if len(self._foreign) > MOST_REMEMBERED:
+            self._foreign.popitem(last=False)
+
+    async def _give_back(self, jobs: Sequence[Job], ask: Ask, why: str, backs_off: bool = False) -> None:
+        said = Release(why, backs_off)
+        changes = [decided(job, None, said, random.random, f"w:{ask.worker}") for job in jobs]
+        await settle.applied(self._store, changes)
+
+    async def _started(self, ask: Ask) -> str:
+        """From its first claim on it is at work."""
+        id, actor = public_id(WORKER.name, ask.worker), f"w:{ask.worker}"
+        try:
+            return str((await enrolment.start(self._store, ask.tenant_id, id, actor))["state"])
+        except KeptworkError:  # somebody moved it meanwhile: it hears of that next
+            return IDLE.name
+
+    async def _given(self, jobs: Sequence[Job], ask: Ask) -> list[Given]:
+        given = []
+        if any(job.step_id is not None for job in jobs):
+            self._flows.begun(jobs)
+            with contextlib.suppress(StoreError):  # it is noted with the next one
+                await self._flows.look()
+        for job in jobs:
+            kept = await self._store.checkpoints(job.tenant_id, job.id) if job.epoch else []
+            try:
+                given.append(Given(job, kept, await self._task(job)))
+            except PermanentError as error:
+                change = decided(job, None, Raised(error, "input"), random.random, f"w:{ask.worker}")
+                await settle.applied(self._store, [change])
+        return given
+
+    async def _task(self, job: Job) -> Task | None:
+        """What the function of a step is called with; references are filled in here, where the flow is."""
+        if job.kind != CALL:
+            return None
+        said: dict[str, Any] = json.loads(job.payload)
+        try:
+            return await task_of(self._store, job.tenant_id, **{name: said[name] for name in TASK if name in said})
+        except Wrong as error:
+            raise PermanentError(str(error)) from None
+
+
+@contextlib.asynccontextmanager
+async def _leaving(place: Place, left: asyncio.Event) -> Any:
+    """The place is given up when the caller leaves."""
+
+    async def watch() -> None:
+        await left.wait()
+        place.leave()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

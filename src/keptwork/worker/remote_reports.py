@@ -1,0 +1,304 @@
+"""What workers without a database report of the jobs they hold, as the server takes it.
+
+Every report names the worker and the epoch it was given the job under: one that no longer holds it changes nothing and
+is told so, as `LeaseLost`. What is said of a job becomes the same moves as in a worker with a database, by the same
+decisions, and is written by the same use-case. The same report a second time, because its answer was lost, is answered
+like the first.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from keptwork import ids
+from keptwork.bounds import check_name, plain_json
+from keptwork.errors import BadInput, LeaseLost, NotFound
+from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.lifecycle.job import ASSIGNED, CANCELLED, RUNNING
+from keptwork.outcomes import Cancel, PermanentError, TransientError, ValidationError
+from keptwork.service import jobs, settle, workers
+from keptwork.service.artifacts import check_media_type
+from keptwork.service.artifacts import check_name as check_artifact
+from keptwork.service.blobs import content_of
+from keptwork.service.orders import Order, understood
+from keptwork.store import Artifact, Blob, EventFilter, Job, Store, Transaction
+from keptwork.store.checkpoints import Report as Progress
+from keptwork.store.checkpoints import Save
+from keptwork.store.records import JOB_COLUMNS
+from keptwork.worker.heartbeat import KEPT_US as DOING_KEPT_US
+from keptwork.worker.heartbeat import KIND as HEARTBEAT
+from keptwork.worker.progress import KEPT_US, report
+from keptwork.worker.settlement import LARGEST_IN_ROW, Raised, Release, Suspend, plain, result_text
+from keptwork.worker.settlement import settle as decided
+
+HELD = (ASSIGNED.name, RUNNING.name)
+_SEEN = ("id", "tenant_id", "state", "epoch", "owner", "lease_until", "cancel_requested_at")
+LARGEST_DOING = 16 << 10
+LATEST_EVENTS = 200
+"""So far back is looked for a report that was made before."""
+
+Kind = Literal["transient", "permanent", "validation", "timeout"]
+ERRORS: dict[str, type[Exception]] = {
+    "transient": TransientError,
+    "permanent": PermanentError,
+    "validation": ValidationError,
+    "timeout": TimeoutError,
+}
+
+
+class Claim(NamedTuple):
+    """By what right a worker speaks of a job; ids are public ones."""
+
+    tenant_id: int
+    worker: str
+    job: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a job, and when it may be tried again if that is known."""
+
+    message: str
+    kind: Kind = "transient"
+    stage: str = "exec"
+    retry_us: int | None = None
+
+    @property
+    def said(self) -> Raised:
+        error = ERRORS[self.kind](self.message)
+        if self.retry_us is not None:
+            error.delay_us = self.retry_us  # type: ignore[attr-defined]  # read when the job is settled
+        return Raised(error, self.stage, plain(self.message))
+
+
+Said = Failure | Suspend | Release | Cancel | Any
+"""What came of a job; whatever is none of these is its result."""
+
+
+class Settled(NamedTuple):
+    """What became of a job: by which move, and where that led."""
+
+    job: str
+    epoch: int
+    move: str
+    state: str
+
+
+class Standing(NamedTuple):
+    """Whether a job is still its worker's, and whether it is to end: by itself (`soft`), or taken away (`hard`)."""
+
+    job: str
+    epoch: int
+    held: bool
+    cancel: Literal["soft", "hard"] | None
+
+
+class Beat(NamedTuple):
+    """How a worker and its jobs stand, and what is wanted of the worker."""
+
+    state: str
+    order: Order | None
+    jobs: list[Standing]
+
+
+# --- the worker
+
+
+async def heartbeat(
+    store: Store,
+    tenant_id: int,
+    worker: str,
+    tokens: Sequence[tuple[str, int]],
+    lease_us: int | None,
+    doing: dict[str, Any] | None = None,
+) -> Beat:
+    """Notes that a worker lives and, with a lease, renews those of the jobs it names."""
+    key = (await workers.find(store, tenant_id, worker))["id"]
+    standing = await store.beat(key)
+    if doing is not None:
+        seen = plain_json("what it does", doing)
+        if len(seen) > LARGEST_DOING:
+            raise BadInput(what=f"{len(seen):,} bytes of what it does are over the limit of {LARGEST_DOING >> 10} KiB")
+        await store.record_telemetry(WORKER, key, HEARTBEAT, seen, ttl_us=DOING_KEPT_US, tenant_id=tenant_id)
+    stands = await _stands(store, tenant_id, key, tokens, lease_us) if tokens else []
+    return Beat(WORKER.initial.name if standing is None else standing.state, understood(standing), stands)
+
+
+async def _stands(
+    store: Store, tenant_id: int, worker: int, tokens: Sequence[tuple[str, int]], lease_us: int | None
+) -> list[Standing]:
+    keys = {(id, epoch): (_key(id), epoch) for id, epoch in tokens}
+    named = list(dict.fromkeys(keys.values()))
+    lost = set(await store.renew(worker, named, lease_us)) if lease_us is not None else set()
+    rows = await store.rows(JOB, list(dict.fromkeys(job for job, _ in named)), _SEEN)
+    found = {row["id"]: row for row in rows if row["tenant_id"] == tenant_id}
+    now = await store.now()
+    return [
+        _standing(id, epoch, found.get(token[0]), worker, lost=token in lost, now=now)
+        for (id, epoch), token in keys.items()
+    ]
+
+
+def _key(id: str) -> int:
+    """The key in a job's id; none has the key 0."""
+    return (ids.key_of(id) or ("", 0))[1]
+
+
+def _standing(id: str, epoch: int, row: dict[str, Any] | None, worker: int, *, lost: bool, now: int) -> Standing:
+    if row is None:
+        return Standing(id, epoch, held=False, cancel=None)
+    mine = row["epoch"] == epoch and row["owner"] == worker and row["state"] in HELD
+    if mine and not lost and row["lease_until"] > now:
+        return Standing(id, epoch, held=True, cancel="soft" if row["cancel_requested_at"] is not None else None)
+    return Standing(id, epoch, held=False, cancel="hard" if row["state"] == CANCELLED.name else None)
+
+
+# --- while a job is held
+
+
+async def start(store: Store, claim: Claim, lease_us: int | None = None) -> Settled:
+    """A job that was only assigned begins; one that has begun under the same claim goes on."""
+    job = await _claimed(store, claim)
+    if job.state == ASSIGNED.name:
+        change = insist(decide(JOB, job, "start", token=job.token, actor=f"w:{job.owner}"))
+        if await settle.applied(store, [change]):
+            raise _lost(claim, "start")
+    if lease_us is not None and await store.renew(job.owner or 0, [(job.id, job.epoch)], lease_us):
+        raise _lost(claim, "start")
+    return Settled(claim.job, claim.epoch, "start", RUNNING.name)
+
+
+async def checkpoint(
+    store: Store, claim: Claim, name: str, value: Any, code: str | None = None, version: int = 0
+) -> tuple[bool, Any]:
+    """Keeps the result of a step; returns whether it is this one that stands, and what stands."""
+    check_name("step", name)
+    try:
+        text = result_text(value)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(what=f"the step {name!r} has what cannot be kept: {error}") from None
+    job = await _claimed(store, claim)
+    blob = Blob.of(text.encode()) if len(text) > LARGEST_IN_ROW else None
+    save = Save(job, name, blob.note if blob else text, blob, code, version)
+    (stands,) = await store.checkpoint([save])
+    if stands is None:
+        raise _lost(claim, "checkpoint")
+    if stands == save.result:
+        return True, value
+    return False, await kept(store, claim.tenant_id, claim.job, name)
+
+
+async def kept(store: Store, tenant_id: int, id: str, name: str) -> Any:
+    """What a step of a job has left, also where it is kept apart."""
+    job = (await jobs.find(store, tenant_id, id))["id"]
+    for one in await store.checkpoints(tenant_id, job):
+        if one.name == name:
+            return json.loads(one.result if one.hash is None else await content_of(store, tenant_id, one.hash))
+    raise NotFound(what="checkpoint", id=repr(name), listing=f"keptwork jobs show {id}")
+
+
+async def progress(store: Store, claim: Claim, fraction: float, text: str) -> None:
+    """How far a job has come, for people to see."""
+    try:
+        said = report(fraction, text)
+    except PermanentError as error:
+        raise BadInput(what=str(error)) from None
+    job = await _claimed(store, claim)
+
+    async def note(tx: Transaction) -> bool:
+        if not await tx.still_claimed(job):
+            return False
+        await tx.note_progress([Progress(job, said)], KEPT_US)
+        return True
+
+    if not await store.atomically(note):
+        raise _lost(claim, "progress")
+
+
+async def keep_artifact(store: Store, claim: Claim, name: str, content: bytes, media_type: str) -> Artifact:
+    """Keeps something with the job, beside its result."""
+    check_artifact(name)
+    check_media_type(media_type)
+    return await store.keep_artifact(await _claimed(store, claim), name, Blob.of(content), media_type)
+
+
+# --- the end
+
+
+async def settle_one(store: Store, claim: Claim, said: Said) -> Settled:
+    """What came of a job; one that the worker no longer holds is `LeaseLost`."""
+    await jobs.find(store, claim.tenant_id, claim.job)
+    (settled,) = await settle_all(store, claim.tenant_id, claim.worker, [(claim.job, claim.epoch, said)])
+    if settled is None:
+        raise _lost(claim, _word(said))
+    return settled
+
+
+async def settle_all(
+    store: Store, tenant_id: int, worker: str, reports: Sequence[tuple[str, int, Said]]
+) -> list[Settled | None]:
+    """What came of several jobs, all in one transaction; none is for one that the worker no longer holds."""
+    key = (await workers.find(store, tenant_id, worker))["id"]
+    found = [await _as_claimed(store, Claim(tenant_id, worker, job, epoch), key) for job, epoch, _ in reports]
+    changes = [
+        None if job is None else decided(job, None, _meant(said), random.random, f"w:{key}")
+        for job, (_, _, said) in zip(found, reports, strict=True)
+    ]
+    wanted = sorted((one for one in changes if one is not None), key=lambda change: change.move.trigger)
+    late = await settle.applied(store, wanted) if wanted else []
+    return [
+        None if change is None or change in late else Settled(job, epoch, change.move.trigger, change.move.target.name)
+        for change, (job, epoch, _) in zip(changes, reports, strict=True)
+    ]
+
+
+def _meant(said: Said) -> Any:
+    return said.said if isinstance(said, Failure) else said
+
+
+def _word(said: Said) -> str:
+    words = {Failure: "fail", Suspend: "snooze", Release: "release", Cancel: "cancel"}
+    return next((word for kind, word in words.items() if isinstance(said, kind)), "succeed")
+
+
+# --- the claim
+
+
+async def _claimed(store: Store, claim: Claim) -> Job:
+    """The job as it is held by exactly this claim. The write that follows looks again."""
+    worker = (await workers.find(store, claim.tenant_id, claim.worker))["id"]
+    job = _job(await jobs.find(store, claim.tenant_id, claim.job))
+    mine = (job.owner, job.epoch) == (worker, claim.epoch) and job.state in HELD
+    if not mine or (job.lease_until or 0) <= await store.now():
+        raise _lost(claim, "report")
+    return job
+
+
+async def _as_claimed(store: Store, claim: Claim, worker: int) -> Job | None:
+    """The job as it was when this claim held it: now, or, going by the log, when its worker reported the same before.
+    None if that never was."""
+    row = await store.get(JOB, _key(claim.job), claim.tenant_id)
+    if row is None:
+        return None
+    job = _job(row)
+    if (job.owner, job.epoch) == (worker, claim.epoch) and job.state in HELD:
+        return job
+    wanted = EventFilter(tenant_id=claim.tenant_id, entity=JOB.name, entity_id=job.id)
+    for event in await store.events(wanted, limit=LATEST_EVENTS, newest_first=True):
+        if event.epoch == claim.epoch and event.to_state in HELD and event.actor == f"w:{worker}":
+            claimed = replace(job, state=event.to_state, seq=event.seq, epoch=event.epoch)
+            return replace(claimed, owner=worker, lease_until=1)
+    return None
+
+
+def _job(row: dict[str, Any]) -> Job:
+    return Job(**{name: row[name] for name in JOB_COLUMNS})
+
+
+def _lost(claim: Claim, trigger: str) -> LeaseLost:
+    return LeaseLost(lifecycle=JOB.name, id=claim.job, trigger=trigger)

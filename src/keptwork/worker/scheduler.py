@@ -1,0 +1,39 @@
+"""The scheduler: fires what is due by its schedule; every process has one, and none is the leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+from keptwork.errors import StoreError
+from keptwork.service import schedules
+from keptwork.store import Store
+from keptwork.worker.outage import Outage
+
+LONGEST_NAP = 1.0
+SHORTEST_NAP = 0.01
+
+
+class Scheduler:
+    """Sleeps until the next tick, at most a second: a schedule may have been added meanwhile, or the clock moved."""
+
+    def __init__(self, store: Store, outage: Outage) -> None:
+        self._store = store
+        self._outage = outage
+
+    async def run(self) -> None:
+        while True:
+            try:
+                seconds = await self.run_once()
+                self._outage.over("schedules")
+            except StoreError as error:
+                self._outage.endure("schedules", error)
+                seconds = LONGEST_NAP
+            await asyncio.sleep(seconds)
+
+    async def run_once(self) -> float:
+        """Fires what is due, and tells for how many seconds nothing will be. What is due but is another's to fire, or
+        cannot be fired here, is looked at again after a full nap."""
+        wait_us = await self._store.schedule_due()
+        if wait_us is None or wait_us > 0:
+            return LONGEST_NAP if wait_us is None else min(wait_us / 1_000_000, LONGEST_NAP)
+        return SHORTEST_NAP if await schedules.fire(self._store) else LONGEST_NAP

@@ -1,0 +1,66 @@
+"""The sealer: every minute one process of the fleet seals what was added to the event log, and each when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from keptwork.errors import StoreError
+from keptwork.service.seals import may_follow, seal
+from keptwork.store import EventFilter, Store
+
+DUTY = "seal"
+EVERY_US = 60_000_000
+LOOK_SECONDS = 60.0
+RESTS = 9  # times as long as a portion took: a tenth of one core at most, however fast the log grows
+SHORTEST_REST = 0.01
+LAST_SECONDS = 2.0
+
+logger = logging.getLogger("keptwork")
+
+
+class Sealer:
+    """Looks whether there is something to seal. Every process may have one; the database lets one at a time have the
+    duty. Where nothing happens nothing is written."""
+
+    def __init__(self, store: Store, chance: Callable[[], float]) -> None:
+        self._store = store
+        self._chance = chance
+        self._began = 0.0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS * (0.5 + self._chance()))
+            with contextlib.suppress(StoreError):  # out of reach: what is not sealed is sealed the next time
+                await self.run_once()
+
+    async def run_once(self) -> int:
+        """How many events were sealed; none where another process has the duty."""
+        last = await self._store.last_seal()
+        if not may_follow(last):
+            return 0  # whoever has the secret does it
+        if not await self._store.events(EventFilter(), after=None if last is None else last.upto, limit=1):
+            return 0
+        if not await self._store.take_duty(DUTY, EVERY_US // 2):
+            return 0
+        self._began = time.monotonic()
+        return await seal(self._store, rest=self._rest)
+
+    async def run_last(self) -> None:
+        """Once more when its process ends, whoever has the duty: it may be the last one for long. What there is no time
+        for, or what goes wrong, is left to the next process, and keeps this one from nothing."""
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                if may_follow(await self._store.last_seal()):
+                    await seal(self._store)
+        except (StoreError, TimeoutError):
+            logger.debug("the newest events are not sealed yet; the next process seals them")
+        except Exception as error:
+            logger.warning("the newest events could not be sealed: %s; the next process tries again", error)
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(max(RESTS * (time.monotonic() - self._began), SHORTEST_REST))
+        self._began = time.monotonic()

@@ -1,0 +1,177 @@
+"""From what a handler said to the move its job makes: pure, with chance passed in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keptwork.errors import BadInput
+from keptwork.job_type import JobType
+from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.moments import span_us
+from keptwork.outcomes import Cancel, PermanentError, Snooze, ValidationError
+from keptwork.service.stretch import STRETCH, Stretch
+from keptwork.store import Blob, Job
+from keptwork.store.blobs import RESULT_BLOB
+
+Chance = Callable[[], float]
+
+LONGEST_TEXT = 4000
+LARGEST_RESULT = 16 << 20
+LARGEST_IN_ROW = 8 << 10
+FOREVER_US = 100 * 365 * 86_400_000_000
+DEFAULT_BACKOFF_US = (500_000, 60_000_000)
+TICK_US = 50_000
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The worker gives the job back unfinished; the attempt is not spent. It is due again at once, or, where it could
+    not be done here at all, after a backoff that gives others the time to take it. Held by a name, nobody takes it
+    until that hold is lifted."""
+
+    reason: str = "worker drains"
+    backs_off: bool = False
+    held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
+    waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
+    what it waits for the handler has looked at: what came later is found when the wait is written. Held by a name, it
+    is not even due then, until that hold is lifted."""
+
+    waits_for: str
+    until: int | None = None
+    seen: int = 0
+    held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler raised; `stage` is how far it had got: fetch, input, exec, output or commit. What was raised in a
+    process of its own comes as `text`; the error is then only of its kind."""
+
+    error: BaseException
+    stage: str = "exec"
+    text: str | None = None
+
+    @property
+    def described(self) -> str:
+        return described(self.error) if self.text is None else plain(self.text)
+
+
+def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
+    """The move that follows from what was said, decided as the holder of the lease. Whatever was said, there is one."""
+    if isinstance(said, Raised):
+        return _settle_error(job, kind, said, chance, actor)
+    try:
+        trigger, facts = _understood(said)
+        if isinstance(said, Release) and said.backs_off:
+            facts["values"]["delay_us"] = backoff_us(None, job.epoch + 1, chance)
+    except (BadInput, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        wrong = PermanentError(f"the handler returned what cannot be kept: {error}")
+        return _settle_error(job, kind, Raised(wrong, "output"), chance, actor)
+    return _decided(job, trigger, actor, **facts)
+
+
+def due_soon(changes: Iterable[Change], now_us: int, within: float) -> set[float]:
+    """In how many seconds to look again for jobs that were put back for less than that, in steps of a twentieth second:
+    however many they are, there are few such times."""
+    delays = (_delay_us(change.values, now_us) for change in changes)
+    seconds = (math.ceil(delay / TICK_US) * TICK_US / 1_000_000 for delay in delays if delay > 0)
+    return {one for one in seconds if one < within}
+
+
+def _delay_us(values: Mapping[str, Any], now_us: int) -> int:
+    """How long until the job is due; nothing for one that was not put back for a time."""
+    until: int | None = values.get("run_at")
+    return until - now_us if until is not None else values.get("delay_us") or 0
+
+
+def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
+    """How long to wait before the next attempt: anything up to twice as long each time, so that crowds disperse."""
+    base, cap = (kind.backoff_us, kind.backoff_cap_us) if kind else DEFAULT_BACKOFF_US
+    longest = min(base << min(max(attempt - 1, 0), 40), cap)
+    return round(longest * chance())
+
+
+def _understood(said: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(said, Snooze):
+        return "snooze", {"values": {"delay_us": span_us(said.delay)}}
+    if isinstance(said, Suspend):
+        return "snooze", {"reason": f"waits for {said.waits_for}", "values": _wait(said)}
+    if isinstance(said, Release):
+        held = {} if said.held_by is None else {"held_by": said.held_by}
+        return "release", {"reason": plain(said.reason), "values": {"delay_us": 0, **held}}
+    if isinstance(said, Cancel):
+        return "cancel", {"reason": plain(str(said.reason)) or None}
+    if isinstance(said, Stretch):
+        return "succeed", {"values": {**_result(result_text(said.output)), STRETCH: said}}
+    return "succeed", {"values": {"result": None} if said is None else _result(result_text(said))}
+
+
+def _wait(said: Suspend) -> dict[str, Any]:
+    values = {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
+    return values if said.held_by is None else {**values, "held_by": said.held_by}
+
+
+def _result(text: str) -> dict[str, Any]:
+    """What is small goes into the row. What is large is kept by its hash, and the row tells people where."""
+    if len(text) <= LARGEST_IN_ROW:
+        return {"result": text}
+    blob = Blob.of(text.encode())
+    return {"result": blob.note, RESULT_BLOB: blob}
+
+
+def result_text(result: Any) -> str:
+    """A result as it is kept; what JSON cannot hold, and what is too large, is refused."""
+    text = _encode(result)
+    if len(text) > LARGEST_RESULT:
+        raise ValueError(f"a result of {len(text):,} bytes is over the limit of {LARGEST_RESULT >> 20} MiB")
+    return text
+
+
+def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance, actor: str) -> Change:
+    error, detail = raised.described, json.dumps({"stage": raised.stage})
+    if isinstance(raised.error, ValidationError):
+        return _dead_letter(job, "validation_failed", "input", error, actor)
+    if isinstance(raised.error, PermanentError) or getattr(raised.error, "final", False):
+        return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
+    if job.attempts < job.max_attempts:
+        asked = getattr(raised.error, "delay_us", None)
+        values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance) if asked is None else asked}
+        return _decided(job, "retry", actor, reason=error, detail=detail, values=values)
+    if job.on_exhausted == "fail":
+        return _decided(job, "fail", actor, reason=error, detail=detail, values={"error": error})
+    code = "timeout" if isinstance(raised.error, TimeoutError) else "exhausted_retries"
+    return _dead_letter(job, code, raised.stage, error, actor)
+
+
+def _dead_letter(job: Job, code: str, stage: str, error: str, actor: str) -> Change:
+    detail = json.dumps({"stage": stage, "last_lease_expires_at": job.lease_until})
+    return _decided(job, "dead_letter", actor, reason=code, reason_code=code, detail=detail, values={"error": error})
+
+
+def _decided(job: Job, trigger: str, actor: str, **facts: Any) -> Change:
+    return insist(decide(JOB, job, trigger, token=job.token, actor=actor, **facts))
+
+
+def described(error: BaseException) -> str:
+    """In one text, whatever the error is."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot say what is wrong"  # an exception whose own __str__ raises
+    return plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def plain(text: str) -> str:
+    """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
+    return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -1,0 +1,77 @@
+"""Events a handler waits for: each wait takes the next one of its name that the job has not had."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from keptwork.errors import BadInput, NoEvent
+from keptwork.moments import Span, span_us
+from keptwork.outcomes import PermanentError
+from keptwork.service.signals import check_event
+from keptwork.store import Job
+from keptwork.store.signals import Signal
+from keptwork.store.wakes import EVENT
+from keptwork.worker.children import Ask
+from keptwork.worker.settlement import Suspend
+from keptwork.worker.steps import Steps, Suspended
+
+
+class Signals:
+    """Those of one run. What was taken of a name is known by its place in the sequence."""
+
+    def __init__(self, job: Job, steps: Steps, ask: Ask) -> None:
+        self._job = job
+        self._steps = steps
+        self._ask = ask
+        self._taken: dict[str, int] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def wait(self, name: str, event: str, timeout: Span | None) -> Any:  # noqa: ASYNC109 - it outlives this run
+        limit_us = _checked(event, timeout)
+        async with self._turns.setdefault(event, asyncio.Lock()):  # two at a time are still one after the other
+            kept = await self._kept(name, event, limit_us)
+        if kept is None:
+            raise NoEvent(name=event, waited=timeout)
+        self._taken[event] = kept["place"]
+        return kept["payload"]
+
+    async def _kept(self, name: str, event: str, limit_us: int | None) -> Any:
+        """The event as it was taken, now or in an earlier run; none if its time was over."""
+        found = await self._steps.recall(name)
+        if found is not None:
+            return json.loads(found.result)
+        signal = await self._next(event)
+        if signal is not None:
+            taken = {"place": signal.id, "payload": json.loads(signal.payload)}
+            self._taken[event] = signal.id
+            return await self._steps.keep(name, taken)
+        until = None if limit_us is None else await self._deadline(f"{name} until", limit_us)
+        if until is not None and until <= await self._now():
+            return await self._steps.keep(name, None)
+        raise Suspended(Suspend(f"{EVENT}{event}", until, self._taken.get(event, 0)))
+
+    async def _next(self, event: str) -> Signal | None:
+        job, after = self._job, self._taken.get(event, 0)
+        found: Signal | None = await self._ask(
+            job, lambda store: store.next_signal(job.tenant_id, job.id, event, after)
+        )
+        return found
+
+    async def _deadline(self, name: str, limit_us: int) -> int:
+        """From when it was first waited for."""
+        found = await self._steps.recall(name)
+        until = json.loads(found.result) if found else await self._steps.keep(name, await self._now() + limit_us)
+        return int(until)
+
+    async def _now(self) -> int:
+        return int(await self._ask(self._job, lambda store: store.now()))
+
+
+def _checked(event: str, timeout: Span | None) -> int | None:
+    try:
+        check_event(event)
+        return None if timeout is None else span_us(timeout)
+    except BadInput as refusal:
+        raise PermanentError(str(refusal)) from None

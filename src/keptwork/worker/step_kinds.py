@@ -1,0 +1,287 @@
+"""The built-in kinds of jobs: those that carry out the steps of flows. Every worker has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from keptwork import ids
+from keptwork.agent.conversation import Provider
+from keptwork.bounds import OWN_KINDS
+from keptwork.breaker import Breaker
+from keptwork.budget import micros
+from keptwork.errors import KeptworkError, NotApproved
+from keptwork.flow import expression
+from keptwork.flow.definition import Step
+from keptwork.flow.expression import Wrong
+from keptwork.flow.plan import looking
+from keptwork.job_type import JobType
+from keptwork.lifecycle import JOB
+from keptwork.moments import span_us
+from keptwork.outcomes import PermanentError, TransientError, ValidationError
+from keptwork.service.agent_moves import AGENT_KIND
+from keptwork.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETRIES
+from keptwork.service.definitions import KINDS, shape
+from keptwork.service.flow_scene import content, inputs_of
+from keptwork.service.step_crews import SHARE
+from keptwork.service.step_jobs import DEATHS, EXECUTED, retries_of
+from keptwork.service.stretch import MOST_AHEAD
+from keptwork.store import EventFilter, Store
+from keptwork.worker.agent_turn import Heard
+from keptwork.worker.agent_work import AgentWork, Wish
+from keptwork.worker.ahead import Ahead
+from keptwork.worker.called import called, output_of
+from keptwork.worker.context import Context
+from keptwork.worker.lineup import Lineups
+from keptwork.worker.tool_step import run_tool, spec_of
+
+if TYPE_CHECKING:
+    from keptwork.config import Config
+
+RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
+MOST_EVENTS = 1_000
+TASK = ("flow", "template", "step", "item", "again")
+"""What the job of a step says of it; the rest is about the steps carried out along with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A step to be carried out: its definition with every reference filled in, whether an earlier round of the flow has
+    begun it, how many attempts it has, and what an agent is asked as it is written in the file."""
+
+    flow: str
+    kind: str
+    step: Step
+    name: str
+    again: bool = False
+    tries: int = 1
+    written: str = ""
+
+
+Carry = Callable[[Context, Task], Awaitable[Any]]
+
+
+class StepKinds:
+    """Carries out steps, each kind in its own way."""
+
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[Store]],
+        config: Callable[[], Config] | None = None,
+        provider: Provider | None = None,
+        heard: Heard | None = None,
+    ) -> None:
+        self._opened = opened
+        self._config = cache(config or _read_config)
+        self._agents = AgentWork(Lineups(self._config, provider), heard)
+        self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
+
+    def job_types(self) -> dict[str, JobType]:
+        """By name, as the worker looks them up."""
+        names = [f"{OWN_KINDS}{kind}" for kind in EXECUTED]
+        kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
+        own: dict[str, Callable[..., Any]] = {AGENT_KIND: self._agent, SHARE: self._share}
+        return {**kinds, **{name: JobType.of(work, name=name, on_exhausted="fail") for name, work in own.items()}}
+
+    async def _agent(
+        self,
+        ctx: Context,
+        description: str | None = None,
+        skill: str | None = None,
+        tier: str | None = None,
+        schema: dict[str, Any] | None = None,
+        max_retries: int = USUAL_RETRIES,
+        retry_base_ms: int = USUAL_BASE_MS,
+        budget_micros: int | None = None,
+        **step: Any,
+    ) -> Any:
+        """An agent job that was started by itself, or is a step of a flow."""
+        if description is None:
+            return await self._carry_out(ctx, **step)
+        chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema, "budget_micros": budget_micros}
+        return await self._agents.carry_out(
+            ctx, Wish(description, **chosen, max_retries=max_retries, retry_base_ms=retry_base_ms)
+        )
+
+    async def _share(
+        self,
+        ctx: Context,
+        share: int,
+        shares: int,
+        task: str,
+        call: str | None = None,
+        tier: str | None = None,
+        retries: int = 0,
+    ) -> Any:
+        """A share of a crew that is a step: a function does it, or a model is asked."""
+        if call is not None:
+            return output_of(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
+        whole = f"{task}\n\nYou do share {share + 1} of {shares}."
+        return await self._agents.carry_out(ctx, Wish(whole, tier=tier, max_retries=retries))
+
+    async def _carry_out(
+        self,
+        ctx: Context,
+        flow: str,
+        template: int,
+        step: str,
+        item: Any = None,
+        again: bool = False,
+        along: Sequence[str] = (),
+        careful: int = 0,
+    ) -> Any:
+        output = await self._carried_out(ctx, flow, template, step, item, again)
+        store = await self._opened()
+        whole = await shape(store, ctx.tenant_id, template)
+        if not whole.steps[step.partition("[")[0]].inline:
+            return output
+        if ctx.attempt > 1 and ctx.attempt - 1 > await self._failures(ctx):
+            careful = MOST_AHEAD + 1  # its worker died, and this step may not have been the reason
+        return await Ahead(store, ctx, flow, whole, step, output).gone(along, careful)
+
+    async def _carried_out(
+        self, ctx: Context, flow: str, template: int, step: str, item: Any, again: bool
+    ) -> dict[str, Any]:
+        try:
+            task = await self._task(ctx, flow, template, step, item, again)
+        except Wrong as error:
+            raise PermanentError(str(error)) from None
+        try:
+            async with asyncio.timeout(seconds_of(task)):
+                return output_of(await self._ways[task.step.kind](ctx, task))
+        except (PermanentError, ValidationError):
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and ctx.cancel_requested:
+                raise  # its worker stopped it; else the function said so, and that is a failure like any other
+            if task.step.kind == "call":
+                error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[union-attr]  # read then, too
+            if delay := delay_us_of(task, ctx.attempt):
+                asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
+                error.delay_us = max(delay, asked)  # type: ignore[union-attr]  # read when the job is settled
+            raise
+
+    async def _task(self, ctx: Context, flow: str, template: int, name: str, item: Any, again: bool) -> Task:
+        return await task_of(await self._opened(), ctx.tenant_id, flow, template, name, item, again)
+
+    async def _run(self, ctx: Context, task: Task) -> dict[str, Any]:
+        """A program, behind the breaker of its tool. What keptwork.toml says of tools is read when the first one runs."""
+        try:
+            config = self._config()
+        except KeptworkError as error:
+            raise PermanentError(str(error)) from None
+        spec = replace(spec_of(task.step, config), tries=task.tries)
+        failures = await self._failures(ctx)
+        if spec.idempotent and (deaths := ctx.attempt - 1 - failures) > DEATHS:
+            raise PermanentError(f"its worker died {deaths} times")
+        if task.again and not spec.idempotent:
+            question = f"{task.name} ran in an earlier round of {task.flow}, and must not run twice. Run it again?"
+            await ctx.wait_for_approval(question, by=spec.review_by, details={"command": list(spec.argv)[:100]})
+        breaker = await self._through_breaker(ctx, task, config)
+        try:
+            return await run_tool(ctx, spec)
+        except NotApproved:
+            raise  # people said no, which tells nothing of the tool
+        except PermanentError:
+            if breaker is not None and not (spec.retry_on_failure and spec.idempotent):
+                ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
+            raise
+        except (TransientError, TimeoutError) as error:
+            if not spec.idempotent or failures + 1 < task.tries:
+                raise
+            if breaker is not None:
+                ctx.tell_breaker(breaker, False)
+            raise PermanentError(str(error)) from None
+
+    async def _failures(self, ctx: Context) -> int:
+        """How many attempts before this one have failed; in the others its worker died."""
+        if ctx.attempt == 1:
+            return 0
+        wanted = EventFilter(ctx.tenant_id, JOB.name, (ids.key_of(ctx.job_id) or ("", 0))[1])
+        found = await (await self._opened()).events(wanted, limit=MOST_EVENTS, newest_first=True)
+        return sum(event.trigger == "retry" for event in found)
+
+    async def _through_breaker(self, ctx: Context, task: Task, config: Config) -> str | None:
+        """Asks the breaker of a tool; returns its name, none for a program that is no tool."""
+        if task.step.tool is None:
+            return None
+        name, given = f"tool:{task.step.tool}", config.tools[task.step.tool].breaker
+        wanted = (given.failure_threshold, given.cooldown_seconds, given.success_threshold)
+        await ctx.breaker(Breaker(name, *wanted, task.step.on_open))
+        return name
+
+    async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
+        """An agent job. It is described by what it is asked, or, if that has become long by what was filled in, by what
+        is written in the file."""
+        step, prompt = task.step, expression.as_text(task.step.agent)
+        short = len(prompt.encode("utf-8", "replace")) <= LONGEST_DESCRIPTION
+        wish = Wish(
+            prompt if short else task.written,
+            prompt,
+            skill=step.skill,
+            tier=step.tier,
+            schema=step.output_schema,
+            max_retries=task.tries - 1,
+            on_open=step.on_open,
+            timeout=step.timeout,
+            budget_micros=None if step.budget_usd is None else micros(step.budget_usd),
+        )
+        return await self._agents.carry_out(ctx, wish)
+
+
+def _read_config() -> Config:
+    from keptwork.config import read
+
+    return read()
+
+
+async def task_of(
+    store: Store, tenant_id: int, flow: str, template: int, step: str, item: Any = None, again: bool = False
+) -> Task:
+    """What is to be done, from what the job of a step says. A reference that leads nowhere is `Wrong`."""
+    whole = await shape(store, tenant_id, template)
+    found, kind = whole.steps[step.partition("[")[0]], whole.flow.kind
+    written = found.agent or ""
+    if found.refers:
+        roots = {one.root for one in found.references}
+        values = await _values(store, tenant_id, flow, kind, roots) if roots else {}
+        found = _filled(found, looking(values, item))
+    return Task(flow, kind, found, step, again, retries_of(kind, found) + 1, written)
+
+
+async def _values(store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
+    """What the references of a step lead to. What came of earlier steps does not change any more."""
+    key = (ids.key_of(flow) or ("", 0))[1]
+    values: dict[str, Any] = {
+        output.name: await content(store, tenant_id, output) for output in await store.outputs(key, sorted(roots))
+    }
+    (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
+    return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}
+
+
+async def call(ctx: Context, task: Task) -> Any:
+    """A Python function with the arguments of `with`."""
+    return await called(ctx, task.step.call or "", task.step.with_)
+
+
+def _filled(step: Step, look: expression.Look) -> Step:
+    """The step with every reference replaced by its value; what it then says was checked only where it is used."""
+    said = step.model_dump(exclude={"id", "when", "depends_on", "description", "for_each"}, exclude_unset=True)
+    return step.model_copy(update=expression.filled(said, look))
+
+
+def seconds_of(task: Task) -> float | None:
+    """How long a call may take; tools and agents watch their own time, to end what they have started."""
+    limited = task.step.timeout is not None and task.step.kind == "call"
+    return span_us(task.step.timeout or 0) / 1_000_000 if limited else None
+
+
+def delay_us_of(task: Task, attempt: int) -> int | None:
+    """How long to wait before the next attempt, where the flow says so: in a run 2^attempts times its base."""
+    if task.step.backoff is None and task.kind != "run":
+        return None
+    base = RUN_BACKOFF_US if task.step.backoff is None else span_us(task.step.backoff)
+    return min(base << min(attempt if task.kind == "run" else attempt - 1, 20), LONGEST_BACKOFF_US)

@@ -1,0 +1,93 @@
+"""A step that runs a tool: what comes of it, and what is asked before one that has effects runs a second time.
+
+A tool with `idempotent: false` leaves a mark before it starts, on disk. Where there is a mark without an ending, or
+with one that says nothing of what was done, people are asked: nobody else can know whether it took effect. That costs
+the job no attempt; and since such a job may be begun more often than its tool, the tool's tries are counted here.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import count
+from typing import Any
+
+from keptwork.moments import rfc3339
+from keptwork.outcomes import PermanentError, TransientError
+from keptwork.worker.context import Context
+from keptwork.worker.tool_run import Outcome, one_run
+from keptwork.worker.tool_spec import ToolSpec, spec_of
+
+__all__ = ["ToolSpec", "reviewed", "run_tool", "spec_of"]
+
+LONGEST_COMMAND = 2_000
+
+
+async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
+    """What the program wrote, as `stdout`, `stderr`, `json` (if stdout is that), with its `exit_code`, the `seconds` it
+    took, and whether its output was `truncated`.
+
+    An exit code that was not expected is a `TransientError`, or a `PermanentError` where trying again is of no use. A
+    program over its time raises `TimeoutError`, one that cannot be started `PermanentError`. Cancelled, it ends the
+    program with all it has started.
+    """
+    outcome = await one_run(ctx, spec) if spec.idempotent else await reviewed(ctx, spec)
+    if outcome.failure is not None:
+        raise (TransientError if outcome.retry else PermanentError)(outcome.failure)
+    return outcome.result or {}
+
+
+async def reviewed(ctx: Context, spec: ToolSpec, name: str = "") -> Outcome:
+    """What came of the one run that there is; of another one if people want it, or if the last is known to have failed
+    and may be tried again. In a job that runs several, each has a name."""
+    of = f" {name}" if name else ""
+    failures = 0
+    for number in count(1):
+        again = f" again ({number})" if number > 1 else ""
+        fresh: list[int] = []
+        since = await ctx.step(f"started{of}{again}", _mark, ctx, fresh)
+        ended = f"ended{of}{again}"
+        outcome = await (_kept_run(ctx, spec, ended) if fresh else _before(ctx, ended))
+        if outcome is None or not outcome.known:
+            how = None if outcome is None else outcome.failure
+            details, asked = _details(spec, since, how), f"review{of}{again}" if name else None
+            await ctx.wait_for_approval(_question(spec, since), by=spec.review_by, details=details, name=asked)
+            continue
+        failures += 1
+        if not outcome.retry or failures >= spec.tries:
+            return outcome._replace(retry=False)
+        if fresh:
+            return outcome
+    raise AssertionError("counting has no end")
+
+
+async def _mark(ctx: Context, fresh: list[int]) -> int:
+    """When it is started, by the database's clock."""
+    fresh.append(await ctx.steps.now())
+    return fresh[0]
+
+
+async def _kept_run(ctx: Context, spec: ToolSpec, name: str) -> Outcome | None:
+    return Outcome(**await ctx.step(name, _run, ctx, spec))
+
+
+async def _run(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
+    """One that ran out of time may have done anything, like one that was killed."""
+    try:
+        return (await one_run(ctx, spec))._asdict()
+    except TimeoutError as error:
+        return Outcome(failure=str(error), retry=True, known=False)._asdict()
+
+
+async def _before(ctx: Context, name: str) -> Outcome | None:
+    kept = await ctx.steps.recall(name)
+    return None if kept is None else Outcome(**json.loads(kept.result))
+
+
+def _question(spec: ToolSpec, since: int) -> str:
+    return f"{spec.label} was started on {rfc3339(since)} and nobody knows whether it took effect. Run it again?"
+
+
+def _details(spec: ToolSpec, since: int, how: str | None) -> dict[str, Any]:
+    command = shlex.join(spec.argv)[:LONGEST_COMMAND]
+    return {"command": command, "cwd": spec.cwd, "started_at": rfc3339(since), "ended": how}

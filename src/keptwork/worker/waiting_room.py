@@ -1,0 +1,139 @@
+"""Where claims wait for work: many that ask for the same stand in one line, and the bell calls only its first.
+
+Whoever is called looks whether something is due, and calls the next one if there was. So a job that comes in costs a
+claim or two however many wait for it. Once a second the first of each line looks anyway, for what time has made due and
+for rings that were lost, and all who wait are asked about together: a worker that was paused stands aside, and one that
+was asked to end goes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import asynccontextmanager
+
+from keptwork.errors import StoreError
+from keptwork.lifecycle import WORKER
+from keptwork.service.enrolment import may_claim
+from keptwork.service.orders import understood
+from keptwork.store import Store
+from keptwork.store.records import Standing
+
+LOOK_SECONDS = 1.0
+AT_ONCE = 500
+
+Line = tuple[Hashable, ...]
+"""What those ask for who stand in one line."""
+
+
+class Place:
+    """One claim that waits."""
+
+    def __init__(self, line: Line, worker: int) -> None:
+        self.line = line
+        self.worker = worker
+        self.aside = False
+        self.over = False
+        self.called = False
+        self._news = asyncio.Event()
+
+    def call(self) -> None:
+        """Something may be due."""
+        self.called = True
+        self._news.set()
+
+    def leave(self) -> None:
+        """There is nothing more to wait for: the caller has gone, or the server or the worker is about to."""
+        self.over = True
+        self._news.set()
+
+    async def is_called(self, until: float) -> bool:
+        """Whether it is time to look again, rather than to go; `until` is a time of the event loop's."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._news.wait()
+        self._news.clear()
+        called, self.called = self.called, False
+        return called and not self.over
+
+
+class WaitingRoom:
+    """One for a server. It has a task only while somebody waits."""
+
+    def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
+        self._store = store
+        self._closing = closing
+        self._look_seconds = look_seconds
+        self._lines: dict[Line, dict[Place, None]] = {}
+        self._warden: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    @asynccontextmanager
+    async def place(self, line: Line, worker: int) -> AsyncIterator[Place]:
+        """A place at the end of a line. Whoever leaves it with a call it did not follow passes that on."""
+        place = Place(line, worker)
+        self._lines.setdefault(line, {})[place] = None
+        if self._closing.is_set():
+            place.leave()
+        elif self._warden is None or self._warden.done():
+            self._warden = asyncio.create_task(self._watch())
+        try:
+            yield place
+        finally:
+            self._lines[line].pop(place)
+            if not self._lines[line]:
+                del self._lines[line]
+            if place.called:
+                self.call_next(line)
+
+    def call_next(self, line: Line) -> None:
+        """The first of a line that does not stand aside may look."""
+        first = next((place for place in self._lines.get(line, ()) if not place.aside), None)
+        if first is not None:
+            first.call()
+
+    def _ring(self) -> None:
+        for line in list(self._lines):
+            self.call_next(line)
+
+    async def _watch(self) -> None:
+        """While there is somebody here, and the server goes on."""
+        stop_listening = self._store.listen(self._ring)
+        try:
+            while self._lines and not self._closing.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_seconds):
+                        await self._closing.wait()
+                with contextlib.suppress(StoreError):  # out of reach: they wait on, and hear of it when they look
+                    await self._ask_about()
+                self._ring()
+        finally:
+            stop_listening()
+        for place in self._everyone():
+            place.leave()
+
+    async def _ask_about(self) -> None:
+        workers = list(dict.fromkeys(place.worker for place in self._everyone()))
+        standing: dict[int, Standing] = {}
+        for start in range(0, len(workers), AT_ONCE):
+            rows = await self._store.rows(WORKER, workers[start : start + AT_ONCE], ("id", *Standing._fields))
+            standing |= {row.pop("id"): Standing(**row) for row in rows}
+        for place in self._everyone():
+            if place.worker not in workers:
+                continue  # it has come meanwhile
+            found = standing.get(place.worker)
+            place.aside = found is not None and not may_claim(found.state)
+            if understood(found) is not None:
+                place.leave()
+
+    def _everyone(self) -> Iterator[Place]:
+        return iter([place for line in self._lines.values() for place in line])
+
+    async def close(self) -> None:
+        """Nobody waits any longer."""
+        if self._warden is not None:
+            self._warden.cancel()
+            await asyncio.wait([self._warden])

@@ -1,0 +1,83 @@
+"""What a handler can wait for besides time: its children, crews, events, people. Waiting holds nothing.
+
+Each is called by its place among those of its kind in the handler, so that a later run finds it again: what has come is
+kept like the result of a step. What has not come yet suspends the job, and when that is written it is looked once more
+whether it came meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from keptwork.job_type import JobType
+from keptwork.moments import Span
+from keptwork.outcomes import PermanentError
+from keptwork.process.tool import Tools
+from keptwork.store import Job, Store
+from keptwork.worker.approvals import Approvals
+from keptwork.worker.breaker_gate import Gate
+from keptwork.worker.children import Child, Children, Spawnable
+from keptwork.worker.crews import Crews
+from keptwork.worker.journal import Journal
+from keptwork.worker.signals import Signals
+from keptwork.worker.steps import Steps
+
+T = TypeVar("T")
+
+__all__ = ["Child", "Desk", "Spawnable", "Waits"]
+
+
+class Desk:
+    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, where programs run,
+    and the gate where breakers are asked."""
+
+    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools, gate: Gate) -> None:
+        self._journal = journal
+        self.kinds = kinds
+        self.tools = tools
+        self.gate = gate
+
+    async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
+        return await self._journal.ask(job, question)
+
+
+class Waits:
+    """Those of one run of a handler. An ordinary function gets results, an async one something to await."""
+
+    def __init__(self, job: Job, steps: Steps, desk: Desk | None) -> None:
+        if desk is None:
+            raise PermanentError(
+                "in a process of its own a handler cannot spawn, join or wait for crews, events and approvals; leave "
+                "out isolation='process', or do that in the job that enqueues it"
+            )
+        self._steps = steps
+        self._children = Children(job, steps, desk.ask, desk.kinds)
+        self._crews = Crews(job, steps, desk.ask, desk.kinds)
+        self._signals = Signals(job, steps, desk.ask)
+        self._approvals = Approvals(job, steps, desk.ask)
+
+    def spawn(self, job: Spawnable | str, arguments: Mapping[str, Any]) -> Any:
+        return self._steps.waiting(self._children.spawn(self._steps.own_name("spawn", None), job, arguments))
+
+    def spawn_many(self, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> Any:
+        return self._steps.waiting(self._children.spawn_many(self._steps.own_name("spawn", None), job, many))
+
+    def join(self, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
+        return self._steps.waiting(self._children.join(self._steps.own_name("join", None), children, return_exceptions))
+
+    def crew(
+        self, job: Spawnable | str, task: str, workers: int, timeout: Span | None, arguments: Mapping[str, Any]
+    ) -> Any:
+        name = self._steps.own_name("crew", None)
+        return self._steps.waiting(self._crews.crew(name, job, task, workers, timeout, arguments))
+
+    def wait_for_event(self, event: str, timeout: Span | None) -> Any:
+        name = self._steps.own_name(f"event {event}", None)
+        return self._steps.waiting(self._signals.wait(name, event, timeout))
+
+    def wait_for_approval(
+        self, question: str, by: str | None, expires: Span | None, details: Any, named: str | None
+    ) -> Any:
+        name = self._steps.own_name("approval", named)
+        return self._steps.waiting(self._approvals.wait(name, question, by, expires, details))

@@ -1,0 +1,534 @@
+"""A worker in this process: a visible pipeline of claim, run, settle, write.
+
+    claim → inbox → slots → results → write
+      ↑_________________________________|    room for more
+
+Slots are tasks that live as long as the worker; a job costs no task of its own. While one batch of results is being
+written the next one gathers, and while handlers run the next claim is under way. No transaction is open while a handler
+runs. Where the database is out of reach, claims wait and results are kept until it is back (outage.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from keptwork import logs, metrics, spans
+from keptwork.errors import BadInput, StoreError
+from keptwork.job_type import JobType
+from keptwork.lifecycle import Change
+from keptwork.process.tool import Tools
+from keptwork.service import breakers
+from keptwork.service.handover import Picture
+from keptwork.service.orders import Order
+from keptwork.service.seat import Seat
+from keptwork.service.settle import settle as settled
+from keptwork.sizes import size_text
+from keptwork.store import Job, NewJob, Store
+from keptwork.store.tally import flush, flushing
+from keptwork.store.url import database_url
+from keptwork.worker.breaker_gate import Gate
+from keptwork.worker.departure import Departure, terminated
+from keptwork.worker.executor import Executor
+from keptwork.worker.heartbeat import Heartbeat, memory_bytes
+from keptwork.worker.housekeeping import Housekeeping, NoHousekeeping
+from keptwork.worker.isolation import Isolation, check
+from keptwork.worker.journal import Journal
+from keptwork.worker.last_resort import end_process
+from keptwork.worker.leases import LeaseKeeper, Token
+from keptwork.worker.outage import Outage
+from keptwork.worker.pace import Pace
+from keptwork.worker.pruner import Pruner
+from keptwork.worker.pulse import Pulse
+from keptwork.worker.registration import EXHAUSTED, Registration
+from keptwork.worker.report import Doing, Report
+from keptwork.worker.settings import Settings
+from keptwork.worker.settlement import Release, described, due_soon, settle
+from keptwork.worker.shelf import Shelf
+from keptwork.worker.slot import Slot
+from keptwork.worker.strain import Strain
+from keptwork.worker.threads import Threads
+from keptwork.worker.versions import NONE_OLDER, Handlers, Lifter, Older
+from keptwork.worker.waits import Desk
+from keptwork.worker.watchman import Watchman
+
+POLL_SECONDS = 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+END_SECONDS = 5.0
+MOST_LOOKS = 5
+DEFAULT_LEASE_US = 60_000_000
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """Claims jobs and runs them until it is asked to stop, or until there is nothing left to do."""
+
+    def __init__(
+        self,
+        store: Store,
+        kinds: Mapping[str, JobType],
+        settings: Settings,
+        leases_store: Callable[[], AbstractAsyncContextManager[Store]],
+        chance: Callable[[], float] = random.random,
+        older: Older = NONE_OLDER,
+        ended: Callable[[Sequence[Change]], None] = lambda changes: None,
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._handlers = Handlers(kinds, older)
+        self._tell_ended = ended
+        self._settings = settings
+        self._leases_store = leases_store
+        self._chance = chance
+        self._outage = Outage("server" if settings.remote else "database")
+        self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
+        self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
+        # Others are looked after too, but not whenever the bell rings.
+        self._limited = any(kind.throttle is not None for kind in kinds.values())
+        self._inbox: asyncio.Queue[Job] = asyncio.Queue()
+        self._results: list[tuple[Job, Any]] = []
+        self._pictures: dict[int, Picture] = {}
+        self._in_hand = 0
+        self._report = Report()
+        self._pace = Pace(settings.concurrency)
+        self._finished = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._departure = Departure(settings.grace_us / 1_000_000)
+        self._maybe_due = True
+        self._looks = 0
+        self._slots: list[Slot] = []
+
+    async def run(self, *, until_idle: bool = False) -> int:
+        """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
+        else has ended raises `WorkerTerminated`."""
+        check(self._handlers)
+        self._check_memory()
+        self._loop = asyncio.get_running_loop()
+        self._registration = await self._register()
+        place = logs.worker.set(self._registration.id)
+        self._threads = Threads(self._stuck)
+        self._isolation = Isolation(self._handlers, self._settings.database)
+        self._tools = Tools()
+        self._keeper = LeaseKeeper(
+            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
+        )
+        self._keeper.start()
+        self._gate = Gate(self._store)
+        executor = self._executor = Executor(self._gate, self._handlers, self._threads, self._isolation)
+        places = range(self._settings.concurrency)
+        shelf = Shelf(self._store, self._keeper.holds, self._pause)
+        journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
+        desk = Desk(journal, self._kinds, self._tools, self._gate)
+        self._slots = [
+            Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
+        ]
+        self._board = journal.board
+        self._house = self._housekeeping()
+        duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *self._chores())]
+        stop_listening = self._store.listen(self._wake)
+        failure: Exception | None = None
+        try:
+            ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
+            for duty in ended:
+                duty.result()
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            stop_listening()
+            await self._end(duties, failure)
+            logs.worker.reset(place)
+        if untoward := self._departure.error(self._registration.id):
+            raise untoward
+        return self.doing().settled
+
+    async def _register(self) -> Registration:
+        given, bond = self._settings, self._settings.bond
+        registration = await Registration.register(
+            self._store,
+            given.name,
+            queues=given.queues,
+            kinds=self._kinds,
+            concurrency=given.concurrency,
+            version=given.version,
+            supervisor=None if bond is None else bond.name,
+        )
+        if bond is not None:
+            bond.report(registration.id, database_url(given.database).text)
+        return registration
+
+    def _housekeeping(self) -> Housekeeping:
+        if self._settings.remote:
+            return NoHousekeeping()
+        return Housekeeping(self._store, self._look_again, self._outage, self._chance)
+
+    def _chores(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the work, without end. What concerns all is the server's, where there is one."""
+        own = [self._beat(), self._bear()]
+        if self._settings.remote:
+            return own
+        return [*self._house.duties(), self._lift(), self._watch(), self._prune(), flushing(self._store), *own]
+
+    def _check_memory(self) -> None:
+        most, used = self._settings.most_memory, memory_bytes() or 0
+        if most is not None and used >= most:
+            has = f"it has {size_text(round(used, -6))} in use before its first job"
+            raise BadInput(what=f"{size_text(most)} of memory are too little for this application: {has}")
+
+    def _pulse(self) -> Pulse:
+        resort = self._end_process if self._settings.own_process else None
+        parent = None if self._settings.bond is None else self._settings.bond.pid
+        return Pulse(self._registration.id, self._ordered, self._resumed, resort, parent)
+
+    async def _work(self, until_idle: bool) -> None:
+        await self._claim(until_idle)
+        await self._drain()
+        if until_idle:
+            await self._house.deliver()
+
+    async def _prune(self) -> None:
+        await Pruner(self._store, self._settings.retention, self._chance).run()
+
+    async def _lift(self) -> None:
+        await Lifter(self._store, self._handlers, self._look_again).run()
+
+    async def _beat(self) -> None:
+        await Heartbeat(self._store, self._registration.id, self.doing).run()
+
+    async def _watch(self) -> None:
+        worker = self._registration
+        await Watchman(self._store, self._settings.silent_us, worker.actor, worker.id).run()
+
+    async def _bear(self) -> None:
+        """Pauses when too much memory is in use; without a bound there is nothing to bear."""
+        if self._settings.most_memory is None:
+            await asyncio.Event().wait()
+        most = self._settings.most_memory or 0
+        await Strain(most, self._pause_itself, self._resume_itself, lambda: bool(self._in_hand), self._give_up).run()
+
+    async def _pause_itself(self, reason: str) -> None:
+        await self._registration.pause(self._store, reason)
+        self._give_back(f"{EXHAUSTED}: {reason}")
+
+    async def _resume_itself(self) -> None:
+        await self._registration.resume(self._store)
+        self._look_again()
+
+    def _give_up(self, what: str) -> None:
+        self._departure.exhausted(what)
+        self._changed.set()
+
+    def works_on(self, tenant_id: int, job: int) -> bool:
+        """Whether a handler of this worker runs this job now."""
+        running = (slot.job for slot in self._slots)
+        return any(one is not None and one.id == job and one.tenant_id == tenant_id for one in running)
+
+    def doing(self) -> Doing:
+        """What it is doing at this moment."""
+        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), self._pace.per_second)
+
+    def stop(self) -> None:
+        """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
+        self._departure.within_grace()
+        self._changed.set()
+
+    # --- orders
+
+    def _ordered(self, order: Order) -> None:
+        """Called by the lease keeper's thread: somebody wants this worker to end, or has ended it."""
+        self._loop.call_soon_threadsafe(self._obey, order)
+
+    def _resumed(self) -> None:
+        """Called by the lease keeper's thread: it may claim again."""
+        self._loop.call_soon_threadsafe(self._look_again)
+
+    def _obey(self, order: Order) -> None:
+        self._departure.obey(order)
+        self._changed.set()
+
+    async def _end_process(self, store: Store, order: Order) -> None:
+        """Called by the lease keeper's thread when the event loop has not obeyed a hard order."""
+        running = [slot.job for slot in self._slots if slot.job is not None]
+        waiting = list(self._inbox._queue)  # type: ignore[attr-defined]  # the loop that owns it is stuck
+        jobs = [job for job in (*running, *waiting) if self._keeper.holds(job)]
+        await end_process(store, jobs, order, self._registration.actor, terminated(self._registration.id, order))
+
+    def _wake(self) -> None:
+        """Called by the store's bell: there are new jobs."""
+        self._store.tally.add(metrics.WAKEUPS)
+        self._look_again()
+        if self._limited:
+            self._house.new_jobs()
+
+    def _look_again(self) -> None:
+        """Something may be due that was not."""
+        self._maybe_due = True
+        self._changed.set()
+
+    # --- claim
+
+    async def _claim(self, until_idle: bool) -> None:
+        while not self._departure.asked:
+            self._changed.clear()
+            # Asked before the claim: what is settled while it is under way may have made a job due again.
+            idle = not self._in_hand
+            room = self._pace.room(self._in_hand) if self._maybe_due or (until_idle and idle) else 0
+            if room:
+                self._maybe_due = False
+            jobs = await self._claim_once(room) if room else []
+            if room and len(jobs) == room:
+                self._maybe_due = True  # there may be more; after fewer, there is not until somebody says so
+            self._in_hand += len(jobs)
+            for job in jobs:
+                self._inbox.put_nowait(job)
+            if jobs:
+                await asyncio.sleep(0)  # handlers begin before the next claim is sent
+            self._looks = 0 if jobs else self._looks
+            if until_idle and idle and not jobs and await self._nothing_let_go():
+                return
+            if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
+                self._maybe_due = True
+
+    async def start_here(self, job: NewJob) -> int | None:
+        """Enqueues a job and starts it at once, if there is a slot for it and nothing was due when this worker last
+        looked; none if it should go the usual way."""
+        room = self._settings.concurrency - self._in_hand
+        if room < 1 or self._maybe_due or self._departure.asked or not self._takes(job):
+            return None
+        self._in_hand += 1  # its slot is taken while it is on its way
+        made = None
+        try:
+            number, sent = secrets.randbits(62), time.monotonic()
+            made = await self._store.enqueue_started(job, self._registration.id, self._lease_us, number)
+            if made.owner == self._registration.id:
+                self._keeper.hold([made], self._lease_us, sent, self._lengths)
+                self._inbox.put_nowait(made)
+                await self._registration.started(self._store)
+        finally:
+            if made is None or made.owner != self._registration.id:
+                self._in_hand -= 1
+                self._changed.set()
+        return made.id
+
+    def _takes(self, job: NewJob) -> bool:
+        """Whether it is one this worker could be given by a claim, and that nothing holds back."""
+        free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key or job.tree_id)
+        return free and job.kind in self._kinds and job.queue in self._settings.queues
+
+    async def _nothing_let_go(self) -> bool:
+        """Whether no limit, no breaker, no budget and no time has let a job go since the last claim was sent, nor does
+        now. What can be moved again and again, and lets none go, is not waited for."""
+        self._looks += 1
+        if await self._house.look() and self._looks < MOST_LOOKS:
+            self._changed.set()
+        return not self._changed.is_set()
+
+    async def _claim_once(self, limit: int) -> list[Job]:
+        """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
+        leases count from the first time it was sent."""
+        number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
+        while True:
+            try:
+                jobs = await self._claim_under(number, limit, again)
+                if jobs:
+                    self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
+                    self._house.begun(jobs)
+                    if spans.tracer is not None:
+                        spans.claimed(jobs, self._registration.id, time.monotonic() - sent)
+                    await self._registration.started(self._store)
+                if jobs or not again:
+                    self._outage.over("claim")
+                    return jobs
+                # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
+                number, sent, again = secrets.randbits(62), time.monotonic(), False
+            except StoreError as error:
+                if self._departure.asked:
+                    return []
+                self._outage.endure("claim", error)
+                again, pause = True, await self._pause(pause)
+
+    async def _claim_under(self, number: int, limit: int, again: bool) -> list[Job]:
+        return await self._claim_from(self._store, number, limit, again)
+
+    async def _claim_from(self, store: Store, number: int, limit: int, again: bool) -> list[Job]:
+        return await store.claim(
+            self._registration.id,
+            self._settings.queues,
+            limit,
+            self._lease_us,
+            claim_id=number,
+            tenant_id=self._settings.tenant_id,
+            start=True,
+            again=again,
+            without=tuple(self._executor.unknown),
+        )
+
+    async def _something_changed(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._changed.wait()
+        return False
+
+    async def _pause(self, seconds: float) -> float:
+        """Waits a little longer each time the database is out of reach."""
+        self._store.tally.add(metrics.OUTAGES)
+        await asyncio.sleep(seconds * (0.5 + self._chance() / 2))
+        return min(seconds * 2, LONGEST_PAUSE)
+
+    # --- run
+
+    def _finish(self, job: Job, said: Any) -> None:
+        self._results.append((job, said))
+        self._finished.set()
+
+    def _lose(self, tokens: set[Token]) -> None:
+        """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
+        self._loop.call_soon_threadsafe(self._stop_jobs, tokens)
+
+    def _ask_to_stop(self, tokens: set[Token]) -> None:
+        """Called by the lease keeper's thread: somebody asked these jobs to come to an end by themselves."""
+        self._loop.call_soon_threadsafe(self._cancel_jobs, tokens)
+
+    def _stop_jobs(self, tokens: set[Token]) -> None:
+        for slot in self._slots_with(tokens):
+            slot.stop(hard=True)
+
+    def _cancel_jobs(self, tokens: set[Token]) -> None:
+        for slot in self._slots_with(tokens):
+            slot.cancel(self._settings.grace_us / 1_000_000)
+
+    def _slots_with(self, tokens: set[Token]) -> list[Slot]:
+        return [slot for slot in self._slots if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens]
+
+    def _stuck(self, count: int) -> None:
+        """Handlers that were given up and go on anyway: their threads are lost to this process."""
+        most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
+        if count >= most and not self._departure.asked:
+            logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
+            self._give_up(f"{count} handlers do not end and cannot be ended")
+
+    # --- write
+
+    async def _write(self) -> None:
+        while True:
+            await self._finished.wait()
+            self._finished.clear()
+            batch, self._results = self._results, []
+            if batch:
+                await self._settle(batch)
+                self._pace.note(len(batch))
+                self._in_hand -= len(batch)
+                self._changed.set()
+
+    async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
+        """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
+        actor = self._registration.actor
+        changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
+        await self._board.flush(job for job, _ in batch)
+        told = self._gate.reports(batch)
+        ended = batch[0][0] if len(batch) == 1 else None
+        late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told, ended)
+        self._tell_ended([change for change in changes if change not in late] if late else changes)
+        self._keeper.release([(change.id, change.epoch) for change in changes])
+        self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
+        self._in_hand += len(next_jobs)
+        for job, _ in batch:
+            self._pictures.pop(job.id, None)
+        for job in next_jobs:
+            self._inbox.put_nowait(job)
+        self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
+        for seconds in due_soon(changes, time.time_ns() // 1_000, POLL_SECONDS):
+            self._loop.call_later(seconds, self._look_again)
+
+    async def _apply(
+        self, changes: list[Change], told: list[breakers.Report], ended: Job | None
+    ) -> tuple[list[Change], list[Job]]:
+        """As often as it takes: the same change a second time counts as written. Where a step of a flow has ended, the
+        one that comes next may begin with it; if the answer was lost, it is asked for under its number."""
+        number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
+        room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
+        while True:
+            try:
+                seat = self._seat(number, ended) if room and not again and not self._departure.asked else None
+                done = await settled(self._store, changes, told, seat)
+                begun = [] if done.begun is None else [done.begun]
+                if again and room:
+                    begun = await self._claim_from(self._store, number, room, again=True)
+                self._hold_next(begun, sent)
+                if done.stirred:
+                    self._house.stirred()
+                self._outage.over("write")
+                return done.late, begun
+            except StoreError as error:
+                self._outage.endure("write", error)
+                again, pause = True, await self._pause(pause)
+
+    def _seat(self, number: int, ended: Job | None) -> Seat | None:
+        """For a step that comes next, unless something may be due that has waited longer."""
+        if self._maybe_due:
+            return None
+        worker, settings = self._registration.id, self._settings
+        queues, own = settings.queues, settings.tenant_id
+        return Seat(worker, self._lease_us, number, queues, own, ended, pictures=self._pictures)
+
+    def _hold_next(self, jobs: Sequence[Job], sent: float) -> None:
+        """What began with a write is held from when that was sent."""
+        if jobs:
+            self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
+            self._house.begun(jobs)
+
+    # --- end
+
+    async def _drain(self) -> None:
+        """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
+        itself be stopped, and what cannot be written, is left to its lease."""
+        self._give_back()
+        await self._all_settled(lambda: self._departure.ends_at)
+        if self._in_hand:
+            for slot in self._slots:
+                slot.stop(hard=True, cancelled=self._departure.cancelled)
+            last = time.monotonic() + END_SECONDS
+            await self._all_settled(lambda: last)
+
+    def _give_back(self, reason: str = "worker drains") -> None:
+        """What has not begun goes back into the queue."""
+        while not self._inbox.empty():
+            self._finish(self._inbox.get_nowait(), Release(reason))
+
+    async def _all_settled(self, ends_at: Callable[[], float]) -> None:
+        """Until nothing is in hand, or the time is over: which may be sooner than it was when the wait began."""
+        while self._in_hand and (left := ends_at() - time.monotonic()) > 0:
+            self._changed.clear()
+            await self._something_changed(left)
+
+    async def _end(self, duties: list[asyncio.Task[None]], failure: Exception | None) -> None:
+        for slot in self._slots:
+            slot.close()
+        for duty in duties:
+            duty.cancel()
+        await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
+        await asyncio.to_thread(self._keeper.stop)
+        self._threads.stop()
+        self._board.close()
+        await self._isolation.close()
+        await self._tools.close()
+        if failure is None:
+            await self._registration.ended(self._store, self._departure.reason)
+            if not self._departure.at_once:
+                await self._house.end()
+        else:
+            await self._registration.failed(self._store, described(failure))
+        await flush(self._store)
+
+
+def _makes_due(change: Change) -> bool:
+    """Whether a job may be due now because of this one."""
+    return bool(change.move.raises_epoch or change.parent_id or change.limit_key or change.tree_id)
