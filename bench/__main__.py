@@ -1,4 +1,4 @@
-"""`make bench`: every measurement, or those named on the command line (`make bench ARGS="peers --only keptwork,rq"`)."""
+"""`make bench`: run every benchmark, or those named (`make bench ARGS="peers --only keptwork,rq"`)."""
 
 import argparse
 import signal

@@ -212,7 +212,8 @@ def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
 
 
 def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
-    code = "import sys, keptwork.cli.main, keptwork.app, keptwork.worker.tool_step; print('keptwork.config' in sys.modules)"
+    modules = "keptwork.cli.main, keptwork.app, keptwork.worker.tool_step"
+    code = f"import sys, {modules}; print('keptwork.config' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -386,8 +386,7 @@ def test_plain_unittest_works_too():
 
 
 def test_applications_do_not_pay_for_it():
-    program = (
-        "import sys, keptwork.app, keptwork.cli.main; print('keptwork.testing' in sys.modules, 'cronsim' in sys.modules)"
-    )
+    shown = "'keptwork.testing' in sys.modules, 'cronsim' in sys.modules"
+    program = f"import sys, keptwork.app, keptwork.cli.main; print({shown})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"

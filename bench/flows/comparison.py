@@ -1,5 +1,5 @@
-"""What is compared of flows, and what Keptwork is to reach: beside a peer that can use either database, on the same one.
-How Keptwork on a server stands beside a peer on a file in its own process is shown, and is no mark."""
+"""Compare flows with peers, and define the target ratios. A peer that supports both databases is compared on each.
+Keptwork on a server beside a peer on a file in its own process is shown without a target."""
 
 from collections.abc import Iterator
 

@@ -111,7 +111,9 @@ def product(store: str) -> Iterator[Server]:
     """`keptwork serve`, for a key of the first tenant."""
     with prepared(store) as (url, _):
         token = asyncio.run(_key(url))
-        with _answering([sys.executable, "-m", "keptwork", "serve", *UNREACHED, "--db", url, "--port"], token) as running:
+        with _answering(
+            [sys.executable, "-m", "keptwork", "serve", *UNREACHED, "--db", url, "--port"], token
+        ) as running:
             yield running
 
 

@@ -7,7 +7,9 @@ from bench.peers.catalogue import System
 _workflows = partial(System, program="workflows")
 
 SYSTEMS = (
-    _workflows("keptwork", "postgres", 1_500, every_round=("workflows",), note="one process, 200 slots; commits durable"),
+    _workflows(
+        "keptwork", "postgres", 1_500, every_round=("workflows",), note="one process, 200 slots; commits durable"
+    ),
     _workflows(
         "absurd",
         "postgres",

@@ -1,7 +1,7 @@
 """What a tenant may ask of a server: how often, how much at once, and how many of its jobs may wait.
 
-A server has settings (`[server]` in keptwork.toml), and a tenant may have some of its own, which are kept with it in the
-database and hold at every server.
+A server has settings (`[server]` in keptwork.toml). A tenant can have its own, which are stored in the database and
+apply on every server.
 """
 
 from __future__ import annotations

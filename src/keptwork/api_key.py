@@ -61,7 +61,7 @@ def new(random_bits: Callable[[int], int] = secrets.randbits) -> ApiKey:
     """A key that nobody has.
 
     >>> new(lambda bits: 1).value
-    'kw_00000000000000000000000000000000000000000013cPyzC'
+    'kw_00000000000000000000000000000000000000000012rpVfq'
     """
     body = PREFIX + _written(random_bits(BITS), BODY_LENGTH)
     return ApiKey(body + _checksum(body))
@@ -70,9 +70,9 @@ def new(random_bits: Callable[[int], int] = secrets.randbits) -> ApiKey:
 def parse(text: str) -> ApiKey | None:
     """The key that a text is; none if it is mistyped or is no key at all.
 
-    >>> parse("kw_00000000000000000000000000000000000000000013cPyzC")
+    >>> parse("kw_00000000000000000000000000000000000000000012rpVfq")
     ApiKey(hidden)
-    >>> parse("kw_00000000000000000000000000000000000000000023cPyzC") is None
+    >>> parse("kw_00000000000000000000000000000000000000000022rpVfq") is None
     True
     """
     if not _FORM.fullmatch(text):

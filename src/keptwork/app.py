@@ -198,7 +198,7 @@ class Keptwork:
         return self._store
 
     def lend(self, url: str | None, clock: Clock | None) -> tuple[str | None, Clock | None]:
-        """Another database and another clock for it, while it is closed; returns those it had. For `keptwork.testing`."""
+        """Replace database and clock while the app is closed; return the previous ones. For `keptwork.testing`."""
         if self._store is not None:
             raise BadInput(what="the application has its database open: close it before it is given another")
         before = self.url, self._clock

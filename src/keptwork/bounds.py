@@ -14,8 +14,8 @@ OWN_KINDS = "keptwork."
 """What the kinds of jobs that carry out steps begin with."""
 
 OWN_QUEUES = "run-"
-"""What the queues begin with that `keptwork run` makes, each for one flow alone: no other worker serves them, and whoever
-goes on with the flow does."""
+"""Prefix of the queues that `keptwork run` creates, one for each flow. Only the process that runs or resumes the flow
+serves its queue."""
 
 LARGEST_INT = (1 << 31) - 1
 LARGEST_PAYLOAD = 1 << 20

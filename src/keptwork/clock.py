@@ -1,6 +1,6 @@
 """The host's time, made fit to decide by: it never goes back and never stands still.
 
-PostgreSQL has a clock of its own (`keptwork_now()`); this one serves SQLite. Tests put a clock of their own in its place.
+PostgreSQL has its own clock (`keptwork_now()`); this one serves SQLite. Tests replace it with theirs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The file `keptwork.toml`: what a project says once for all its flows: its tools, its agents (`agent_settings.py`),
 its server (`server_settings.py`).
 
-It is looked for as `--config` says, else KEPTWORK_CONFIG, else in the working directory, where there may be none. A file
-that was named must be there. Every problem is told at once, each with the file and the key. The program of a tool is an
+The file is named by `--config` or by KEPTWORK_CONFIG and must exist; without either, the one in the working directory
+is read if it exists. All problems are reported together, each with file and key. The program of a tool is an
 argv list, never a line for a shell; of the environment it gets only the names that are listed.
 """
 

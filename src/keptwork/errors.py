@@ -314,8 +314,8 @@ class MissingScope(KeptworkError):
 
 
 class ProgramsRefused(KeptworkError):
-    """{steps} what is to be run, which this server takes from {whom}; keep the flow with: keptwork templates put FILE, \
-and start that template, or let its steps name tools of keptwork.toml"""
+    """{steps} what is to be run, which this server takes from {whom}; keep the flow with: \
+keptwork templates put FILE, and start that template, or let its steps name tools of keptwork.toml"""
 
     status = 403
 
@@ -442,7 +442,7 @@ class NoAnswer(KeptworkError):
 
 
 class StrangeAnswer(KeptworkError):
-    """{server} answered {asked} with {found}, as no Keptwork server does; check its address, and what stands before it"""
+    """{server} answered {asked} with {found}, as no Keptwork server does; check its address and any proxy before it"""
 
     status = 502
 

@@ -127,7 +127,9 @@ JOBS = Metric("keptwork_jobs", "Jobs by queue and state.", ("queue", "state"), "
 
 WORKERS = Metric("keptwork_workers", "Workers by state.", ("state",), "gauge", "now")
 
-BREAKERS = Metric("keptwork_breaker_state", "1 for the state that a breaker is in.", ("breaker", "state"), "gauge", "now")
+BREAKERS = Metric(
+    "keptwork_breaker_state", "1 for the state that a breaker is in.", ("breaker", "state"), "gauge", "now"
+)
 
 HELD_JOBS = Metric("keptwork_breaker_held_jobs", "Jobs that a breaker holds back.", ("breaker",), "gauge", "now")
 

@@ -206,9 +206,9 @@ _VARIABLES: dict[Whose, tuple[str, str]] = {
 def settings_page() -> str:
     """Every key of keptwork.toml, and every variable of the environment."""
     intro = (
-        "What a project says once for all its flows stands in `keptwork.toml`: `--config FILE`, else `KEPTWORK_CONFIG`,\n"
-        "else `./keptwork.toml`, which there need not be. Every key is below; any other is refused. Text stands in\n"
-        'quotes, as TOML has it: `timeout = "5m"`. How to use them: [Run tools](../how-to/tools.md),\n'
+        "`keptwork.toml` holds the settings that all flows of a project share. Default: `--config FILE`, then\n"
+        "`KEPTWORK_CONFIG`, then `./keptwork.toml` if it exists. Unknown keys are refused. Quote text, as\n"
+        'TOML requires: `timeout = "5m"`. How to use them: [Run tools](../how-to/tools.md),\n'
         "[Choose models, prices and budgets](../how-to/agents.md), [Serve the HTTP API](../how-to/http.md).\n"
     )
     parts = "\n".join(map(_section, tables(SETTINGS)))

@@ -20,8 +20,8 @@ def sign(secret: bytes, timestamp: int, body: bytes) -> str:
 def verify(
     secret: bytes, signature: str, timestamp: str, body: bytes, now: float, tolerance: float = TOLERANCE_SECONDS
 ) -> bool:
-    """Whether a message with these headers `Keptwork-Signature` and `Keptwork-Timestamp` was signed with the secret, and
-    not long ago: one that was overheard cannot be sent again for ever."""
+    """Return whether the headers `Keptwork-Signature` and `Keptwork-Timestamp` were made with the secret, and recently.
+    The time limit keeps an intercepted message from being replayed later."""
     if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12:
         return False
     recent = abs(now - int(timestamp)) <= tolerance

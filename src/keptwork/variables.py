@@ -28,7 +28,9 @@ VARIABLES = (
     Variable("KEPTWORK_CONFIG", "ours", "The configuration where no `--config` names one; else `./keptwork.toml`."),
     Variable("KEPTWORK_SKILLS", "ours", "The folder of your own skills, instead of `skills` under `[agents]`."),
     Variable(
-        "KEPTWORK_CONNECT_TIMEOUT", "ours", "Seconds after which a PostgreSQL server that is silent is given up; else 10."
+        "KEPTWORK_CONNECT_TIMEOUT",
+        "ours",
+        "Seconds after which a PostgreSQL server that is silent is given up; else 10.",
     ),
     Variable(
         "KEPTWORK_LOG", "ours", "How to log where no `--log` says so: `text` or `json`. With `json`, errors are JSON."
@@ -38,14 +40,18 @@ VARIABLES = (
     Variable("KEPTWORK_RECORD", "ours", "With `1`, the provider `recorded` asks and keeps the answers, like `record`."),
     Variable("KEPTWORK_SERVER", "ours", "The address of the HTTP API, for the client of the library."),
     Variable("KEPTWORK_KEY", "ours", "The key to the HTTP API, for that client and for `keptwork work --server`."),
-    Variable("KEPTWORK_KEY_FILE", "ours", "A file with that key that only you can read, where `KEPTWORK_KEY` is not set."),
+    Variable(
+        "KEPTWORK_KEY_FILE", "ours", "A file with that key that only you can read, where `KEPTWORK_KEY` is not set."
+    ),
     Variable(
         "KEPTWORK_WEBHOOK_SECRET",
         "ours",
         "The secret that messages to webhooks are signed with, 16 bytes or more; a flow may name another variable that "
         "begins with `KEPTWORK_WEBHOOK_SECRET_`. With `_FILE` after its name: the file that holds it.",
     ),
-    Variable("KEPTWORK_WEBHOOK_ALLOW", "ours", "Hosts of webhooks that may be private and without TLS: `host[:port],…`."),
+    Variable(
+        "KEPTWORK_WEBHOOK_ALLOW", "ours", "Hosts of webhooks that may be private and without TLS: `host[:port],…`."
+    ),
     Variable(
         "KEPTWORK_SEAL_KEY",
         "ours",
@@ -68,7 +74,9 @@ VARIABLES = (
     Variable("OTEL_EXPORTER_OTLP_PROTOCOL", "others", "Only `http/protobuf` is known; with another, nothing is sent."),
     Variable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "others", "The same for spans alone; it wins."),
     Variable(
-        "OTEL_SERVICE_NAME", "others", "The name of the service; else `keptwork-server`, `keptwork-worker` and the like."
+        "OTEL_SERVICE_NAME",
+        "others",
+        "The name of the service; else `keptwork-server`, `keptwork-worker` and the like.",
     ),
     Variable("OTEL_RESOURCE_ATTRIBUTES", "others", "Attributes of the service, its name (`service.name=`) among them."),
     Variable("KEPTWORK_JOB_ID", "told", "The job that runs it."),

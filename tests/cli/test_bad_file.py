@@ -22,7 +22,10 @@ NOBODY = 65534
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_reading_makes_no_database(command, tmp_path):
     refused(
-        run(*command, cwd=tmp_path), 1, "no database sqlite:///keptwork.db", "keptwork migrate --db sqlite:///keptwork.db"
+        run(*command, cwd=tmp_path),
+        1,
+        "no database sqlite:///keptwork.db",
+        "keptwork migrate --db sqlite:///keptwork.db",
     )
     assert contents(tmp_path) == {}
 

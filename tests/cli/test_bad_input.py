@@ -71,7 +71,10 @@ IDS = ["job_1", "17", "", "job_0199c82c-c000-7000-807a-a2a0b8276ff9", "cat_0199c
 @pytest.mark.parametrize("id", IDS)
 def test_an_id_that_is_none(id, original):
     refused(
-        run("events", "list", "--id", id, "--db", f"sqlite:///{original}"), 1, f"No entity {id!r}", "keptwork events list"
+        run("events", "list", "--id", id, "--db", f"sqlite:///{original}"),
+        1,
+        f"No entity {id!r}",
+        "keptwork events list",
     )
 
 

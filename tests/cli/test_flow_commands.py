@@ -83,7 +83,9 @@ def test_the_events_of_a_step_are_found_by_its_flow_and_its_name(scene: Scene) -
 def test_a_run_with_several_gates_needs_the_gate_named_and_takes_the_same_answer_twice(scene: Scene) -> None:
     ref = scene.start(flow(step("a", approval={}), step("b"), step("c", approval={}), kind="run"))
     refused(scene.keptwork("runs", "approve", ref.public_id), 2, "several gates", "--gate: a, c")
-    refused(scene.keptwork("runs", "approve", ref.public_id, "--gate", "c"), 1, "its step c is PENDING, and asks nothing")
+    refused(
+        scene.keptwork("runs", "approve", ref.public_id, "--gate", "c"), 1, "its step c is PENDING, and asks nothing"
+    )
     first = scene.keptwork("runs", "approve", ref.public_id, "--gate", "a", "--by", "ann")
     assert (first.returncode, first.stdout) == (0, "a is approved, by ann; the run is RUNNING.\n")
     before = scene.told("runs", "show", ref.public_id)

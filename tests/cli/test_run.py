@@ -277,7 +277,10 @@ def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(h
     process.stdout.close()
     assert process.stderr is not None
     said = process.stderr.read()
-    assert (process.wait(30), said) == (1, f"Go on with: keptwork run {file} --resume {flow_id(said)} --db {here.url}\n")
+    assert (process.wait(30), said) == (
+        1,
+        f"Go on with: keptwork run {file} --resume {flow_id(said)} --db {here.url}\n",
+    )
     assert f"f is {flow_id(said)}" in told, "the first thing to know, should it be killed"
 
 

@@ -61,6 +61,9 @@ def test_messages_are_listed_shown_and_sent_again(sqlite_url: str) -> None:
 def test_what_is_not_there_is_said_in_one_line(sqlite_url: str) -> None:
     asyncio.run(told(sqlite_url))
     gone = run("webhooks", "show", "run_1:2", "--db", sqlite_url)
-    assert (gone.returncode, gone.stderr) == (1, "keptwork: No webhook 'run_1:2'; list them with: keptwork webhooks list\n")
+    assert (gone.returncode, gone.stderr) == (
+        1,
+        "keptwork: No webhook 'run_1:2'; list them with: keptwork webhooks list\n",
+    )
     assert run("webhooks", "list", "--state", "lost", "--db", sqlite_url).returncode == 2
     assert run("webhooks", "list", "--limit", "0", "--db", sqlite_url).returncode == 2

@@ -15,6 +15,8 @@ def test_the_python_in_the_page_about_the_client_runs(sqlite_served: Served, tmp
     assert len(programs) == 4
     for program in programs:
         (tmp_path / "program.py").write_text(program, "utf-8")
-        done = command.run(python=("program.py",), cwd=tmp_path, KEPTWORK_SERVER=sqlite_served.address, KEPTWORK_KEY=key)
+        done = command.run(
+            python=("program.py",), cwd=tmp_path, KEPTWORK_SERVER=sqlite_served.address, KEPTWORK_KEY=key
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout

@@ -109,7 +109,8 @@ async def without_horizon(postgres_copy: str) -> AsyncIterator[Store]:
     """The broken twin: readers do not stop before the oldest transaction that is still open."""
     hand = await hand_on(postgres_copy)
     await hand.run(
-        "CREATE OR REPLACE FUNCTION keptwork_tx_horizon() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 1000000000000000'"
+        "CREATE OR REPLACE FUNCTION keptwork_tx_horizon() RETURNS bigint "
+        "LANGUAGE sql STABLE AS 'SELECT 1000000000000000'"
     )
     await hand.close()
     store = await open_store(postgres_copy)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.errors import AlreadyDecided, ApprovalChanged, BadInput, KeptworkError, InvalidTransition
+from keptwork.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, KeptworkError
 from keptwork.flow.definition import Flow
 from keptwork.lifecycle import RUN_STEP, WORKSTREAM_STEP
 from keptwork.service import flows, gates

@@ -193,13 +193,17 @@ def test_what_never_reaches_the_application_is_told_so_too(strict: Running, erro
 
 
 def test_every_error_of_the_api_is_among_them() -> None:
-    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)]
+    declared = [
+        found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)
+    ]
     first, last = declared.index(errors.Unauthenticated), declared.index(errors.InternalError)
     assert set(declared[first : last + 1]) <= {*PROVOKED, *ON_THE_WIRE}
 
 
 def test_no_two_errors_have_one_type() -> None:
-    declared = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)]
+    declared = [
+        found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, KeptworkError)
+    ]
     assert len({found.problem() for found in declared}) == len(declared)
 
 

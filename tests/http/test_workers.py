@@ -143,7 +143,9 @@ def test_what_needs_the_database_is_no_kind_for_such_a_worker(client: httpx.Clie
     assert (refused.status_code, "with the database" in refused.json()["detail"]) == (422, True)
     worker = made(client)
     tenant = running.ours
-    running.do(lambda store: store.enqueue([NewJob("keptwork.tool", tenant_id=tenant)]))  # nobody can put one in by hand
+    running.do(
+        lambda store: store.enqueue([NewJob("keptwork.tool", tenant_id=tenant)])
+    )  # nobody can put one in by hand
     assert claimed(client, worker) == []
 
 
@@ -453,7 +455,10 @@ def test_a_stale_epoch_changes_nothing_and_is_told_so(
     before = client.get(f"/api/jobs/{job['id']}").json()
     for speaker, epoch in ((worker, 0), (worker, again["epoch"]), (other, 0), (other, 9)):
         refused = say(client, what, speaker, {**job, "epoch": epoch}, **more)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:lease-lost"), (speaker, epoch)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:keptwork:problem:lease-lost"), (
+            speaker,
+            epoch,
+        )
         assert "has moved on" in refused.json()["detail"]
     assert client.get(f"/api/jobs/{job['id']}").json() == before
     assert say(client, "succeed", other, again).status_code == 200

@@ -10,7 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from keptwork.errors import BadInput, InvalidTransition, LeaseLost, NotFound, NotRunAgain, RunAgainBefore, StillUnfinished
+from keptwork.errors import (
+    BadInput,
+    InvalidTransition,
+    LeaseLost,
+    NotFound,
+    NotRunAgain,
+    RunAgainBefore,
+    StillUnfinished,
+)
 from keptwork.lifecycle import JOB
 from keptwork.moments import LONGEST_US
 from keptwork.service import jobs

@@ -219,7 +219,11 @@ SCENES: dict[Cause, tuple[Scene, str, str | None]] = {
     Cause.QUOTA: (for_a_worker, "it is a share that could go on", "keptwork crews show crew_"),
     Cause.DELAYED: (delayed, "it was enqueued for later", None),
     Cause.QUEUE_PAUSED: (queue_paused, "its queue 'default' has been paused since", "keptwork queues resume default"),
-    Cause.QUEUE_LIMIT: (queue_limit, "the limit queue:default holds it back: 1 of 1 are at work", "keptwork limits list"),
+    Cause.QUEUE_LIMIT: (
+        queue_limit,
+        "the limit queue:default holds it back: 1 of 1 are at work",
+        "keptwork limits list",
+    ),
     Cause.NO_WORKER: (no_worker, "no worker serves its queue 'deserted place'", "--queues 'deserted place'"),
     Cause.WORKERS_PAUSED: (
         workers_paused,

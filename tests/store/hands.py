@@ -71,7 +71,9 @@ class SqliteHand:
         return [dict(zip([column[0] for column in cursor.get_description()], row, strict=True)) for row in cursor]
 
     def triggers(self) -> list[tuple[str, str]]:
-        found = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'keptwork_*' ORDER BY name"
+        found = (
+            "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'keptwork_*' ORDER BY name"
+        )
         return [(str(name), str(table)) for name, table in self._db.execute(found)]
 
     def drop(self, trigger: str, table: str) -> None:

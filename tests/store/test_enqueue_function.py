@@ -64,7 +64,9 @@ def key_of(id: str) -> int:
 
 async def test_psql_enqueues_a_job_with_one_event(opened: Store, url: str, postgres_server: PostgresServer) -> None:
     psql = clients.psql(str(postgres_server.bin("psql")), url)
-    said = psql("""SELECT keptwork_enqueue('mail', '{"to": "ann"}', queue => 'post', priority => 5, key => 'order-17')""")
+    said = psql(
+        """SELECT keptwork_enqueue('mail', '{"to": "ann"}', queue => 'post', priority => 5, key => 'order-17')"""
+    )
     assert said.code == 0, said.err
     row = await entity(opened, JOB, key_of(said.out))
     assert (row["kind"], row["queue"], row["priority"], row["key"]) == ("mail", "post", 5, "order-17")

@@ -57,7 +57,9 @@ async def test_a_retry_of_an_agent_step_is_one_of_the_step_the_job_and_the_agent
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_record(app: Keptwork, retries: int) -> None:
+async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_record(
+    app: Keptwork, retries: int
+) -> None:
     app.provider = Scripted(SystemFailure("down"))
     report, _ = await carried_out(
         app, flow({"id": "ask", "agent": "Fix it", "retries": retries, "backoff": "1ms"}, abandon_after="0s")

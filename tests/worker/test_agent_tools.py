@@ -279,7 +279,9 @@ async def test_the_check_above_catches_approvals_that_are_bound_to_the_name_of_t
 # --- later tries
 
 
-async def test_a_later_try_runs_nothing_twice_that_has_effects_and_asks_nobody_twice(app: Keptwork, folder: Path) -> None:
+async def test_a_later_try_runs_nothing_twice_that_has_effects_and_asks_nobody_twice(
+    app: Keptwork, folder: Path
+) -> None:
     """The first answer is no good; the second try begins anew and asks for the same."""
 
     def script(request: Request) -> Answer:

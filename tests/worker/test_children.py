@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keptwork import Cancel, Keptwork, JobFailed, PermanentError
+from keptwork import Cancel, JobFailed, Keptwork, PermanentError
 from keptwork.job_handle import Handle
 from keptwork.lifecycle import JOB
 from keptwork.service import children, jobs
@@ -270,7 +270,9 @@ async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Keptwork)
     assert "snooze" not in await triggers(app, job)
 
 
-async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled_with_its_children(app: Keptwork) -> None:
+async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled_with_its_children(
+    app: Keptwork,
+) -> None:
     node = generations(app)
     root = await node.enqueue(depth=1)
     async with working(app, concurrency=1):

@@ -66,7 +66,9 @@ async def test_handlers_in_a_process_of_their_own_get_and_say_what_all_others_do
 
 
 @pytest.mark.parametrize("handler", [jobs.raises, jobs.raises_async])
-async def test_whatever_a_handler_raises_travels_as_text_and_is_settled_by_its_kind(app: Keptwork, handler: Any) -> None:
+async def test_whatever_a_handler_raises_travels_as_text_and_is_settled_by_its_kind(
+    app: Keptwork, handler: Any
+) -> None:
     raises = app.job(isolation="process", max_attempts=1)(handler)
     many = await app.enqueue_many(raises, [{"which": which} for which in range(len(jobs.RAISED))])
     assert await app.work(until_idle=True) == len(jobs.RAISED)

@@ -72,7 +72,9 @@ async def ends(task: asyncio.Task[int]) -> str:
 
 
 @pytest.mark.parametrize(("cancel", "outcome"), [(False, "queued"), (True, "cancelled")])
-async def test_a_hard_end_stops_handlers_and_frees_their_jobs_as_asked(app: Keptwork, cancel: bool, outcome: str) -> None:
+async def test_a_hard_end_stops_handlers_and_frees_their_jobs_as_asked(
+    app: Keptwork, cancel: bool, outcome: str
+) -> None:
     scene = Endless(app)
     task, job, id = await scene.begin()
     wish = Wish("cli:ann", "it is the wrong version")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, JobFailed, Snooze
+from keptwork import JobFailed, Keptwork, Snooze
 from keptwork.job_handle import Handle
 from keptwork.lifecycle import JOB
 from keptwork.store.checkpoints import Report

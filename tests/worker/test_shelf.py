@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, KeptworkError, JobFailed, LeaseLost
+from keptwork import JobFailed, Keptwork, KeptworkError, LeaseLost
 from keptwork.errors import BadInput, NotFound, StillUnfinished
 from keptwork.job_handle import Handle
 from keptwork.lifecycle import JOB

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, JobFailed, LeaseLost, PermanentError
+from keptwork import JobFailed, Keptwork, LeaseLost, PermanentError
 from keptwork.lifecycle import JOB
 from keptwork.store.checkpoints import Checkpoint
 from keptwork.worker.context import Context

@@ -68,7 +68,9 @@ def list_(
     found, now = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(
         {"keys": [service.as_json(row, now) for row in found]},
-        lambda: _table(found, now) if found else "No keys: make one with keptwork keys create --name NAME --scopes read.",
+        lambda: (
+            _table(found, now) if found else "No keys: make one with keptwork keys create --name NAME --scopes read."
+        ),
         as_json,
     )
 

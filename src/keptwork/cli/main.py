@@ -28,21 +28,29 @@ COMMANDS = {
     "work": Entry("keptwork.cli.work:work", "Run the jobs of an application in this process."),
     "serve": Entry("keptwork.cli.serve:serve", "Serve the HTTP API over a database."),
     "dev": Entry("keptwork.cli.dev:dev", "Serve the HTTP API and run jobs here, for development."),
-    "supervise": Entry("keptwork.cli.supervise:supervise", "Run several workers of an application and replace the dead."),
+    "supervise": Entry(
+        "keptwork.cli.supervise:supervise", "Run several workers of an application and replace the dead."
+    ),
     "workers": Entry("keptwork.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
     "jobs": Entry("keptwork.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
     "crews": Entry("keptwork.cli.crews:app", "Give a task to several workers; see, cancel and limit such crews."),
     "approvals": Entry("keptwork.cli.approvals:app", "See what jobs ask people; approve or reject it."),
     "webhooks": Entry("keptwork.cli.webhooks:app", "See what flows tell to the outside when they end; send it again."),
-    "why": Entry("keptwork.cli.why:why", "Tell why a job, a crew, a step or a flow is not moving, and when that clears."),
+    "why": Entry(
+        "keptwork.cli.why:why", "Tell why a job, a crew, a step or a flow is not moving, and when that clears."
+    ),
     "runs": Entry("keptwork.cli.runs:app", "See the runs; approve, reject, cancel, hold and release them."),
     "workstreams": Entry("keptwork.cli.workstreams:app", "See the workstreams; retry, resume, fork and abandon them."),
     "steps": Entry("keptwork.cli.steps:app", "See the steps of flows and what came of them; skip and reset them."),
     "templates": Entry("keptwork.cli.templates:app", "Keep definitions of flows by version, and start them by name."),
     "doctor": Entry("keptwork.cli.doctor:doctor", "Find what is stuck or contradicts itself, and mend it."),
-    "override": Entry("keptwork.cli.override:override", "Put something into a state past its lifecycle, with a reason."),
+    "override": Entry(
+        "keptwork.cli.override:override", "Put something into a state past its lifecycle, with a reason."
+    ),
     "dead-letters": Entry("keptwork.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
-    "schedules": Entry("keptwork.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."),
+    "schedules": Entry(
+        "keptwork.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."
+    ),
     "queues": Entry("keptwork.cli.queues:app", "See what waits in the queues; pause, resume and limit them."),
     "limits": Entry("keptwork.cli.limits:app", "See the limits of jobs and queues, and what waits behind them."),
     "breakers": Entry("keptwork.cli.breakers:app", "See what is held back because something fails; reset it."),
@@ -51,7 +59,9 @@ COMMANDS = {
     "keys": Entry("keptwork.cli.keys:app", "See who may use the HTTP API; make, rotate and revoke keys."),
     "tenants": Entry("keptwork.cli.tenants:app", "See whose work the database holds; add a tenant."),
     "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues and workers, and what needs somebody; like top."),
-    "stats": Entry("keptwork.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."),
+    "stats": Entry(
+        "keptwork.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."
+    ),
     "prune": Entry("keptwork.cli.prune:prune", "Delete jobs, flows and others that have been over for long enough."),
     "migrate": Entry("keptwork.cli.migrate:migrate", "Make a database, or bring it up to date."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),

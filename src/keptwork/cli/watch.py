@@ -1,5 +1,5 @@
-"""What `keptwork work` shows while it works: on a terminal one line that keeps up, elsewhere a line now and then. And how
-commands that go on for long log and are traced."""
+"""Show the progress of `keptwork work`: one updating line on a terminal, occasional lines elsewhere. Also sets up
+logging and tracing for long-running commands."""
 
 from __future__ import annotations
 

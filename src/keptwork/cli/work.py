@@ -45,7 +45,9 @@ Server = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Work for this server over HTTP, without a database; key in KEPTWORK_KEY."),
 ]
-KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Where the key for --server is, else in KEPTWORK_KEY.")]
+KeyFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Where the key for --server is, else in KEPTWORK_KEY.")
+]
 
 
 def work(

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from keptwork import errors
-from keptwork.errors import KeptworkError, InvalidTransition
+from keptwork.errors import InvalidTransition, KeptworkError
 
 MEDIA_TYPE = "application/problem+json"
 BUSY_SECONDS = "1"

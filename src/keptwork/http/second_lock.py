@@ -1,7 +1,7 @@
 """The second lock: on PostgreSQL a request works in sessions that see the rows of its tenant and no others.
 
 The first lock is that every query names its tenant. Should a route forget to, the database still shows nothing foreign.
-It takes the role `keptwork_app`, which migrations make where they may; without it there is one lock, and the log says so.
+It uses the role `keptwork_app`, which migrations create if they can; without it there is one lock, and the log says so.
 """
 
 from __future__ import annotations

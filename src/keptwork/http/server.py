@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from keptwork.errors import BadInput, KeptworkError, HeadersTooLarge, NotHttp, TooSlow
+from keptwork.errors import BadInput, HeadersTooLarge, KeptworkError, NotHttp, TooSlow
 from keptwork.http import problems
 from keptwork.http.limits import Limits
 

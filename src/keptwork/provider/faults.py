@@ -71,7 +71,9 @@ def _refused(status: int, error: Exception, draft: Draft, key: Key) -> Exception
         words = f"{who} {what} ({status}): {_reason(error, key)}"
         return SystemFailure(words, retry_after_us=wait, sent=status not in _UNPAID, **draft.told)
     if status == 401:
-        return PermanentError(f"{who} does not accept the key (401); check {VARIABLES[who]} or key_file in keptwork.toml")
+        return PermanentError(
+            f"{who} does not accept the key (401); check {VARIABLES[who]} or key_file in keptwork.toml"
+        )
     if status == 403:
         return PermanentError(
             f"{who} does not let this key use {draft.model} (403); allow it there, or use another key"

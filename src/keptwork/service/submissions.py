@@ -1,6 +1,6 @@
 """Flows that somebody submits from outside, and what they may say.
 
-Workers carry out what a flow says. A step that names a tool runs what the worker's own keptwork.toml has under that name;
+Workers run the steps of a flow. A step that names a tool runs the tool of that name in the worker's own keptwork.toml;
 one that names a program or a function itself, or the folder and the variables a tool runs with, would let whoever may
 start flows run anything where workers run. Such steps are told apart here; who may submit them is for the edge to say.
 """

@@ -126,7 +126,9 @@ def _event_refusals() -> Iterator[str]:
     yield f"CREATE TRIGGER keptwork_events_no_change {change} EXECUTE FUNCTION {refuse}"
     yield _statement_trigger("keptwork_events_no_truncate", "events", said["log"])
     by_hand = f"{_FOREIGN} AND pg_trigger_depth() = 0"
-    yield _trigger("keptwork_events_true", "BEFORE INSERT ON events", by_hand, f"keptwork_refuse({literal(said['true'])})")
+    yield _trigger(
+        "keptwork_events_true", "BEFORE INSERT ON events", by_hand, f"keptwork_refuse({literal(said['true'])})"
+    )
 
 
 def _function(name: str, body: str) -> str:

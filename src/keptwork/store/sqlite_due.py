@@ -1,7 +1,7 @@
 """What a claim on SQLite takes: tenants in turn, of each the highest priority first, then the oldest.
 
-PostgreSQL has the same in its function `keptwork_due`. Each tenant gets an equal share, and what some do not use goes to
-the others.
+PostgreSQL has the same in its function `keptwork_due`. Each tenant gets an equal share, and unused shares go to the
+others.
 """
 
 from __future__ import annotations

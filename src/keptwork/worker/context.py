@@ -124,8 +124,9 @@ class Context:
         return self._steps.step(name, function, args, kwargs)
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Says how far the handler has come, from 0 to 1, and in a few words with what, for `keptwork jobs show --watch`.
-        It may be called as often as you like, from any thread: what is said last is kept, about twice a second.
+        """Report progress from 0 to 1, with an optional text, for `keptwork jobs show --watch`.
+
+        Call it as often as you like, from any thread: the latest report is stored, about twice a second.
 
         >>> # ctx.progress(0.4, "page 2 of 5")
         """

@@ -168,7 +168,7 @@ class StepKinds:
         return await task_of(await self._opened(), ctx.tenant_id, flow, template, name, item, again)
 
     async def _run(self, ctx: Context, task: Task) -> dict[str, Any]:
-        """A program, behind the breaker of its tool. What keptwork.toml says of tools is read when the first one runs."""
+        """Run a program behind its tool's circuit breaker. keptwork.toml is read when the first tool runs."""
         try:
             config = self._config()
         except KeptworkError as error:

@@ -1,3 +1,3 @@
 -- The guards once more: on SQLite, what they write and look up for an event takes less time.
 
---: guards d9e7d081b37fbc65
+--: guards 48cab6aa73f3a1af
