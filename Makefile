@@ -14,7 +14,7 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test retest browser check chaos fuzz bench docs lock lock-is-portable clean
+.PHONY: help run test retest browser check chaos fuzz bench docs picture lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -40,7 +40,7 @@ browser: ## install Chromium, where it is not there and apt is: tests of the das
 check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
 	@echo "· format"   && $(BIN)/ruff format -q --check .
 	@echo "· lint"     && $(BIN)/ruff check -q .
-	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples)
+	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples tools)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
 	@echo "· docs"     && $(BIN)/python -m keptwork.docs --check
 
@@ -55,6 +55,9 @@ bench: $(STAMP)/dev ## measure
 
 docs: $(STAMP)/dev ## write the generated pages
 	@$(BIN)/python -m keptwork.docs $(ARGS)
+
+picture: $(STAMP)/dev ## record docs/images/run.svg from a real run
+	@$(BIN)/python -m tools.run_picture
 
 lock: $(STAMP)/lock ## pin requirements/*.txt anew (ARGS=--upgrade takes newer versions)
 	@$(COMPILE) requirements/lock.in -o requirements/lock.txt
