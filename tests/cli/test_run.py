@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.flow_stage import Stage, Terminal, flow_id, refusal
+from tests.support.command import environment
 from tests.support.command import run as keptwork
 from tests.support.llm_server import LlmServer, Say
 
@@ -268,22 +271,6 @@ def test_a_second_ctrl_c_ends_it_at_once_with_what_it_runs(here):
     assert f"Go on with: keptwork run {file} --resume {flow_id(said)} --db" in said
 
 
-def test_when_nobody_reads_what_it_says_any_more_it_ends_and_says_how_to_go_on(here):
-    file = str(here.write("f.yaml", here.effect("a"), here.effect("b", "a", seconds=1), here.effect("c", "b")))
-    process = here.start(file)
-    assert process.stdout is not None
-    told = process.stdout.readline()
-    assert "a begins" in process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr is not None
-    said = process.stderr.read()
-    assert (process.wait(30), said) == (
-        1,
-        f"Go on with: keptwork run {file} --resume {flow_id(said)} --db {here.url}\n",
-    )
-    assert f"f is {flow_id(said)}" in told, "the first thing to know, should it be killed"
-
-
 def test_killed_with_9_in_the_middle_of_steps_it_is_resumed_and_nothing_is_done_twice(stage):
     """None of its steps may be retried: what a dead process held is given one more attempt by whoever resumes it."""
     first = [stage.effect(f"a{n}", seconds=5 * (n > 0)) for n in range(4)]
@@ -410,3 +397,59 @@ def test_a_flow_without_money_says_so_and_is_gone_on_with_when_it_gets_some(here
         again = here.run(file, "--resume", flow)
     assert (again.returncode, len(server.calls)) == (0, 1)
     assert "✓ f succeeded" in again.stdout
+
+
+def test_flow_waits_for_what_fits_when_the_calls_in_flight_have_settled(stage):
+    prices = 'max_tokens = 80\n[models.prices."m"]\ninput_per_million_usd = 1\noutput_per_million_usd = 100'
+    with LlmServer(lambda call: Say("ok")) as server:
+        (stage.folder / "keptwork.toml").write_text(server.settings(more=f'haiku = "m"\n{prices}'))
+        many = {"id": "ask", "agent": "Mend ${item}", "tier": "haiku", "for_each": {"items": [*range(12)], "limit": 8}}
+        code, told = stage.told(str(stage.write("capped.yaml", many, budget_usd=0.025)))
+    assert (code, told["outcome"], len(server.calls)) == (0, "succeeded", 12), told
+    assert told["cost_usd"] < 0.025
+
+
+# --- what the display cannot take
+
+
+def three(stage: Stage) -> str:
+    steps = [stage.effect("a", seconds=0.1), stage.effect("b", "a", seconds=0.1), stage.effect("c", "b")]
+    return str(stage.write("f.yaml", *steps))
+
+
+def test_flow_runs_to_its_end_when_the_reader_of_its_display_leaves(here):
+    process = here.start(three(here))
+    assert "f is ws_" in process.stdout.readline(), "the first thing to know, should it be killed"
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert (here.effects, process.stderr.read()) == (["a", "b", "c"], "")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["lines", "json"])
+def test_flow_runs_to_its_end_when_the_disk_behind_its_display_is_full(here, words):
+    with open("/dev/full", "w") as full:
+        process = here.start(three(here), *words, stdout=full)
+        said = process.communicate(timeout=60)[1]
+    assert here.effects == ["a", "b", "c"]
+    assert said.count("output can no longer be written: No space left on device. The work continues.") == 1
+    assert process.returncode == len(words), "a program must not take a lost document for a result"
+
+
+def test_flow_runs_to_its_end_when_stderr_is_full_or_both_streams_are_closed(here):
+    with open("/dev/full", "w") as full:
+        process = here.start(three(here), "--json", stderr=full)
+        told = json.loads(process.communicate(timeout=60)[0])
+    assert (process.returncode, told["outcome"], here.effects) == (0, "succeeded", ["a", "b", "c"])
+    closed = f"exec {sys.executable} -m keptwork run f.yaml --db {here.url} >&- 2>&-"
+    assert subprocess.run(["sh", "-c", closed], cwd=here.folder, env=environment(), timeout=60).returncode == 0
+    assert len(here.effects) == 6
+
+
+def test_interrupted_flow_ends_although_its_display_is_gone(here):
+    process = here.start(str(here.write("f.yaml", here.effect("a", seconds=0.5), here.effect("b", "a"))))
+    process.stdout.close()
+    here.wait_for("a")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert here.effects == ["a"]
+    assert "Go on with: keptwork run" in process.stderr.read()

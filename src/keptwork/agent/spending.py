@@ -96,6 +96,13 @@ def may_go(budget: Budget | None, now: int) -> int | None:
     return max(left, 0) // _wanted(budget)
 
 
+def may_fit(budget: Budget | None, now: int) -> bool:
+    """Return whether a held job can fit without a higher cap: now, or when the calls in flight have settled."""
+    if budget is None or budget.cap_micros is None or (budget.scope == Scope.DAY and budget.owner < day_of(now)):
+        return True
+    return budget.cap_micros - budget.spent_micros >= _wanted(budget)
+
+
 def let_go(budget: Budget, jobs: int, now: int) -> Budget:
     """The budget after so many jobs were let go: what they may need is kept free for them, for a moment."""
     return budget._replace(promised_micros=_promised(budget, now) + jobs * _wanted(budget), let_go_at=now)

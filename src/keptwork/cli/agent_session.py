@@ -69,8 +69,7 @@ class Session:
         return await self._told(app, agent, held)
 
     def _hear(self, job: str, piece: str) -> None:
-        self._streamed = True
-        print(piece, end="", flush=True)
+        self._streamed = screen.write(piece, sys.stdout, end="")
 
     # --- carrying out
 
@@ -88,6 +87,8 @@ class Session:
         return await watch
 
     async def _watch(self, app: Keptwork, agent: AgentHandle) -> str | None:
+        from keptwork.service import budget_caps
+
         store = await app.open()
         while True:
             (job,) = await store.rows(JOB, [agent.job_key], ("completed_at", "held_by", "waits_for", "reason"))
@@ -95,7 +96,7 @@ class Session:
                 return None
             await self._note_retry(app, agent)
             held, waits = job["held_by"] or "", job["waits_for"] or ""
-            if held.startswith("budget:"):
+            if await budget_caps.full(store, app.tenant_id, [held]):
                 more = f"keptwork budgets set {held.rpartition(':')[2]} USD; then: keptwork agent --resume {agent.id}"
                 return f"{job['reason']}\nGive it more with: {more}"
             if waits.startswith(APPROVAL) and not await self._answered(app):
@@ -111,7 +112,7 @@ class Session:
     def _say(self, text: str) -> None:
         if self._streamed:
             self._streamed = False
-            print(flush=True)
+            screen.write("", sys.stdout)
         screen.complain(text)
 
     async def _answered(self, app: Keptwork) -> bool:

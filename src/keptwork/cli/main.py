@@ -112,6 +112,7 @@ def keptwork(
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console entry: run the command, and leave with the exit code of what happened."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    screen.survive_closed_streams()
     screen.survive_any_encoding()
     sys.exit(_outcome(given))
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130
 
+Written = list[tuple[str, list[str]]]
+"""What the programs of failed steps wrote last, by step."""
+
 FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
 Inputs = Annotated[
     list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="A value for an input; repeatable.")
@@ -254,16 +257,29 @@ class _Run:
             left = await self._left(app, store, view)
         found = await flow_report.report(store, view)
         written = await flow_report.last_output(store, view) if found.word == "failed" else []
-        value = flow_report.as_json(found)
-        if self._wanted.as_json:
-            value["outputs"] = await flow_report.outputs(store, view)
-            print(json.dumps(value, indent=2, ensure_ascii=False))
-        else:
-            screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
-            for line in run_summary.footer(found, self._wanted.database):
-                screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
+        outputs = await flow_report.outputs(store, view) if self._wanted.as_json else {}
+        told = self._told(found, written, outputs)
         await self._tell_untold(store, view)
-        return self._code(found, left)
+        code = self._code(found, left)
+        return code if told else code or FAILED
+
+    def _told(self, found: FlowReport, written: Written, outputs: dict[str, Any]) -> bool:
+        """Print the outcome. Return False if the document that a program asked for could not be written."""
+        from keptwork.service import flow_report
+
+        try:
+            if self._wanted.as_json:
+                value = {**flow_report.as_json(found), "outputs": outputs}
+                print(json.dumps(value, indent=2, ensure_ascii=False))
+            else:
+                screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
+                for line in run_summary.footer(found, self._wanted.database):
+                    screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
+            sys.stdout.flush()
+        except OSError as error:
+            screen.abandon(sys.stdout, error)
+            return screen.reader_left(error) or not self._wanted.as_json
+        return True
 
     async def _tell_untold(self, store: Store, view: FlowView) -> None:
         """Who waits for the webhook of a flow that is over would wonder."""
@@ -275,16 +291,12 @@ class _Run:
             screen.complain(f"The webhook is not told yet: {why}. Workers and servers go on with it; see: {see}")
 
     async def _left(self, app: Keptwork, store: Store, view: FlowView) -> Left:
-        """Why the flow is left, once it is; when nobody reads what it says any more, that is the end of it."""
+        """Why the flow is left, once it is."""
         from keptwork.cli.run_screen import showing
         from keptwork.cli.run_session import Session
 
         go_on, shown = self._wanted.go_on(view.ref.public_id), showing(self._wanted.as_json, self._resumed)
-        try:
-            return await Session(app, store, view, shown, self._manner, go_on).carry_out()
-        except BrokenPipeError:
-            screen.complain(go_on)
-            raise
+        return await Session(app, store, view, shown, self._manner, go_on).carry_out()
 
     def _code(self, found: FlowReport, left: Left | None) -> int:
         from keptwork.cli.run_session import Left

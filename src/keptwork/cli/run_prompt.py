@@ -34,16 +34,16 @@ def at_a_terminal() -> bool:
 
 async def asked(question: Approval, now: int) -> str | None:
     """The decision of the person at the terminal; none if it is left for later."""
-    print("\n".join(shown(question, now)), flush=True)
-    while True:
-        print("  approve? y/n/skip: ", end="", flush=True)
+    text = "\n".join(shown(question, now))
+    while screen.write(f"{text}\n  approve? y/n/skip: ", sys.stdout, end=""):
         said = await _line()
         if said is None:
-            print(flush=True)
+            screen.write("", sys.stdout)
             return None
         if said.strip().lower() in ANSWERS:
             return ANSWERS[said.strip().lower()]
-        print("  y approves, n rejects, skip leaves it open for later.", flush=True)
+        text = "  y approves, n rejects, skip leaves it open for later."
+    return None  # a question that cannot be shown must not be answered
 
 
 def shown(question: Approval, now: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from keptwork.cli import screen
@@ -52,6 +53,32 @@ class Showing(Protocol):
 
     def close(self) -> None:
         """It is over."""
+
+
+class Unfailing:
+    """A display that shows what it can. When its stream fails, the flow continues without one."""
+
+    def __init__(self, inner: Showing, stream: TextIO) -> None:
+        self._inner = inner
+        self._stream = stream
+
+    def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
+        self._attempt(lambda: self._inner.show(view, moved, left_us))
+
+    def note(self, text: str) -> None:
+        self._attempt(lambda: self._inner.note(text))
+
+    def pause(self) -> None:
+        self._attempt(self._inner.pause)
+
+    def close(self) -> None:
+        self._attempt(self._inner.close)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            screen.abandon(self._stream, error)
 
 
 class Lines:
@@ -239,7 +266,7 @@ def _footer(view: FlowView, left_us: float | None) -> Text:
 def showing(as_json: bool, resumed: bool = False) -> Showing:
     """What fits: a picture on a terminal that can redraw it, else lines; beside JSON they go to stderr."""
     if as_json:
-        return Lines(sys.stderr, resumed)
+        return Unfailing(Lines(sys.stderr, resumed), sys.stderr)
     console = screen.stdout()
     drawn = console.is_terminal and not console.is_dumb_terminal and not console.no_color
-    return Picture() if drawn else Lines(sys.stdout, resumed)
+    return Unfailing(Picture() if drawn else Lines(sys.stdout, resumed), sys.stdout)

@@ -16,7 +16,7 @@ from keptwork.budget import HOLD
 from keptwork.cli import run_prompt, screen
 from keptwork.cli.database import operator
 from keptwork.errors import AlreadyDecided, ApprovalChanged, StoreError
-from keptwork.service import approvals, progress, webhooks
+from keptwork.service import approvals, budget_caps, progress, webhooks
 from keptwork.service.flow_view import FlowView
 from keptwork.store.wakes import APPROVAL
 
@@ -174,19 +174,25 @@ class Session:
 
     async def _waits(self, jobs: Sequence[Row]) -> Left | None:
         """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""
-        await self._tell_held(jobs)
-        if any(not job["waits_for"] and not _unpaid(job) for job in jobs):
+        unpaid = await self._unpaid(jobs)
+        await self._tell_held(jobs, unpaid)
+        if any(not job["waits_for"] and job["held_by"] not in unpaid for job in jobs):
             return None
-        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US and not _unpaid(job)]
+        soon = [job for job in jobs if job["run_at"] <= self._view.now + PATIENCE_US and job["held_by"] not in unpaid]
         if any(not job["waits_for"].startswith(APPROVAL) for job in soon):
             return None
         if await self._view.questions():
             return Left.ASKS
         return Left.WAITS if jobs else None
 
-    async def _tell_held(self, jobs: Sequence[Row]) -> None:
-        """Once for each that is held back: for how long, nobody may know."""
-        held = {job["id"]: job for job in jobs if job["held_by"] is not None}
+    async def _unpaid(self, jobs: Sequence[Row]) -> set[str]:
+        """Return the holds that end only when an operator raises a cap or a day ends, not with the calls in flight."""
+        holds = {job["held_by"] for job in jobs if (job["held_by"] or "").startswith(HOLD)}
+        return await budget_caps.full(self._store, self._view.tenant_id, holds)
+
+    async def _tell_held(self, jobs: Sequence[Row], unpaid: set[str]) -> None:
+        """Note each held job once. Jobs that fit as soon as the calls in flight settle are not worth a line."""
+        held = {job["id"]: job for job in jobs if _is_held(job, unpaid)}
         for name, why in (await self._view.held([held[id] for id in held.keys() - self._held])).items():
             self._showing.note(f"{name} is held: {why}")
         self._held = set(held)
@@ -274,6 +280,6 @@ class Session:
         self._showing.note("stopping: steps that run come to their end; once more ends at once")
 
 
-def _unpaid(job: Row) -> bool:
-    """Whether it waits for somebody who gives it more money."""
-    return (job["held_by"] or "").startswith(HOLD)
+def _is_held(job: Row, unpaid: set[str]) -> bool:
+    hold = job["held_by"] or ""
+    return bool(hold) and (hold in unpaid or not hold.startswith(HOLD))

@@ -5,14 +5,15 @@ Rich is imported when something is first drawn; help and JSON do without it.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -94,7 +95,32 @@ def progress(doing: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 def complain(problem: str | dict[str, Any]) -> None:
     """Say on stderr what went wrong, in words or as JSON; plain, so that it is the same in a log."""
-    print(problem if isinstance(problem, str) else json.dumps(problem), file=sys.stderr)
+    write(problem if isinstance(problem, str) else json.dumps(problem), sys.stderr)
+
+
+def write(text: str, stream: TextIO, end: str = "\n") -> bool:
+    """Write a text immediately and return whether that worked. After a failure the stream is abandoned."""
+    try:
+        print(text, end=end, file=stream, flush=True)
+    except OSError as error:
+        abandon(stream, error)
+        return False
+    return True
+
+
+def abandon(stream: TextIO, error: OSError) -> None:
+    """Discard everything else that is written to a stream whose reader left or whose disk is full."""
+    with suppress(OSError, ValueError):  # a stream that tests put there has no descriptor
+        discarded = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(discarded, stream.fileno())
+        os.close(discarded)
+    if stream is not sys.stderr and not reader_left(error):
+        complain(f"keptwork: output can no longer be written: {error.strerror}. The work continues.")
+
+
+def reader_left(error: OSError) -> bool:
+    """Return whether a write failed only because the reader of a pipe closed it."""
+    return error.errno == errno.EPIPE
 
 
 def bar(fraction: float, width: int) -> str:
@@ -107,6 +133,14 @@ def bar(fraction: float, width: int) -> str:
     return f"{'█' * full}{'░' * (width - full)}"
 
 
+def survive_closed_streams() -> None:
+    """Discard what is written to a stream that was closed before the start (`>&-`). Otherwise the next file that is
+    opened, such as the database, gets its descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def survive_any_encoding() -> None:
     """A terminal that lacks a sign shows its code instead; printing never fails."""
     for stream in (sys.stdout, sys.stderr):
@@ -117,8 +151,12 @@ def survive_any_encoding() -> None:
 def _console(stream: Any) -> Console:
     from rich.console import Console
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # called while the error is handled; Rich would end the process here
+
     # What is printed comes from users and tools: brackets and colons in it are no markup and no emoji.
-    console = Console(file=stream, markup=False, highlight=False, emoji=False)
+    console = Plain(file=stream, markup=False, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
     return console

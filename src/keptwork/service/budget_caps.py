@@ -6,7 +6,7 @@ calls cost less than was reserved for them, or because the day is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -167,6 +167,17 @@ async def holding(store: Store, job: Row) -> Budget | None:
     owner = owner_of(job["held_by"])
     found = None if owner is None else await store.budget(job["tenant_id"], owner)
     return None if found is None else found.budget
+
+
+async def full(store: Store, tenant_id: int, holds: Iterable[str]) -> set[str]:
+    """Return those of these holds whose budgets cannot release a job until a cap is raised or a day ends."""
+    now, found = await store.now(), set[str]()
+    for hold in set(holds):
+        owner = owner_of(hold)
+        view = None if owner is None else await store.budget(tenant_id, owner)
+        if view is not None and not spending.may_fit(view.budget, now):
+            found.add(hold)
+    return found
 
 
 async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:
