@@ -16,7 +16,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.declared_job import DeclaredJob
-from keptwork.errors import BadInput, StoreError
+from keptwork.errors import BadInput, StoreError, TransactionEnded
 from keptwork.service import audit
 from keptwork.store import open_store
 from keptwork.worker.context import Context
@@ -86,7 +86,7 @@ def test_a_transaction_holds_rows_and_jobs_together(app: Keptwork, note: Declare
     with app.sync.transaction() as tx:
         assert tx.fetch("SELECT n FROM own_rows ORDER BY n") == [{"n": 1}, {"n": 2}]
     assert notes(database_url) == {"kept": 2}
-    with pytest.raises(BadInput, match="this transaction is over"):
+    with pytest.raises(TransactionEnded, match=r"this transaction has ended \(it was committed\)"):
         app.sync.enqueue(note, by="late", _tx=tx)
 
 

@@ -498,6 +498,14 @@ class StoreError(KeptworkError):
     """Whether asking again is of no use until somebody has changed something. What is not lasting, workers outwait."""
 
 
+class TransactionEnded(BadInput, StoreError):
+    """Nothing was sent: this transaction has ended ({how}). Use a transaction only inside its block."""
+
+
+class OtherLoop(BadInput, StoreError):
+    """Nothing was sent: {what} belongs to another event loop or process. Open another one here."""
+
+
 class ServerAway(StoreError):
     """The server {url} cannot be worked for at the moment: {detail}"""
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keptwork.errors import BadInput
+from keptwork.errors import BadInput, OtherLoop, TransactionEnded
 from keptwork.lane import PATIENCE_SECONDS, Lane
+from keptwork.store.scope import COMMITTED, ROLLED_BACK
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
@@ -58,7 +59,8 @@ class SyncTransaction:
     def __init__(self, lane: AppLane, lent: Transaction) -> None:
         self._lane = lane
         self._lent = lent
-        self.over = False
+        self._process = os.getpid()
+        self.ended: str | None = None
 
     def execute(self, sql: str, *values: Any) -> int:
         """Runs a statement of your own and returns how many rows it changed."""
@@ -71,8 +73,10 @@ class SyncTransaction:
     @property
     def lent(self) -> Transaction:
         """The transaction itself, while it lasts."""
-        if self.over:
-            raise BadInput(what="this transaction is over: it ended with the block of app.sync.transaction()")
+        if self.ended is not None:
+            raise TransactionEnded(how=self.ended)
+        if self._process != os.getpid():
+            raise OtherLoop(what="this transaction")
         return self._lent
 
 
@@ -183,12 +187,14 @@ class Sync:
             try:
                 yield transaction
             except BaseException as error:
+                transaction.ended = ROLLED_BACK
                 lane.run(block.__aexit__(type(error), error, error.__traceback__))
                 raise
             else:
+                transaction.ended = COMMITTED
                 lane.run(block.__aexit__(None, None, None))
             finally:
-                self._of_thread.inside, transaction.over = False, True
+                self._of_thread.inside = False
 
     def close(self) -> None:
         """Gives the database back, once other threads' calls are done. The next call opens it again."""

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from keptwork.errors import NewerDatabase, NotMigrated, StoreError, Unreachable
+from keptwork.errors import NewerDatabase, NotMigrated, StoreError, TransactionEnded, Unreachable
 from keptwork.lifecycle import Change
-from keptwork.store import postgres_handover
+from keptwork.store import postgres_handover, postgres_server
 from keptwork.store.blobs import with_blobs
 from keptwork.store.dialect import POSTGRES
 from keptwork.store.follow import following
@@ -22,7 +22,14 @@ from keptwork.store.handover import Unmoved
 from keptwork.store.migrations import newest
 from keptwork.store.own_sql import insist_harmless
 from keptwork.store.postgres_bell import Bell
-from keptwork.store.postgres_connections import APP_ROLE, AppConnections, Connections, TenantConnections, new_pool
+from keptwork.store.postgres_connections import (
+    APP_ROLE,
+    AppConnections,
+    Connections,
+    TenantConnections,
+    new_pool,
+    usable,
+)
 from keptwork.store.postgres_guest import Guest
 from keptwork.store.postgres_keys import KeyPages
 from keptwork.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
@@ -39,6 +46,7 @@ from keptwork.store.postgres_verbs import PostgresVerbs
 from keptwork.store.protocol import SPOILT, Enqueues
 from keptwork.store.queries import Catalogue
 from keptwork.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob
+from keptwork.store.scope import COMMITTED, ROLLED_BACK, Scope, idle_for
 from keptwork.store.steps import STEP_COLUMNS
 from keptwork.store.tally import Tally, flush
 from keptwork.store.turn import Turn
@@ -258,17 +266,23 @@ class PostgresStore(PostgresVerbs):
             transaction = connection.transaction(**options)
             with explained(self._url):
                 await transaction.start()
+            lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
             try:
-                lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
                 yield lent
+                lent.scope.end(COMMITTED)
                 lent.insist_unspoilt()
             except BaseException:
+                lent.scope.end(ROLLED_BACK)
                 # The driver refuses to roll back on a connection that was lost: that has undone it already.
                 with explained(self._url), suppress(asyncpg.InterfaceError):
                     await transaction.rollback()
                 raise
-            with explained(self._url):
-                await transaction.commit()
+            try:
+                with explained(self._url):
+                    await transaction.commit()
+            except BaseException:
+                lent.scope.end("its commit failed")
+                raise
         except BaseException:
             await self._connections.release(connection)
             raise
@@ -290,12 +304,15 @@ class PostgresTransaction(PostgresVerbs):
         self._keys = keys
         self._turn = Turn()
         self.tally = tally
+        self.scope = Scope()
+        self._used_at = time.monotonic()
         self._spoilt = False
         self.untold: set[int] | None = None
         """Jobs that nobody was told of yet; none where each call tells by itself."""
 
     def insist_unspoilt(self) -> None:
         """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
+        self._insist_not_timed_out()
         if self._spoilt:
             raise StoreError(url=self._url.shown, detail=SPOILT)
 
@@ -334,12 +351,21 @@ class PostgresTransaction(PostgresVerbs):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        self.scope.insist()
         try:
             with explained(self._url):
                 yield self._own
         except BaseException as error:
             self._spoilt |= isinstance(error.__cause__ or error, asyncpg.PostgresError)
+            self._insist_not_timed_out()
             raise
+        self._used_at = time.monotonic()
+
+    def _insist_not_timed_out(self) -> None:
+        """Raise if the server ended the session because the transaction was idle for too long."""
+        if not usable(self._own) and time.monotonic() - self._used_at > 0.9 * postgres_server.IDLE_SECONDS:
+            self.scope.end(idle_for(postgres_server.IDLE_SECONDS))
+            raise TransactionEnded(how=idle_for(postgres_server.IDLE_SECONDS))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[PostgresVerbs]:

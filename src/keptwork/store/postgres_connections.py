@@ -42,13 +42,13 @@ class Connections:
             else:
                 connection = await self._handed()
             if connection is not None:
-                if _usable(connection):  # it may have been lost while it lay there, or on its way
+                if usable(connection):  # it may have been lost while it lay there, or on its way
                     return connection
                 await self.release(connection)
 
     async def put_back(self, connection: asyncpg.Connection) -> None:
         """After a statement that went well a connection is as it was, and good for the next one."""
-        if not _usable(connection):
+        if not usable(connection):
             await self.release(connection)
         elif not self._hand(connection):
             if len(self._at_hand) < self._most_at_hand:
@@ -200,7 +200,7 @@ async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
     reset would be a wasted trip."""
 
 
-def _usable(connection: asyncpg.Connection) -> bool:
+def usable(connection: asyncpg.Connection) -> bool:
     """One that was lost the driver's pool has taken back already; it refuses to say that it is closed."""
     try:
         return not connection.is_closed()

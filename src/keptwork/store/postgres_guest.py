@@ -15,9 +15,10 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from keptwork import ids
-from keptwork.errors import BadInput, NotThere
+from keptwork.errors import BadInput, NotThere, OtherLoop
 from keptwork.store.postgres_server import explained
 from keptwork.store.records import NewJob
+from keptwork.store.scope import running_loop
 from keptwork.store.url import DatabaseUrl
 
 # Of a job, what the function takes; the schema's name comes from the catalogue, quoted by the server.
@@ -55,13 +56,10 @@ class Guest:
                 what=f"a {given} cannot be _tx; give a transaction of app.transaction() or an asyncpg connection, or "
                 f"call the SQL function keptwork_enqueue over your own"
             )
-        if not connection.is_in_transaction():
-            raise BadInput(
-                what="the connection given as _tx is in no transaction; begin one: async with connection.transaction()"
-            )
         self._connection = connection
         self._url = url
         self._schema = schema
+        self._insist_open()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         """All jobs are queued when the transaction commits, or none."""
@@ -69,9 +67,23 @@ class Guest:
             return []
         columns = [[getattr(job, name) for job in jobs] for name in _TYPES]
         schema = await self._schema()
+        self._insist_open()
         with self._told(schema):
             rows = await self._connection.fetch(_ENQUEUE.format(schema=schema), *columns)
         return [_key(row[0]) for row in rows]
+
+    def _insist_open(self) -> None:
+        """Raise unless the connection can be used here and now. The driver's own checks come after the first byte."""
+        try:
+            inside, loop = self._connection.is_in_transaction(), self._connection._loop
+        except asyncpg.InterfaceError:
+            raise BadInput(what="the connection given as _tx was released to its pool; acquire another one") from None
+        if not inside:
+            raise BadInput(
+                what="the connection given as _tx is in no transaction; begin one: async with connection.transaction()"
+            )
+        if loop is not running_loop():
+            raise OtherLoop(what="the connection given as _tx")
 
     @contextmanager
     def _told(self, schema: str) -> Iterator[None]:

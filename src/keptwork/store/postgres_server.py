@@ -25,6 +25,7 @@ from keptwork.store.url import DatabaseUrl
 OLDEST_POSTGRES = 14
 CONNECT_TIMEOUT = "KEPTWORK_CONNECT_TIMEOUT"
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 60
 
 # `keptwork.logs` tells the triggers that our statements write their events themselves; see postgres_guards.
 # The rest keeps plans honest: every statement of ours goes by key, and a plan that was made and kept while the tables
@@ -34,7 +35,7 @@ SESSION_SETTINGS = {
     "keptwork.logs": "self",
     "application_name": "keptwork",
     "timezone": "UTC",
-    "idle_in_transaction_session_timeout": "60s",  # a client that froze must not hold its locks for ever
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",  # a client that froze must not hold its locks for ever
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import apsw
 
 from keptwork.clock import Clock, HostClock
-from keptwork.errors import BadInput, NewerDatabase, NotMigrated, StoreError
+from keptwork.errors import BadInput, NewerDatabase, NotMigrated, StoreError, TransactionEnded
 from keptwork.store.dialect import SQLITE
 from keptwork.store.follow import following
 from keptwork.store.migrations import newest
@@ -19,6 +19,7 @@ from keptwork.store.protocol import SPOILT, Enqueues
 from keptwork.store.queries import Catalogue
 from keptwork.store.records import DEFAULT_TENANT, Event, EventFilter, Job, NewJob
 from keptwork.store.schedules import Planner
+from keptwork.store.scope import COMMITTED, ROLLED_BACK, Scope, idle_for
 from keptwork.store.sqlite_bell import Bell, MemoryBell, SocketBell
 from keptwork.store.sqlite_file import MEMORY, connect, explained
 from keptwork.store.sqlite_migrate import applied, migrate_file
@@ -82,7 +83,10 @@ class SqliteStore(SqliteVerbs):
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
         def done(session: Session) -> tuple[T, bool]:
             transaction = SqliteAtOneGo(session, self.tally)
-            result = at_one_go(work(transaction))
+            try:
+                result = at_one_go(work(transaction))
+            finally:
+                transaction.ended = True
             if transaction.spoilt:
                 raise StoreError(url=self.url, detail=SPOILT)
             return result, transaction.rings
@@ -119,7 +123,11 @@ class SqliteStore(SqliteVerbs):
             with explained(self._path):
                 connection.execute("BEGIN")
                 session = self._session_on(connection)
-            yield SqliteSnapshot(session, self._path, self.tally)
+            snapshot = SqliteSnapshot(session, self._path, self.tally)
+            try:
+                yield snapshot
+            finally:
+                snapshot.scope.end(COMMITTED)
         finally:
             connection.close()
 
@@ -181,8 +189,10 @@ class SqliteSnapshot(SqliteReads):
         self._session = session
         self._path = path
         self.tally = tally
+        self.scope = Scope()
 
     async def _read(self, work: Callable[[Session], T]) -> T:
+        self.scope.insist()
         return await asyncio.to_thread(self._explained, work)
 
     def _explained(self, work: Callable[[Session], T]) -> T:
@@ -236,7 +246,7 @@ class SqliteAtOneGo(SqliteWithin):
     def __init__(self, session: Session, tally: Tally) -> None:
         super().__init__(tally)
         self._session = session
-        self.spoilt = False
+        self.spoilt = self.ended = False
 
     async def execute(self, sql: str, *values: Any) -> int:
         return self._session.own(sql, values)[1]
@@ -245,6 +255,8 @@ class SqliteAtOneGo(SqliteWithin):
         return self._session.own(sql, values)[0]
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
+        if self.ended:
+            raise TransactionEnded(how="with the work that was done in it")
         try:
             return work(self._session)
         except apsw.Error:
@@ -273,14 +285,16 @@ class SqliteTransaction(SqliteWithin):
         self._writer = writer
         self._bell = bell
         self._calls: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
-        self._commits = False
+        self._commits = self._forgotten = False
 
     async def __aenter__(self) -> SqliteTransaction:
+        self._scope = Scope()
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._served = asyncio.ensure_future(self._writer.run(self._serve, alone=True))
         try:
             await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
+            self._scope.end(ROLLED_BACK)
             self._calls.put(None)  # whoever gave up waiting ends it: the thread must not be lent to nobody
             raise
         if self._served.done():
@@ -289,8 +303,17 @@ class SqliteTransaction(SqliteWithin):
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._commits = kind is None
+        self._scope.end(COMMITTED if self._commits else ROLLED_BACK)
         self._calls.put(None)
-        await self._served
+        try:
+            await self._served
+        except TransactionEnded:
+            self._scope.end(idle_for(IDLE_TRANSACTION_SECONDS))
+            if self._commits:
+                raise
+        except BaseException:
+            self._scope.end(ROLLED_BACK)
+            raise
         if self._commits and self.rings:
             self._bell.ring()
 
@@ -301,13 +324,12 @@ class SqliteTransaction(SqliteWithin):
         return (await self._write(lambda session: session.own(sql, values)))[0]
 
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
-        if self._served.done():
-            raise StoreError(
-                url="the transaction", detail=f"it was idle for {IDLE_TRANSACTION_SECONDS:.0f} s and undone"
-            )
+        self._scope.insist()
         loop = asyncio.get_running_loop()
         unit = Unit(work, loop, loop.create_future())
         self._calls.put(unit)
+        if self._forgotten:
+            self._refuse_calls()
         result: T = await unit.future
         return result
 
@@ -326,10 +348,24 @@ class SqliteTransaction(SqliteWithin):
             self._writer.end("COMMIT" if self._commits else "ROLLBACK")
         except queue.Empty:
             self._writer.end("ROLLBACK")
-            raise StoreError(url="the transaction", detail="it was forgotten open and is undone") from None
+            self._forgotten = True
+            self._refuse_calls()
+            raise self._idle() from None
         except BaseException:
             self._writer.end("ROLLBACK")
             raise
+
+    def _refuse_calls(self) -> None:
+        """Refuse the calls that the writing thread no longer serves. Either side may find them."""
+        with suppress(queue.Empty):
+            while True:
+                unit = self._calls.get_nowait()
+                if unit is not None:
+                    unit.error = self._idle()
+                    tell([unit])
+
+    def _idle(self) -> TransactionEnded:
+        return TransactionEnded(how=idle_for(IDLE_TRANSACTION_SECONDS))
 
 
 def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
