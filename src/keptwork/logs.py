@@ -132,18 +132,29 @@ class Beside(logging.Handler):
 
 
 def only_trouble_to_stderr() -> None:
-    """For a command that shows itself what becomes of steps: that the database is out of reach, or a handler does not
-    end, it does not show."""
+    """For a command that shows itself what becomes of steps: that the database is out of reach, a handler does not end,
+    or where one failed, it does not show."""
 
     def is_trouble(record: logging.LogRecord) -> bool:
-        return record.module != "report"
+        return record.exc_text is not None or (record.levelno >= logging.WARNING and record.module != "report")
 
     handler = Beside()
     handler.setFormatter(Text("keptwork: %(message)s"))
     handler.addFilter(is_trouble)
     ours = logging.getLogger("keptwork")
     ours.addHandler(handler)
+    ours.setLevel(logging.INFO)  # attempts that are followed by another one
     ours.propagate = False
+
+
+def tell_traceback(
+    logger: logging.Logger, level: int, message: str, *about: object, extra: Mapping[str, Any], traceback: str | None
+) -> None:
+    """Log a message and a traceback that is already text: every formatter of Python's puts it below the message."""
+    file, line, function, _ = logger.findCaller(stacklevel=3)
+    record = logger.makeRecord(logger.name, level, file, line, message, about, None, function, extra)
+    record.exc_text = traceback
+    logger.handle(record)
 
 
 # --- the ids
@@ -198,6 +209,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = _cleared(record, self.formatException(record.exc_info))
+        elif record.exc_text:
+            line["traceback"] = _cleared(record, record.exc_text)
         return json.dumps(line, default=str)
 
 

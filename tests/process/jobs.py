@@ -200,3 +200,33 @@ async def uses_tools(ctx: Context) -> None:
 
 async def spawns(ctx: Context) -> None:
     await ctx.spawn("anything")
+
+
+def _look_up(key: str) -> str:
+    return {"a": "b"}[key]
+
+
+async def looks_up(ctx: Context) -> None:
+    try:
+        await ctx.step("price", _look_up, "shoes")
+    except KeyError as error:
+        raise RuntimeError("no price") from error
+
+
+def gives_away(ctx: Context) -> None:
+    raise ValueError(f"with {os.environ['SHOP_API_KEY']}")
+
+
+async def fails_together(ctx: Context, permanent: bool) -> None:
+    late = TransientError("later")
+    late.delay_us = 3_600_000_000  # type: ignore[attr-defined]  # read when the job is settled
+    members = [ValueError("a"), PermanentError("b") if permanent else late]
+    raise ExceptionGroup("together", members)
+
+
+async def declined() -> None:
+    async def charge() -> None:
+        raise PermanentError("declined")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(charge())

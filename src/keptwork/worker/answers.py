@@ -10,6 +10,7 @@ from typing import Any
 from keptwork.bounds import check_name
 from keptwork.errors import BadInput
 from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.worker import failure
 from keptwork.worker.settlement import (
     LARGEST_RESULT,
     LONGEST_TEXT,
@@ -20,8 +21,9 @@ from keptwork.worker.settlement import (
     plain,
     result_text,
 )
+from keptwork.worker.traceback import LONGEST, shown, traceback_of
 
-LARGEST_ANSWER = LARGEST_RESULT + 16 * LONGEST_TEXT
+LARGEST_ANSWER = LARGEST_RESULT + 16 * (LONGEST_TEXT + LONGEST)
 LATEST_US = 1 << 60
 
 # How an error is settled; which error it was is said in its text.
@@ -63,13 +65,30 @@ def _encoded(said: Any) -> bytes:
 
 
 def _raised(raised: Raised) -> bytes:
-    kind = next((name for name, kind in _KINDS.items() if isinstance(raised.error, kind)), TransientError.__name__)
-    return json.dumps({"raised": [kind, raised.stage, described(raised.error)]}).encode()
+    error = raised.error
+    told = [_kind(error), raised.stage, described(error), failure.delay_us(error), traceback_of(error)]
+    return json.dumps({"raised": told}).encode()
+
+
+def _kind(error: BaseException) -> str:
+    """Return the name of the class that settles the job as this error does."""
+    if isinstance(error, ValidationError):
+        return ValidationError.__name__
+    if failure.is_permanent(error):
+        return PermanentError.__name__
+    if failure.is_timeout(error):
+        return TimeoutError.__name__
+    return MemoryError.__name__ if isinstance(error, MemoryError) else TransientError.__name__
 
 
 def _read_raised(value: Any) -> Raised:
-    kind, stage, text = value
-    return Raised(_KINDS[kind](), str(stage), str(text))
+    kind, stage, text, delay_us, traceback = value
+    error = _KINDS[kind]()
+    if delay_us is not None:
+        if type(delay_us) is not int or not 0 <= delay_us <= LATEST_US:
+            raise ValueError("no delay")
+        error.delay_us = delay_us  # type: ignore[attr-defined]  # read when the job is settled
+    return Raised(error, str(stage), str(text), None if traceback is None else shown(str(traceback)))
 
 
 def _read_suspend(value: Any) -> Suspend:

@@ -7,10 +7,11 @@ from typing import Any
 
 from keptwork.breaker import Breaker, hold_of
 from keptwork.errors import StoreError
-from keptwork.outcomes import Cancel, PermanentError, Snooze, ValidationError
+from keptwork.outcomes import Cancel, PermanentError, Snooze
 from keptwork.service import breakers
 from keptwork.service.breakers import Answer, Report
 from keptwork.store import Job, Store
+from keptwork.worker.failure import blames_job
 from keptwork.worker.settlement import Raised, Release, Suspend
 from keptwork.worker.steps import Suspended
 
@@ -85,6 +86,6 @@ def verdict(said: Any) -> bool | None:
     if isinstance(said, UNDECIDED):
         return None
     if isinstance(said, Raised):
-        own = isinstance(said.error, ValidationError | PermanentError) or said.stage in ("fetch", "input")
+        own = blames_job(said.error) or said.stage in ("fetch", "input")
         return None if own else False
     return True

@@ -91,7 +91,7 @@ class Executor:
         except TimeoutError as error:
             context.request_stop()
             if deadline.expired():
-                raise TimeoutError(f"it took longer than {seconds:g} s") from error
+                raise TimeoutError(f"it took longer than {seconds:g} s") from (error.__cause__ or error)
             raise
 
 

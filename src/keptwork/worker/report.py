@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from keptwork import logs
 from keptwork.lifecycle import Change
 from keptwork.store import Job
+from keptwork.worker.settlement import Raised
+from keptwork.worker.traceback import traceback_of
 
 log = logging.getLogger("keptwork")
 
@@ -38,28 +41,41 @@ class Report:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
 
-    def note(self, written: Sequence[tuple[Job, Change]], late: Sequence[Change]) -> None:
-        """What became of these jobs, but for the changes that came too late."""
-        triggers = Counter([change.move.trigger for _, change in written])
+    def note(self, written: Sequence[tuple[Job, Change, Any]], late: Sequence[Change]) -> None:
+        """What was said of these jobs, and what became of them, but for the changes that came too late."""
+        triggers = Counter([change.move.trigger for _, change, _ in written])
         triggers.subtract(change.move.trigger for change in late)
         self.outcomes += triggers
         if not triggers.keys() <= USUAL:
-            self._tell([(job, change) for job, change in written if change not in late])
+            self._tell([one for one in written if one[1] not in late])
 
-    def _tell(self, written: Sequence[tuple[Job, Change]]) -> None:
-        for job, change in written:
+    def _tell(self, written: Sequence[tuple[Job, Change, Any]]) -> None:
+        for job, change, said in written:
             who, why = f"{job.public_id} ({job.kind})", change.values.get("error") or change.reason
             extra = {"keptwork": {**logs.about(job), "move": change.move.trigger}}
+            failed = partial(_tell_failure, said, extra)
             match change.move.trigger:
                 case "retry":
                     seconds = change.values["delay_us"] / 1_000_000
                     attempt = f"{job.attempts} of {job.max_attempts}"
-                    log.info("%s failed in attempt %s, again in %.1f s: %s", who, attempt, seconds, why, extra=extra)
+                    failed(logging.INFO, "%s failed in attempt %s, again in %.1f s: %s", who, attempt, seconds, why)
                 case "fail":
-                    log.warning("%s failed: %s", who, why, extra=extra)
+                    failed(logging.WARNING, "%s failed: %s", who, why)
                 case "dead_letter":
-                    log.warning("%s is a dead letter (%s): %s", who, change.reason, why, extra=extra)
+                    failed(logging.WARNING, "%s is a dead letter (%s): %s", who, change.reason, why)
                 case "cancel":
                     log.info("%s was cancelled: %s", who, why or "its handler said so", extra=extra)
                 case "release":
                     log.info("%s was given back: %s", who, why, extra=extra)
+
+
+def _tell_failure(said: Any, extra: dict[str, Any], level: int, message: str, *arguments: object) -> None:
+    """Log a failed attempt with its traceback, which takes time to format and is formatted only if it is logged."""
+    if log.isEnabledFor(level):
+        logs.tell_traceback(log, level, message, *arguments, extra=extra, traceback=_traceback(said))
+
+
+def _traceback(said: Any) -> str | None:
+    if not isinstance(said, Raised):
+        return None
+    return said.traceback if said.text is not None else traceback_of(said.error)

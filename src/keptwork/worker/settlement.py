@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,12 @@ from keptwork.outcomes import Cancel, PermanentError, Snooze, ValidationError
 from keptwork.service.stretch import STRETCH, Stretch
 from keptwork.store import Blob, Job
 from keptwork.store.blobs import RESULT_BLOB
+from keptwork.worker import failure
 
 Chance = Callable[[], float]
 
 LONGEST_TEXT = 4000
+LONGEST_SUMMARY, SHORTEST_MESSAGE = 200, 60
 LARGEST_RESULT = 16 << 20
 LARGEST_IN_ROW = 8 << 10
 FOREVER_US = 100 * 365 * 86_400_000_000
@@ -56,11 +59,12 @@ class Suspend:
 @dataclass(frozen=True, slots=True)
 class Raised:
     """The handler raised; `stage` is how far it had got: fetch, input, exec, output or commit. What was raised in a
-    process of its own comes as `text`; the error is then only of its kind."""
+    process of its own comes as `text` and `traceback`; the error is then only of its kind."""
 
     error: BaseException
     stage: str = "exec"
     text: str | None = None
+    traceback: str | None = None
 
     @property
     def described(self) -> str:
@@ -142,15 +146,15 @@ def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance
     error, detail = raised.described, json.dumps({"stage": raised.stage})
     if isinstance(raised.error, ValidationError):
         return _dead_letter(job, "validation_failed", "input", error, actor)
-    if isinstance(raised.error, PermanentError) or getattr(raised.error, "final", False):
+    if failure.is_permanent(raised.error):
         return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
     if job.attempts < job.max_attempts:
-        asked = getattr(raised.error, "delay_us", None)
+        asked = failure.delay_us(raised.error)
         values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance) if asked is None else asked}
         return _decided(job, "retry", actor, reason=error, detail=detail, values=values)
     if job.on_exhausted == "fail":
         return _decided(job, "fail", actor, reason=error, detail=detail, values={"error": error})
-    code = "timeout" if isinstance(raised.error, TimeoutError) else "exhausted_retries"
+    code = "timeout" if failure.is_timeout(raised.error) else "exhausted_retries"
     return _dead_letter(job, code, raised.stage, error, actor)
 
 
@@ -164,14 +168,30 @@ def _decided(job: Job, trigger: str, actor: str, **facts: Any) -> Change:
 
 
 def described(error: BaseException) -> str:
-    """In one text, whatever the error is."""
-    try:
-        text = str(error)
-    except Exception:
-        text = "it cannot say what is wrong"  # an exception whose own __str__ raises
-    return plain(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    """Return type and message of an exception, and for a group those of all its members too."""
+    if not isinstance(error, BaseExceptionGroup):
+        return plain(_worded(error))
+    return plain(f"{_worded(error)[:LONGEST_SUMMARY]}: {'; '.join(_listed(failure.members(error)))}")
 
 
 def plain(text: str) -> str:
     """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _listed(errors: list[BaseException]) -> Iterator[str]:
+    """Shorten long messages, so that one of them does not displace the others."""
+    counted = Counter(_worded(one) for one in errors)
+    share = max((LONGEST_TEXT - LONGEST_SUMMARY) // len(counted) - 20, SHORTEST_MESSAGE)
+    for text, count in counted.items():
+        short = text if len(text) <= share else f"{text[: share - 1]}…"
+        yield short if count == 1 else f"{short} ({count} times)"
+
+
+def _worded(error: BaseException) -> str:
+    """In one text, whatever the error is."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot say what is wrong"  # an exception whose own __str__ raises
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -30,6 +30,7 @@ from keptwork.service.step_crews import SHARE
 from keptwork.service.step_jobs import DEATHS, EXECUTED, retries_of
 from keptwork.service.stretch import MOST_AHEAD
 from keptwork.store import EventFilter, Store
+from keptwork.worker import failure
 from keptwork.worker.agent_turn import Heard
 from keptwork.worker.agent_work import AgentWork, Wish
 from keptwork.worker.ahead import Ahead
@@ -160,7 +161,7 @@ class StepKinds:
             if task.step.kind == "call":
                 error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[union-attr]  # read then, too
             if delay := delay_us_of(task, ctx.attempt):
-                asked = getattr(error, "delay_us", None) or 0  # an agent waits as long as its provider asked for
+                asked = failure.delay_us(error) or 0  # an agent waits as long as its provider asked for
                 error.delay_us = max(delay, asked)  # type: ignore[union-attr]  # read when the job is settled
             raise
 

@@ -40,7 +40,7 @@ def said_by(error: BaseException) -> Any:
     if isinstance(error, BaseExceptionGroup):
         waiting, others = error.split(Suspended)
         if waiting is None or others is not None:
-            return Raised(error)
+            return Raised(others or error)
         return said_by(waiting.exceptions[0])
     return error.suspend if isinstance(error, Suspended) else Raised(error)
 

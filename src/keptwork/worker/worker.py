@@ -438,7 +438,7 @@ class Worker:
         late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told, ended)
         self._tell_ended([change for change in changes if change not in late] if late else changes)
         self._keeper.release([(change.id, change.epoch) for change in changes])
-        self._report.note([(job, change) for (job, _), change in zip(batch, changes, strict=True)], late)
+        self._report.note([(job, change, said) for (job, said), change in zip(batch, changes, strict=True)], late)
         self._in_hand += len(next_jobs)
         for job, _ in batch:
             self._pictures.pop(job.id, None)
