@@ -217,6 +217,7 @@ def _facts(row: service.Row, shown: dict[str, Any], now: int) -> list[tuple[str,
         "queues": ", ".join(shown["queues"]),
         "kinds": ", ".join(shown["kinds"]),
         "concurrency": shown["concurrency"],
+        "slots replaced": (shown["doing"] or {}).get("slots_replaced") or None,
         "last seen": _seen(row, now),
         "asked to end": asked and f"{asked['how']}, by {actor_name(asked['by'])}: {asked['reason'] or '–'}",
     }

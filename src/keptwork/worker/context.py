@@ -220,6 +220,7 @@ class Context:
         `await` it in an async function; an ordinary one only calls it, and it is kept when the call returns. A worker
         that has lost the job's lease keeps nothing: `LeaseLost`.
         """
+        self._steps.insist_open("keep")
         return self._shelf.keep(self._job, name, data, media_type)
 
     @property

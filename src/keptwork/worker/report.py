@@ -22,12 +22,14 @@ GIVEN_BACK = "release"
 
 class Doing(NamedTuple):
     """A worker at one moment: jobs in hand, how many it may run at a time, what became of those it settled, by move,
-    and how many a second it has settled of late."""
+    and how many a second it has settled of late. `slots_replaced` counts slots that died or were lost to handlers that
+    do not end."""
 
     in_hand: int
     concurrency: int
     outcomes: dict[str, int]
     per_second: float
+    slots_replaced: int = 0
 
     @property
     def settled(self) -> int:

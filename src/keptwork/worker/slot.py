@@ -1,9 +1,16 @@
-"""A slot: runs one job at a time, for as long as the worker lives."""
+"""A slot: runs one job at a time, each in a task and a context of its own, for as long as the worker lives.
+
+The slot's own task only waits. Whatever a handler does to its task, its context variables, its name or its decimal
+context ends with the job. Nothing but a return leaves the job's task.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Coroutine
+from contextvars import Context as Variables
 from typing import Any
 
 from keptwork import logs, spans, trace_context
@@ -17,9 +24,13 @@ from keptwork.worker.shelf import Shelf
 from keptwork.worker.steps import Steps
 from keptwork.worker.waits import Desk
 
+_NOTHING = object()
+"""Stands for a task that was cancelled before its first line ran."""
+
 
 class Slot:
-    """Takes jobs from the inbox and tells what their handlers said."""
+    """Takes jobs from the inbox and reports their outcomes. `variables` is the context that each job starts from.
+    `vacant` is called when the slot's task ends before the worker closes it, so that another slot takes its place."""
 
     def __init__(
         self,
@@ -30,6 +41,8 @@ class Slot:
         journal: Journal,
         desk: Desk,
         finish: Callable[[Job, Any], None],
+        variables: Variables,
+        vacant: Callable[[Slot, BaseException | None], None],
     ) -> None:
         self._inbox = inbox
         self._executor = executor
@@ -38,13 +51,20 @@ class Slot:
         self._journal = journal
         self._desk = desk
         self._finish = finish
+        self._variables = variables
+        self._own_decimal = _decimal_setter(variables)
+        self._vacant = vacant
         self._context: Context | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._said: Any = _NOTHING
         self._stopped = False
         self._closing = False
+        self._abandoned = False
         self._cancelled = ""
         self._patience: asyncio.TimerHandle | None = None
         self.job: Job | None = None
-        self.task = asyncio.create_task(self._run())
+        self.task = asyncio.get_running_loop().create_task(self._run(), context=variables.copy())
+        self.task.add_done_callback(self._ended)
 
     def stop(self, *, hard: bool, cancelled: str = "") -> None:
         """Asks the handler to come to an end; hard, it is stopped where it waits. `cancelled` says why its job is to be
@@ -52,9 +72,9 @@ class Slot:
         if self._context is not None:
             self._cancelled = self._cancelled or cancelled
             self._context.request_stop()
-            if hard and not self._stopped:
+            if hard and not self._stopped and self._work is not None:
                 self._stopped = True
-                self.task.cancel()
+                self._work.cancel()
 
     def cancel(self, grace: float) -> None:
         """Somebody wants the job cancelled: asks the handler to come to an end, and after the grace stops it."""
@@ -68,39 +88,87 @@ class Slot:
         self.stop(hard=True)
 
     def close(self) -> None:
+        """End the slot. A handler that runs is stopped where it waits, and its job is left to its lease."""
         self._closing = True
-        self.task.cancel()
+        (self.task if self._work is None else self._work).cancel()
+
+    def abandon(self, said: Any) -> None:
+        """Settle the job with this outcome although its handler has not ended. The handler keeps its task, and another
+        slot takes the place of this one."""
+        job = self.job
+        if job is not None and not self._abandoned:
+            self._abandoned = True
+            said = self._agreed(said)
+            self._leave()
+            self._finish(job, said)
+            self._vacant(self, None)
+
+    @property
+    def _open(self) -> bool:
+        return not self._closing and not self._abandoned
 
     async def _run(self) -> None:
-        while not self._closing:
+        while True:
             job = await self._inbox.get()
-            self.job, self._context = job, Context(job, self._shelf, Steps(job, self._journal), self._desk)
-            logs.job.set(job)
-            trace_context.ambient.set(job.trace_id)
-            said = await (self._said if spans.tracer is None else self._said_in_span)(job, self._context)
-            self.job = self._context = None
-            logs.job.set(None)  # an idle slot holds on to nothing; the trace is that of the next job soon enough
+            context = Context(job, self._shelf, Steps(job, self._journal), self._desk)
+            self.job, self._context, self._said = job, context, _NOTHING
+            work = self._work = _started(self._work_on(job, context), self._variables.copy(), job.kind)
+            if not work.done():
+                with contextlib.suppress(asyncio.CancelledError):  # the job's: a cancelled slot passes it on
+                    await work
+            if not self._open:
+                return
+            said = self._agreed(self._stopped_as(asyncio.CancelledError())) if self._said is _NOTHING else self._said
+            self._leave()
             self._finish(job, said)
 
-    async def _said_in_span(self, job: Job, context: Context) -> Any:
-        with spans.running(job) as span:
-            said = await self._said(job, context)
-            spans.noted(span, keptwork__outcome=_outcome(said))
-            if isinstance(said, Raised):
-                spans.failed(span, type(said.error).__name__)
-        return said
+    def _leave(self) -> None:
+        """Hold on to nothing of the job. From here on its context refuses durable calls."""
+        if self._context is not None:
+            self._context.steps.over = True
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._cancelled, self._stopped = "", False
+        self.job = self._context = self._work = None
+        self._said = _NOTHING
 
-    async def _said(self, job: Job, context: Context) -> Any:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A slot that the worker did not close has died: of a handler that cancels every task, or of a fault here."""
+        if self._open:
+            self._abandoned = True
+            self._vacant(self, asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    # --- in the job's task
+
+    async def _work_on(self, job: Job, context: Context) -> None:
+        logs.job.set(job)
+        trace_context.ambient.set(job.trace_id)
+        if self._own_decimal is not None:
+            self._own_decimal()
+        if spans.tracer is None:
+            await self._note_outcome(job, context)
+        else:
+            with spans.running(job) as span:
+                await self._note_outcome(job, context)
+                _note_in_span(span, self._said)
+
+    async def _note_outcome(self, job: Job, context: Context) -> None:
+        """Whatever the handler raises becomes an outcome: what leaves a task can end the event loop."""
         if not self._holds(job):
-            return Release("its lease was lost before it began")
+            self._said = Release("its lease was lost before it began")
+            return
         try:
-            return self._agreed(await self._executor.run(job, context))
+            said = await self._executor.run(job, context)
         except asyncio.CancelledError as error:
-            if self._closing:
-                raise
-            return self._agreed(Release("its worker stopped it") if self._stopped else Raised(error))
-        finally:
-            self._forget_stop()
+            said = self._stopped_as(error)
+        except BaseException as error:
+            said = Raised(error)
+        if self._context is context:  # otherwise the slot has abandoned it
+            self._said = self._agreed(said)
+
+    def _stopped_as(self, error: asyncio.CancelledError) -> Release | Raised:
+        return Release("its worker stopped it") if self._stopped else Raised(error)
 
     def _agreed(self, said: Any) -> Any:
         """A job that is to be cancelled is not tried again, and does not wait; one whose handler had to be stopped has
@@ -111,14 +179,37 @@ class Slot:
             return Cancel(f"{self._cancelled}, and ended with {said.described}")
         return Cancel(self._cancelled) if self._stopped or isinstance(said, Release | Suspend) else said
 
-    def _forget_stop(self) -> None:
-        """The next job must find no trace of the stop: a task that counts as being cancelled breaks its task groups."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._cancelled, self._stopped = "", False
-        while self.task.cancelling() and not self._closing:  # by us, or by the handler itself
-            self.task.uncancel()
+
+if sys.version_info >= (3, 12):
+
+    def _started(work: Coroutine[Any, Any, None], variables: Variables, name: str) -> asyncio.Task[None]:
+        """Run the work up to its first pause. Work that never pauses costs no turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        if loop.get_task_factory() is None:
+            return asyncio.Task(work, loop=loop, name=name, context=variables, eager_start=True)
+        return loop.create_task(work, name=name, context=variables)
+
+else:
+
+    def _started(work: Coroutine[Any, Any, None], variables: Variables, name: str) -> asyncio.Task[None]:
+        """Start the work with the event loop's next turn."""
+        return asyncio.get_running_loop().create_task(work, name=name, context=variables)
+
+
+def _decimal_setter(variables: Variables) -> Callable[[], None] | None:
+    """Return what gives a job its own copy of the decimal context, or None if these variables hold none. A copied
+    context still shares the one mutable object that `decimal.getcontext()` returns."""
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return None
+    found = next((value for value in variables.values() if isinstance(value, decimal.Context)), None)
+    return None if found is None else lambda: decimal.setcontext(found.copy())
+
+
+def _note_in_span(span: Any, said: Any) -> None:
+    spans.noted(span, keptwork__outcome=_outcome(said))
+    if isinstance(said, Raised):
+        spans.failed(span, type(said.error).__name__)
 
 
 def _outcome(said: Any) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 from keptwork import spans
 from keptwork.bounds import check_name
-from keptwork.errors import BadInput
+from keptwork.errors import BadInput, LeaseLost
+from keptwork.lifecycle import JOB
 from keptwork.moments import Span, span_us
 from keptwork.outcomes import PermanentError
 from keptwork.step_code import same_code, step_code
@@ -52,12 +53,14 @@ class Steps:
         self._job = job
         self._journal = journal
         self.version = version
+        self.over = False
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
         self._recalled: dict[str, Checkpoint] | None = None if job.epoch else {}
 
     def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of the function: from before, if it has one; the function runs only if not."""
+        self.insist_open(name)
         self._take(name)
         if self._journal.awaited:
             return self._step(name, function, args, kwargs)
@@ -111,12 +114,18 @@ class Steps:
 
     def own_name(self, what: str, name: str | None) -> str:
         """What a wait is called: as the user says, or by its place among those of its kind."""
+        self.insist_open(what)
         self._counts[what] = self._counts.get(what, 0) + 1
         if name is not None:
             _check_name(name)
         own = f"{OWN}{what} {name or self._counts[what]}"
         self._take(own, ours=True)
         return own
+
+    def insist_open(self, what: str) -> None:
+        """Refuse what a task that the handler left running asks for after the end of the job."""
+        if self.over:
+            raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger=what)
 
     async def recall(self, name: str) -> Checkpoint | None:
         """What was kept under a name before this run. What is large is fetched from where it is kept."""

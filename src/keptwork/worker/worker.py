@@ -3,7 +3,7 @@
     claim → inbox → slots → results → write
       ↑_________________________________|    room for more
 
-Slots are tasks that live as long as the worker; a job costs no task of its own. While one batch of results is being
+Slots are tasks that live as long as the worker, and each job has a task of its own. While one batch of results is being
 written the next one gathers, and while handlers run the next claim is under way. No transaction is open while a handler
 runs. Where the database is out of reach, claims wait and results are kept until it is back (outage.py).
 """
@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from typing import Any
 
 from keptwork import logs, metrics, spans
@@ -50,7 +51,7 @@ from keptwork.worker.pulse import Pulse
 from keptwork.worker.registration import EXHAUSTED, Registration
 from keptwork.worker.report import Doing, Report
 from keptwork.worker.settings import Settings
-from keptwork.worker.settlement import Release, described, due_soon, settle
+from keptwork.worker.settlement import Raised, Release, described, due_soon, settle
 from keptwork.worker.shelf import Shelf
 from keptwork.worker.slot import Slot
 from keptwork.worker.strain import Strain
@@ -105,6 +106,7 @@ class Worker:
         self._maybe_due = True
         self._looks = 0
         self._slots: list[Slot] = []
+        self._slots_replaced = 0
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
@@ -127,9 +129,14 @@ class Worker:
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
         desk = Desk(journal, self._kinds, self._tools, self._gate)
-        self._slots = [
-            Slot(self._inbox, executor, self._keeper.holds, shelf, journal, desk, self._finish) for _ in places
-        ]
+        variables = copy_context()
+
+        def new_slot() -> Slot:
+            holds = self._keeper.holds
+            return Slot(self._inbox, executor, holds, shelf, journal, desk, self._finish, variables, self._slot_vacant)
+
+        self._new_slot = new_slot
+        self._slots = [new_slot() for _ in places]
         self._board = journal.board
         self._house = self._housekeeping()
         duties = [asyncio.create_task(duty) for duty in (self._work(until_idle), self._write(), *self._chores())]
@@ -233,7 +240,8 @@ class Worker:
 
     def doing(self) -> Doing:
         """What it is doing at this moment."""
-        return Doing(self._in_hand, self._settings.concurrency, dict(self._report.outcomes), self._pace.per_second)
+        rate, outcomes = self._pace.per_second, dict(self._report.outcomes)
+        return Doing(self._in_hand, self._settings.concurrency, outcomes, rate, self._slots_replaced)
 
     def stop(self) -> None:
         """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
@@ -388,6 +396,15 @@ class Worker:
     def _finish(self, job: Job, said: Any) -> None:
         self._results.append((job, said))
         self._finished.set()
+
+    def _slot_vacant(self, slot: Slot, error: BaseException | None) -> None:
+        """Replace a slot that has died, or that was left to a handler that does not end."""
+        if slot.job is not None:
+            self._finish(slot.job, Raised(error or RuntimeError("its slot ended before it did")))
+        self._slots_replaced += 1
+        why = "its handler does not end" if error is None else described(error)
+        logger.error("a slot of this worker was lost and is replaced (%d so far): %s", self._slots_replaced, why)
+        self._slots[self._slots.index(slot)] = self._new_slot()
 
     def _lose(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
