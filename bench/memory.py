@@ -54,7 +54,7 @@ def measure(seconds: float, rounds: int) -> bool:
 
 def weighed(url: str) -> list[Weight]:
     """A worker's weight after few jobs, and after many."""
-    command = [sys.executable, "-m", "keptwork", "work", "bench.noop:app", "--db", url]
+    command = [sys.executable, "-m", "keptwork", "work", "bench.noop:app", "--migrate", "--db", url]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         weights = []

@@ -148,7 +148,7 @@ print("not JSON", flush=True, file=__import__("sys").stderr)
 """
 
 
-def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite_url: str) -> None:
+def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite_copy: str) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     supervisor = subprocess.Popen(
         [
@@ -160,7 +160,7 @@ def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite
             "--workers",
             "1",
             "--db",
-            sqlite_url,
+            sqlite_copy,
             "--log",
             "json",
         ],

@@ -92,6 +92,8 @@ class Keptwork:
         self._schedules = DeclaredSchedules()
         self._declared: set[str] = set()
         self._queue_limits: dict[str, Throttle | None] = {}
+        self.creates = True
+        """Whether a missing database is created and an older SQLite file brought up to date, or both refused."""
         self.sync = Sync(self)
         self.provider: Provider | None = None
         """Who answers agents, instead of whom keptwork.toml names; for tests."""
@@ -174,7 +176,7 @@ class Keptwork:
         if _in_memory(self.url):
             raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
         twin = Keptwork(database_url(self.url).lasting, tenant=self._tenant)
-        twin.kinds, twin.older_kinds = self.kinds, self.older_kinds
+        twin.kinds, twin.older_kinds, twin.creates = self.kinds, self.older_kinds, self.creates
         return twin
 
     async def open(self) -> Store:
@@ -188,7 +190,8 @@ class Keptwork:
             if self._store is None:
                 self.url = database_url(self.url).lasting
                 spans.adopt()
-                store = await open_store(self.url, clock=self._clock)
+                migrate = None if self.creates else False
+                store = await open_store(self.url, migrate=migrate, create=self.creates, clock=self._clock)
                 try:
                     self.tenant_id = await store.tenant(self._tenant)
                 except BaseException:
@@ -493,7 +496,7 @@ class Keptwork:
         if _in_memory(self.url):
             yield await self.open()
             return
-        store = await open_store(self.url, create=False, tally=(await self.open()).tally)
+        store = await open_store(self.url, migrate=False, create=False, tally=(await self.open()).tally)
         try:
             yield store
         finally:

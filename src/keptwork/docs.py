@@ -73,8 +73,11 @@ def cli_page() -> str:
         "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 124\n"
         "time over (`jobs wait`), 130 interrupted. With `--json` an error is JSON too. `NO_COLOR` is\n"
         "honoured; `KEPTWORK_DEBUG=1` adds the traceback to an error.\n\n"
-        "The database is `--db URL`, else `KEPTWORK_DB`, else `sqlite:///keptwork.db`; only `migrate` and `demo`\n"
-        "make one. A PostgreSQL server that does not answer is given up after `KEPTWORK_CONNECT_TIMEOUT`\n"
+        "The database is `--db URL`, else `KEPTWORK_DB`, else `sqlite:///keptwork.db`. `migrate`, `run`, `agent`,\n"
+        "`dev`, `demo`, and `schedules add` create a missing database and bring an older SQLite file up to date.\n"
+        "Other commands refuse both with exit code 2. Only `migrate`, and `--migrate` of `work` and `supervise`,\n"
+        "brings an older PostgreSQL schema up to date.\n\n"
+        "A PostgreSQL server that does not answer is given up after `KEPTWORK_CONNECT_TIMEOUT`\n"
         "seconds, or 10. All variables are listed with the [settings](settings.md#environment).\n"
     )
     return f"# Command line\n\n{intro}\n" + "\n".join(_section(path, command) for path, command in commands())

@@ -170,6 +170,13 @@ Start another if work is left"""
     exit_code = 3
 
 
+class NoWorkerStarts(KeptworkError):
+    """No worker can start: {reason}"""
+
+    status = 503
+    exit_code = 2
+
+
 class WorkerExhausted(KeptworkError):
     """worker {id} has ended to be replaced: {what}. Start another, or run it under: keptwork supervise"""
 
@@ -551,12 +558,14 @@ class WrongPassword(StoreError):
 class NoSuchDatabase(StoreError):
     """{url} does not exist on that server; create it with: createdb {database}"""
 
+    exit_code = 2
     lasting = True
 
 
 class NoDatabase(StoreError):
     """There is no database {url}; create it with: keptwork migrate --db {url}"""
 
+    exit_code = 2
     lasting = True
 
 
@@ -569,6 +578,13 @@ class NotWritable(StoreError):
 class NotPermitted(StoreError):
     """The PostgreSQL server of {url} does not let this user work: {detail}; \
 grant it what it lacks, or log in as another"""
+
+    lasting = True
+
+
+class SeesNoRows(StoreError):
+    """This login sees no rows: row-level security in {url} hides them from {login}. \
+Log in as {owner}, who owns the tables. If they were restored from a dump, run as {owner}: keptwork migrate --guards"""
 
     lasting = True
 
@@ -623,6 +639,7 @@ class PostgresTooOld(StoreError):
 class NotMigrated(StoreError):
     """{url} has schema {found}, this Keptwork needs {needed}; run: keptwork migrate"""
 
+    exit_code = 2
     lasting = True
 
 
@@ -637,6 +654,7 @@ class NewerDatabase(StoreError):
     """{url} has schema {found}, newer than the {needed} this Keptwork knows; \
 upgrade Keptwork. Nothing was changed"""
 
+    exit_code = 2
     lasting = True
 
 

@@ -14,8 +14,11 @@ import pytest
 from keptwork.service import workers as service
 from keptwork.service.workers import Wish
 from keptwork.store import Event
+from keptwork.store.migrations import newest
 from tests.acceptance.observer import write_locked
 from tests.acceptance.supervision import Ground, exists, ground, kill, until
+from tests.cli.test_bad_server import closed_port
+from tests.store.hands import SqliteHand
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -229,3 +232,25 @@ def test_a_crash_loop_of_a_minute_starts_few_processes(lite: Ground) -> None:
     print(f"\n{len(supervised.events('started'))} starts in a minute, waits {waits}")
     assert all(after == min(before * 2, 30) for before, after in pairwise(waits))
     assert len(supervised.events("started")) <= 2 * 8
+
+
+def test_a_supervisor_waits_for_a_server_that_is_out_of_reach(lite: Ground) -> None:
+    with closed_port() as port:
+        waiting = lite.supervise("--workers", "1", url=f"postgresql://ann@127.0.0.1:{port}/work")
+        until(lambda: len(waiting.events("backing off")) >= 2, "it waits for the server")
+        waiting.send(signal.SIGTERM)
+        assert waiting.process.wait(PROMPT) == 0
+
+
+def test_a_supervisor_retries_a_replacement_that_is_refused_after_the_first_workers_were_up(lite: Ground) -> None:
+    """Workers that still run may outlive a release that cannot start on their database."""
+    supervised = lite.supervise("--workers", "2")
+    _, victim = lite.up(2)
+    hand = SqliteHand(lite.database.url.removeprefix("sqlite:///"))
+    hand.run(f"INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ({newest() + 1}, 'later', 0)")
+    hand.close()
+    kill(victim["pid"], signal.SIGKILL)
+    until(lambda: len(supervised.events("backing off")) >= 2, "the replacement is refused and retried")
+    assert any("upgrade Keptwork" in line for line in supervised.events("ended")[-1]["last_words"])
+    supervised.send(signal.SIGTERM)
+    assert supervised.process.wait(PROMPT) == 0

@@ -106,5 +106,5 @@ def test_an_export_to_where_nothing_can_be_written(place, tmp_path, original):
 
 def test_an_error_is_json_when_json_was_asked_for(tmp_path):
     done = run("events", "list", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert json.loads(done.stderr)["error"]["type"] == "NoDatabase"

@@ -89,7 +89,7 @@ def test_an_unknown_user(postgres_server):
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_database_the_server_does_not_have(command, postgres_server):
-    refused(run(*command, "--db", postgres_server.url("not_there")), 1, "does not exist", "createdb not_there")
+    refused(run(*command, "--db", postgres_server.url("not_there")), 2, "does not exist", "createdb not_there")
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
@@ -117,7 +117,7 @@ def test_a_postgres_database_of_another_program(command, postgres_server, postgr
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_reading_an_empty_postgres_database_makes_no_table(command, postgres_server, postgres_url):
-    refused(run(*command, "--db", postgres_url), 1, "has schema 0", "keptwork migrate")
+    refused(run(*command, "--db", postgres_url), 2, "has schema 0", "keptwork migrate")
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
     assert postgres_server.superuser_sql(tables, postgres_url.rpartition("/")[2]) == "0"
 
@@ -127,7 +127,7 @@ def test_a_newer_postgres_database(postgres_server, postgres_url):
     ahead = f"INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ({newest() + 7}, 'later', 0)"
     postgres_server.superuser_sql(ahead, postgres_url.rpartition("/")[2])
     for command in ALL:
-        refused(run(*command, "--db", postgres_url), 1, f"has schema {newest() + 7}", "upgrade Keptwork")
+        refused(run(*command, "--db", postgres_url), 2, f"has schema {newest() + 7}", "upgrade Keptwork")
 
 
 def test_a_cursor_of_the_other_database(postgres_server, postgres_url):

@@ -85,7 +85,7 @@ def test_dev_serves_no_network(tmp_path: Path) -> None:
 
 def test_serve_refuses_a_database_that_is_not_there_in_one_line(tmp_path: Path) -> None:
     done = command.run("serve", "--port", "0", "--db", f"sqlite:///{tmp_path}/none.db")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "keptwork migrate" in done.stderr
     assert "Traceback" not in done.stderr
 

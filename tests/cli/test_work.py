@@ -18,8 +18,14 @@ from typing import Any
 import pytest
 
 from keptwork.app import Keptwork
+from keptwork.errors import NotMigrated
 from keptwork.lifecycle import JOB
 from keptwork.store import NewJob
+from keptwork.store.migrations import newest
+from tests.store.conftest import hand_on
+from tests.store.schemas import history, is_empty
+from tests.support.command import run
+from tests.support.postgres_server import PostgresServer
 
 PROGRAM = """
 import asyncio
@@ -174,10 +180,10 @@ def test_a_signal_lets_the_running_job_end(folder: Path, sqlite_url: str, number
     assert asyncio.run(job(sqlite_url, key))["state"] == "succeeded"
 
 
-def test_a_signal_is_heard_while_the_database_is_being_opened(folder: Path, sqlite_url: str) -> None:
+def test_a_signal_is_heard_while_the_database_is_being_opened(folder: Path, sqlite_copy: str) -> None:
     """It used to be forgotten when the worker began, which then went on until it was killed."""
     (folder / "shop.py").write_text(SLOW_TO_OPEN)
-    worker = subprocess.Popen(command("shop:app", "--db", sqlite_url), cwd=folder, stdout=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(command("shop:app", "--db", sqlite_copy), cwd=folder, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not (folder / "opening").exists():
         assert time.monotonic() < deadline, "it never opened its database"
@@ -201,3 +207,85 @@ def test_a_signal_is_heard_while_the_database_is_being_opened(folder: Path, sqli
 def test_a_name_that_leads_nowhere_is_one_clear_line(folder: Path, target: str, says: str) -> None:
     done = subprocess.run(command(target), cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (2, f"keptwork: {says}\n", "")
+
+
+# --- a database that is missing or outdated
+
+
+def outdated(url: str) -> None:
+    """Make the database look like one of the release before."""
+    hand = hand_on(url)
+    hand.run(f"DELETE FROM keptwork_migrations WHERE number = {newest()}")
+    hand.close()
+
+
+def tables(url: str) -> list[str]:
+    hand = hand_on(url)
+    found = [*history(hand)] if not is_empty(hand) else []
+    hand.close()
+    return [name for _, name in found]
+
+
+START = {"work": ("work", "shop:app", "--until-idle"), "supervise": ("supervise", "shop:app", "--workers", "2")}
+
+
+@pytest.mark.parametrize("start", START)
+def test_a_worker_refuses_a_missing_database_and_creates_nothing(
+    folder: Path, sqlite_url: str, postgres_url: str, start: str
+) -> None:
+    for url, says in ((sqlite_url, "There is no database"), (postgres_url, "has schema 0")):
+        done = run(*START[start], "--db", url, cwd=folder)
+        assert done.returncode == 2
+        last = done.stderr.splitlines()[-1]
+        assert says in last
+        assert "keptwork migrate" in last
+        assert done.stdout == ""
+    assert not (folder / "keptwork.db").exists()
+    assert tables(postgres_url) == []
+
+
+@pytest.mark.parametrize("start", START)
+def test_a_worker_refuses_a_mistyped_database_name_without_retry(
+    folder: Path, postgres_server: PostgresServer, start: str
+) -> None:
+    done = run(*START[start], "--db", postgres_server.url("not_there"), cwd=folder)
+    assert (done.returncode, done.stderr.count("is started")) == (2, 2 * (start == "supervise"))
+    assert "createdb not_there" in done.stderr.splitlines()[-1]
+
+
+def test_a_worker_refuses_an_older_schema_and_leaves_it_as_it_is(folder: Path, database_url: str) -> None:
+    outdated(database_url)
+    before = tables(database_url)
+    for start in START.values():
+        done = run(*start, "--db", database_url, cwd=folder)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"has schema {newest() - 1}, this Keptwork needs {newest()}; run: keptwork migrate" in done.stderr
+    assert tables(database_url) == before
+
+
+def test_a_worker_with_migrate_creates_the_database_it_works_on(
+    folder: Path, sqlite_url: str, postgres_url: str
+) -> None:
+    for url in (sqlite_url, postgres_url):
+        done = run("work", "shop:app", "--until-idle", "--migrate", "--db", url, cwd=folder)
+        assert (done.returncode, done.stdout) == (0, "0 jobs settled.\n")
+        assert len(tables(url)) == newest()
+
+
+def test_a_worker_without_a_database_refuses_migrate(folder: Path) -> None:
+    done = run("work", "shop:app", "--migrate", "--server", "http://127.0.0.1:1", cwd=folder)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--migrate needs a database" in done.stderr
+
+
+def test_a_program_refuses_an_older_postgres_schema_and_names_the_command(postgres_copy: str) -> None:
+    outdated(postgres_copy)
+    with pytest.raises(NotMigrated, match="run: keptwork migrate"):
+        asyncio.run(enqueued(postgres_copy, "greet", name="Ada"))
+    assert len(tables(postgres_copy)) == newest() - 1
+
+
+def test_adding_a_schedule_creates_the_database(folder: Path) -> None:
+    done = run("schedules", "add", "nightly", "--kind", "greet", "--every", "1d", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(tables(f"sqlite:///{folder}/keptwork.db")) == newest()

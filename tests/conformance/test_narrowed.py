@@ -174,7 +174,7 @@ async def test_a_role_that_is_missing_or_lacks_a_right_is_told(
     assert await copy.cannot_narrow() == "keptwork_app may not read runs"
     await copy.close()
     role = f"stranger_{database}"
-    postgres_server.superuser_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    postgres_server.superuser_sql(f"CREATE ROLE {role} LOGIN BYPASSRLS PASSWORD 'x'")
     postgres_server.superuser_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", database)
     try:
         stranger = await open_store(postgres_server.url(database, role, "x"))

@@ -11,7 +11,7 @@ import pytest
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from keptwork.errors import BadInput
+from keptwork.errors import BadInput, SeesNoRows
 from keptwork.http import app as application
 from keptwork.http.auth import Reads, Writes
 from keptwork.http.idempotency import Asked, Does
@@ -117,3 +117,15 @@ def test_streams_and_figures_work_behind_the_second_lock(running: Running) -> No
             assert any("job_enqueued" in line for line in stream.iter_lines())
         assert "keptwork_" in client.get("/metrics").text
         assert httpx.get(f"{running.address}/readyz").status_code == 200
+
+
+def test_a_server_whose_login_sees_no_rows_is_not_ready_and_says_why(
+    postgres_server: PostgresServer, migrated_template: str
+) -> None:
+    url = postgres_server.create_database(template=migrated_template)
+    with serving(url, Keys()) as running:
+        postgres_server.superuser_sql("DROP POLICY engine ON jobs", url.rpartition("/")[2])
+        answer = httpx.get(f"{running.address}/readyz")
+        assert (answer.status_code, answer.json()["type"]) == (503, SeesNoRows.problem())
+        assert "This login sees no rows" in answer.json()["detail"]
+    postgres_server.drop_database(url)

@@ -33,7 +33,7 @@ def finish(urls: list[str]) -> None:
     """An ordinary start on what is left, and one job on it; several at a time, because most of it is waiting."""
 
     async def one(url: str) -> None:
-        store = await open_store(url)
+        store = await open_store(url, migrate=True)
         await walk(store)
         await store.close()
 

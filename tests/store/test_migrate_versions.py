@@ -43,7 +43,7 @@ def open_at_once(urls: list[str]) -> list[str]:
     return [err for out, err in said if out != "done\n"]
 
 
-def opened(url: str, *, migrate: bool = True, walked: bool = False) -> None:
+def opened(url: str, *, migrate: bool | None = None, walked: bool = False) -> None:
     """Opens a database as a program would, takes a job through it if asked, and closes it again."""
 
     async def open_and_close() -> None:
@@ -178,9 +178,19 @@ def test_a_database_that_is_behind_is_refused_when_asked_not_to_migrate(new_url)
     assert everything(new_url) == before
 
 
+def test_a_program_brings_an_older_file_up_to_date_and_refuses_an_older_postgres_schema(sqlite_url, postgres_url):
+    leave_behind(sqlite_url)
+    opened(sqlite_url, walked=True)
+    leave_behind(postgres_url)
+    before = everything(postgres_url)
+    with pytest.raises(NotMigrated, match="run: keptwork migrate"):
+        opened(postgres_url)
+    assert everything(postgres_url) == before
+
+
 def test_a_database_that_is_behind_is_brought_up_to_date_and_works(new_url):
     leave_behind(new_url)
-    opened(new_url, walked=True)
+    opened(new_url, migrate=True, walked=True)
     hand = hand_on(new_url)
     assert [number for number, _ in history(hand)] == list(range(1, newest() + 1))
     hand.close()

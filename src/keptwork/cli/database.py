@@ -36,18 +36,18 @@ def operator() -> str:
 
 
 @asynccontextmanager
-async def opened(url: str | None) -> AsyncIterator[Store]:
-    """An open database. One that is missing or behind is refused, not made or migrated on the way."""
+async def opened(url: str | None, *, creates: bool = False) -> AsyncIterator[Store]:
+    """Open a database, and refuse a missing or older one. With `creates` open it as a program does."""
     from keptwork.store import open_store
 
-    store = await open_store(url, migrate=False, create=False)
+    store = await open_store(url, migrate=None if creates else False, create=creates)
     try:
         yield store
     finally:
         await store.close()
 
 
-async def with_tenant(url: str | None, tenant: str, use: Any) -> Any:
+async def with_tenant(url: str | None, tenant: str, use: Any, *, creates: bool = False) -> Any:
     """What the use of an open database as this tenant comes to."""
-    async with opened(url) as store:
+    async with opened(url, creates=creates) as store:
         return await use(store, await store.tenant(tenant))

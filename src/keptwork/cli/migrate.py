@@ -19,7 +19,7 @@ def migrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; list what would be applied.")] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Change nothing; print the SQL that would be run.")] = False,
     guards: Annotated[
-        bool, typer.Option("--guards", help="Put guards back that were dropped, changed or switched off.")
+        bool, typer.Option("--guards", help="Restore guards, and the policies and grants of the owner on PostgreSQL.")
     ] = False,
     as_json: screen.Json = False,
 ) -> None:

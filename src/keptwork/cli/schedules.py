@@ -106,7 +106,7 @@ def add(
             job = job_service.new_job(tenant_id, kind or "", payload, queue=queue)
         return await service.add(store, declared, job, operator()), await store.now()
 
-    made, now = asyncio.run(with_tenant(db, tenant, put))
+    made, now = asyncio.run(with_tenant(db, tenant, put, creates=True))
     said = f"{name} is due {screen.ago(made.next_at, now)}, at {service.local(made, made.next_at)}."
     screen.emit(service.as_json(made), lambda: said, as_json)
 

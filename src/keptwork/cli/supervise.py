@@ -15,7 +15,7 @@ import typer
 from keptwork import logs
 from keptwork.cli import screen, watch
 from keptwork.cli.database import Db
-from keptwork.cli.work import Grace, Lease, MaxMemory, Queues, SupervisorTimeout, Target
+from keptwork.cli.work import Grace, Lease, MaxMemory, Migrate, Queues, SupervisorTimeout, Target
 from keptwork.moments import rfc3339, span_us
 from keptwork.sizes import size_bytes
 from keptwork.supervisor.supervisor import Plan, Supervisor
@@ -33,19 +33,23 @@ def supervise(
     grace: Grace = "30s",
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
+    migrate: Migrate = False,
     log_form: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Keep workers running: replace those that die, ever more slowly while they die at start. SIGTERM or Ctrl-C lets
     all of them finish what they have begun, a second one kills them; SIGHUP restarts them one after the other. With
-    --json every event is a line of JSON."""
+    --json every event is a line of JSON.
+
+    A missing or outdated database is refused with exit code 2, unless --migrate is given. A server that is out of reach
+    is waited for."""
     if max_memory is not None:
         size_bytes(max_memory)  # a mistake is told here, not by every worker
     options = {"--db": db, "--queues": queues, "--lease": lease, "--max-memory": max_memory}
     given = [part for name, value in options.items() if value for part in (name, value)]
     always = ["--grace", grace, "--supervisor-timeout", supervisor_timeout, "--concurrency", str(concurrency)]
     argv = [sys.executable, "-m", "keptwork", "work", target, *given, *always]
-    plan = Plan(workers, argv, span_us(grace), span_us(supervisor_timeout))
+    plan = Plan(workers, [*argv, "--migrate"] if migrate else argv, span_us(grace), span_us(supervisor_timeout))
     # Those it starts log like it, by the environment. It has no spans of its own.
     with logs.to_stderr(logs.form_wanted(log_form), watch.console_handler()):
         replaced = asyncio.run(_run(plan, as_json))

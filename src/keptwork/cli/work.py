@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import signal
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,9 @@ import typer
 
 from keptwork.cli import screen, watch
 from keptwork.cli.database import Db
-from keptwork.errors import BadInput
-from keptwork.worker.bond import bound_to_supervisor
+from keptwork.errors import BadInput, StoreError
+from keptwork.service import migrate as service
+from keptwork.worker.bond import Bond, bound_to_supervisor
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
@@ -50,6 +52,9 @@ KeyFile = Annotated[
 ]
 
 
+Migrate = Annotated[bool, typer.Option("--migrate", help="Create the database or bring it up to date first.")]
+
+
 def work(
     target: AnyTarget = None,
     db: Db = None,
@@ -62,15 +67,21 @@ def work(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
+    migrate: Migrate = False,
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
-    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4."""
+    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4.
+
+    A missing or outdated database is refused with exit code 2, unless --migrate is given."""
     if server is not None and db is not None:
         raise BadInput(what="a worker has a database (--db) or works for a server (--server), not both")
+    if server is not None and migrate:
+        raise BadInput(what="--migrate needs a database, and a worker with --server has none; leave out one of them")
     bond = bound_to_supervisor()
     app = _for_flows(db) if target is None else application(target, db)
+    app.creates = False
     served = tuple(name for name in queues.split(",") if name)
     asked: list[bool] = []
 
@@ -83,7 +94,7 @@ def work(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        async with app if server is None else contextlib.nullcontext():
+        async with _opened(app, bond) if server is None else contextlib.nullcontext():
             if asked:
                 return 0
             shown = asyncio.create_task(watch.watch(app.doing, log))
@@ -107,12 +118,34 @@ def work(
 
     with watch.observed("keptwork-worker", log):
         watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
+        if migrate:
+            with _refusals_told(bond):
+                asyncio.run(service.migrate(app.url))
         settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
         if bond is not None:  # its stdout is its supervisor's stderr
             watch.announce(summary, log)
     if bond is None:
         screen.emit({"settled": settled}, lambda: summary, as_json)
+
+
+@contextlib.asynccontextmanager
+async def _opened(app: Keptwork, bond: Bond | None) -> AsyncIterator[None]:
+    with _refusals_told(bond):
+        await app.open()
+    async with app:
+        yield
+
+
+@contextlib.contextmanager
+def _refusals_told(bond: Bond | None) -> Iterator[None]:
+    """Tell the supervisor about an error that another start would only repeat."""
+    try:
+        yield
+    except StoreError as error:
+        if bond is not None and error.lasting:
+            bond.refuse(str(error))
+        raise
 
 
 def _for_flows(db: str | None) -> Keptwork:

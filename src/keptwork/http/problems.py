@@ -50,6 +50,8 @@ def response(error: KeptworkError, headers: Mapping[str, str] | None = None) -> 
 def _detail(error: KeptworkError) -> str:
     if isinstance(error, errors.NotFound):
         return f"There is no such {error.facts['what']}"
+    if isinstance(error, errors.SeesNoRows):
+        return "This login sees no rows of the database; the server's log names the repair"
     if isinstance(error, errors.StoreError):
         return "The database does not answer as it should; the server's log says more"
     if isinstance(error, errors.BadFlow):

@@ -2,6 +2,7 @@
 
 The first lock is that every query names its tenant. Should a route forget to, the database still shows nothing foreign.
 It uses the role `keptwork_app`, which migrations create if they can; without it there is one lock, and the log says so.
+`keptwork migrate --guards` grants a role that was created later what it needs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from keptwork.store import Store
 
 logger = logging.getLogger("keptwork.http")
 
-HOW = "an administrator makes it with: CREATE ROLE keptwork_app NOLOGIN; GRANT keptwork_app TO the server's own role"
+HOW = (
+    "an administrator runs: CREATE ROLE keptwork_app NOLOGIN; GRANT keptwork_app TO the owner of the tables; "
+    "then the owner runs: keptwork migrate --guards"
+)
 
 
 async def narrows(store: Store, wanted: Literal["auto", "require", "off"]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keptwork.store.migrations import Migration
-from keptwork.store.upgrade import pending, restore_guards, upgrade
+from keptwork.store.upgrade import pending, restore_access, restore_guards, upgrade
 from keptwork.store.url import database_url
 
 
@@ -19,11 +19,13 @@ class Migrated(NamedTuple):
 
 
 async def migrate(url: str | None = None, *, guards: bool = False) -> Migrated:
-    """Makes the database if it is not there, and applies every migration it lacks. If asked to, guards that somebody
-    has dropped, changed or switched off are put back."""
+    """Create the database if it does not exist, and apply every pending migration. With `guards` also restore guards
+    that were dropped, changed or switched off, and on PostgreSQL the policies and grants of the present owner."""
     target = database_url(url)
+    access = await restore_access(target) if guards else []
     applied = await upgrade(target)
-    return Migrated(target.shown, applied, await restore_guards(target) if guards else ())
+    restored = await restore_guards(target) if guards else []
+    return Migrated(target.shown, applied, [*restored, *(f"policies and grants of {name}" for name in access)])
 
 
 async def dry_run(url: str | None = None) -> Migrated:

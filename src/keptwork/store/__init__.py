@@ -29,24 +29,25 @@ __all__ = [
 async def open_store(
     url: str | None = None,
     *,
-    migrate: bool = True,
+    migrate: bool | None = None,
     create: bool = True,
     clock: Clock | None = None,
     tally: Tally | None = None,
 ) -> Store:
-    """Open a database, bringing its schema up to date unless told not to.
+    """Open a database, and create it if it does not exist.
 
-    With `create=False` one that is not there yet is refused with `NoDatabase`, without `migrate` one that is behind
-    with `NotMigrated`; one that is ahead of this program is refused in any case. Stores of one process may share a
-    `tally` of what they are asked.
+    With `create=False` a missing database is refused with `NoDatabase` or `NotMigrated`. `migrate` decides about an
+    older schema: it is brought up to date, or refused with `NotMigrated`. By default a SQLite file is brought up to
+    date and a PostgreSQL database is refused, because the programs of a whole fleet use it. A schema newer than this
+    program is always refused. Stores of one process may share a `tally` of their operations.
     """
     target = database_url(url)
     if target.dialect == "sqlite":
         from keptwork.store.sqlite import SqliteStore
 
-        return await SqliteStore.open(target, migrate=migrate, create=create, clock=clock, tally=tally)
+        return await SqliteStore.open(target, migrate=migrate is not False, create=create, clock=clock, tally=tally)
     try:
         from keptwork.store.postgres import PostgresStore
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=target.shown) from missing
-    return await PostgresStore.open(target, migrate=migrate, create=create, tally=tally)
+    return await PostgresStore.open(target, migrate=migrate is True, create=create, tally=tally)

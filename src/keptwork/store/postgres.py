@@ -21,6 +21,7 @@ from keptwork.store.follow import following
 from keptwork.store.handover import Unmoved
 from keptwork.store.migrations import newest
 from keptwork.store.own_sql import insist_harmless
+from keptwork.store.postgres_access import refuse_unseen
 from keptwork.store.postgres_bell import Bell
 from keptwork.store.postgres_connections import (
     APP_ROLE,
@@ -32,7 +33,13 @@ from keptwork.store.postgres_connections import (
 )
 from keptwork.store.postgres_guest import Guest
 from keptwork.store.postgres_keys import KeyPages
-from keptwork.store.postgres_migrate import applied, migrate_database, realign, refuse_foreign
+from keptwork.store.postgres_migrate import (
+    applied,
+    applied_at_rest,
+    migrate_database,
+    realign,
+    refuse_foreign,
+)
 from keptwork.store.postgres_server import (
     FROM_POSTGRES,
     asks_again,
@@ -77,9 +84,9 @@ class PostgresStore(PostgresVerbs):
 
     @classmethod
     async def open(
-        cls, url: DatabaseUrl, *, migrate: bool = True, create: bool = True, tally: Tally | None = None
+        cls, url: DatabaseUrl, *, migrate: bool = False, create: bool = True, tally: Tally | None = None
     ) -> PostgresStore:
-        """Connects, and prepares a database that is new; one of a newer program is refused untouched."""
+        """Connect, and prepare a new database; refuse a newer schema, and an older one unless `migrate` is set."""
         connection = await connect(url)
         try:
             with explained(url):
@@ -164,6 +171,10 @@ class PostgresStore(PostgresVerbs):
         except StoreError as error:
             return str(error.facts["detail"])
         return f"{APP_ROLE} may not read {', '.join(unseen)}" if unseen else None
+
+    async def insist_on_sight(self) -> None:
+        async with self._connection() as connection:
+            await refuse_unseen(connection, self._url)
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
@@ -380,6 +391,8 @@ def _changed(status: str) -> int:
 
 async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:
     found = await applied(connection)
+    if 0 < found < newest() and create and not migrate:
+        found = await applied_at_rest(connection)  # another program may be creating it just now
     if found > newest():
         raise NewerDatabase(url=url.shown, found=found, needed=newest())
     if found < newest():
@@ -387,4 +400,5 @@ async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, mi
             await refuse_foreign(connection)
             raise NotMigrated(url=url.shown, found=found, needed=newest())
         await migrate_database(connection)
+    await refuse_unseen(connection, url)
     await realign(connection)

@@ -34,6 +34,13 @@ async def applied(connection: asyncpg.Connection) -> int:
     return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM keptwork_migrations"))
 
 
+async def applied_at_rest(connection: asyncpg.Connection) -> int:
+    """Return the same number once no program is migrating the database."""
+    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
+    return await applied(connection)
+
+
 async def pending(connection: asyncpg.Connection) -> list[Migration]:
     """What is still to be done to the database."""
     done = await applied(connection)

@@ -73,6 +73,10 @@ class Store(Reader, Writer, Protocol):
         """Why `narrowed` is of no use here: the role that sees one tenant is missing, or lacks a right."""
         ...
 
+    async def insist_on_sight(self) -> None:
+        """Raise `SeesNoRows` if the database hides its rows from this login."""
+        ...
+
     async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
         """What comes of the work, done in one transaction. It may be done again from the start where the database asks
         for that, and awaits nothing but calls of the transaction it is given: on SQLite it is done at one go. `weight`

@@ -103,6 +103,9 @@ class SqliteStore(SqliteVerbs):
     async def cannot_narrow(self) -> str | None:
         return None
 
+    async def insist_on_sight(self) -> None:
+        """Whoever reads the file sees every row."""
+
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, SqliteTransaction):
             return transaction

@@ -24,6 +24,22 @@ async def upgrade(url: DatabaseUrl) -> list[Migration]:
     return await _postgres(url, apply=True)
 
 
+async def restore_access(url: DatabaseUrl) -> list[str]:
+    """Make row-level security's policies and grants anew on PostgreSQL; return the names of those that differ now."""
+    if url.dialect == "sqlite":
+        return []
+    from keptwork.store import postgres_access, postgres_migrate, postgres_server
+
+    connection = await postgres_server.connect(url)
+    try:
+        with postgres_server.explained(url):
+            if await postgres_migrate.applied(connection) == 0:
+                return []
+            return await postgres_access.restore_access(connection)
+    finally:
+        await connection.close()
+
+
 async def restore_guards(url: DatabaseUrl) -> list[str]:
     """Puts guards back that somebody has dropped, changed or switched off, and returns their names. The database must
     be up to date."""
@@ -66,15 +82,19 @@ def _sqlite(url: DatabaseUrl, apply: bool) -> list[Migration]:
 
 async def _postgres(url: DatabaseUrl, *, apply: bool) -> list[Migration]:
     try:
-        from keptwork.store import postgres_migrate, postgres_server
+        from keptwork.store import postgres_access, postgres_migrate, postgres_server
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=url.shown) from missing
     connection = await postgres_server.connect(url)
     try:
         with postgres_server.explained(url):
             await postgres_migrate.refuse_foreign(connection)
-            _refuse_newer(url, await postgres_migrate.applied(connection))
-            return await (postgres_migrate.migrate_database if apply else postgres_migrate.pending)(connection)
+            _refuse_newer(url, found := await postgres_migrate.applied(connection))
+            if not apply:
+                return await postgres_migrate.pending(connection)
+            if found:
+                await postgres_access.refuse_unseen(connection, url)  # a migration would pass over what it cannot see
+            return await postgres_migrate.migrate_database(connection)
     finally:
         await connection.close()
 

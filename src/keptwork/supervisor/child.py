@@ -32,6 +32,7 @@ class Child:
         self.tail: deque[str] = deque(maxlen=LAST_LINES)
         self.worker: int | None = None
         self.database: str | None = None
+        self.refusal: str | None = None
         self.state = ""
         self.kill_at: float | None = None
         self.registered = asyncio.Event()
@@ -81,6 +82,7 @@ class Child:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # what it started may hold the pipe open
                 await asyncio.shield(self._listening)
+                await asyncio.shield(self._hearing)
         self._listening.cancel()
         self._report.close()
         return code
@@ -95,7 +97,7 @@ class Child:
             signal_all([self.pid, *descendants(self.pid)], signal.SIGKILL)
 
     async def _hear_from(self, reading: int) -> None:
-        """The one line it reports when it is up."""
+        """Read the one line that reports it up, or refused."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         pipe = os.fdopen(reading, "rb", buffering=0)
@@ -105,6 +107,7 @@ class Child:
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             told: dict[str, Any] = json.loads(await reader.readline())
+            self.refusal = told.get("refused")
             self.worker, self.database = int(told["worker"]), str(told["database"])
             self.registered.set()
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from keptwork.errors import StoreError
+from keptwork.errors import NoWorkerStarts, StoreError
 from keptwork.lifecycle import WORKER, decide, insist
 from keptwork.process.bonds import adopt_orphans
 from keptwork.process.tree import children, signal_all
@@ -89,9 +89,11 @@ class Supervisor:
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._replaced = 0
+        self._was_up = False
+        self._refusal: str | None = None
 
     async def run(self) -> int:
-        """Returns how many workers it had to replace."""
+        """Return the number of replaced workers. Raise `NoWorkerStarts` if the first workers refuse their database."""
         self._opened: asyncio.Future[Store] = asyncio.get_running_loop().create_future()
         adopt_orphans()
         posts = [asyncio.create_task(self._post(place)) for place in range(1, self._plan.workers + 1)]
@@ -102,6 +104,8 @@ class Supervisor:
             for task in (*posts, *duties, *([self._restarting] if self._restarting else [])):
                 task.cancel()
             await self._close()
+        if self._refusal is not None:
+            raise NoWorkerStarts(reason=self._refusal)
         return self._replaced
 
     def stop(self) -> None:
@@ -139,11 +143,20 @@ class Supervisor:
             child = self._next.pop(place, None) or await self._start(place)
             code = await child.ended()
             await self._bury(child, code)
+            if self._refuses_to_start(child):
+                self._refusal = child.refusal
+                self.stop()
             died_at_start = code not in ORDERLY and (child.worker is None or child.lived < START_SECONDS)
             failures = failures + 1 if died_at_start else 0
             if not self._stopping.is_set() and place not in self._next:
                 self._replaced += 1
                 await self._wait_before_next(place, failures)
+
+    def _refuses_to_start(self, child: Child) -> bool:
+        """Return whether a worker refused its database before any worker was up. Later refusals are retried: workers
+        that are still running may outlive a release that cannot start."""
+        self._was_up |= any(one.registered.is_set() for one in (child, *self._children.values()))
+        return child.refusal is not None and not self._was_up
 
     async def _start(self, place: int) -> Child:
         self._starting += 1

@@ -27,8 +27,15 @@ class Bond(NamedTuple):
 
     def report(self, worker: int, database: str) -> None:
         """The worker is registered there; it says so once."""
+        self._say({"worker": worker, "database": database})
+
+    def refuse(self, reason: str) -> None:
+        """Report that the worker cannot start, and that another start would fail like this one."""
+        self._say({"refused": reason})
+
+    def _say(self, what: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
-            os.write(self.fd, json.dumps({"worker": worker, "database": database}).encode() + b"\n")
+            os.write(self.fd, json.dumps(what).encode() + b"\n")
             os.close(self.fd)
 
 

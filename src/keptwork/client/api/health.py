@@ -19,8 +19,8 @@ class AsyncHealth:
         return await self._wire.get(models.Health, "/healthz")
 
     async def readyz(self) -> models.Health:
-        """Whether requests can be served: the database answers, with the schema this server was opened on, and it is
-        not shutting down."""
+        """Whether requests can be served: the database answers, with the schema this server was opened on, shows its
+        rows to the server's login, and it is not shutting down."""
         return await self._wire.get(models.Health, "/readyz")
 
     async def metrics(self) -> bytes:
@@ -39,8 +39,8 @@ class Health:
         return self._wire.get(models.Health, "/healthz")
 
     def readyz(self) -> models.Health:
-        """Whether requests can be served: the database answers, with the schema this server was opened on, and it is
-        not shutting down."""
+        """Whether requests can be served: the database answers, with the schema this server was opened on, shows its
+        rows to the server's login, and it is not shutting down."""
         return self._wire.get(models.Health, "/readyz")
 
     def metrics(self) -> bytes:

@@ -33,12 +33,13 @@ async def healthz() -> Response:
 
 @router.get("/readyz", response_model=Health, responses=refusals(errors.StoreError, errors.ShuttingDown))
 async def readyz(request: Request, store: WholeDb) -> Response:
-    """Whether requests can be served: the database answers, with the schema this server was opened on, and it is not
-    shutting down."""
+    """Whether requests can be served: the database answers, with the schema this server was opened on, shows its rows
+    to the server's login, and it is not shutting down."""
     if request.app.state.stopping.is_set():
         raise errors.ShuttingDown
     try:
         async with asyncio.timeout(READY_SECONDS):
+            await store.insist_on_sight()
             await store.tenants()
     except TimeoutError:
         raise errors.StoreError(url=store.url, detail=f"it did not answer within {READY_SECONDS:g} s") from None
