@@ -153,6 +153,7 @@ def _shown(story: service.Story) -> dict[str, Any]:
         **service.as_json(story.job),
         "waits_for": service.waits_for(story.job),
         "progress": step_service.said_as_json(story.progress),
+        "overrun": story.overrun,
         "steps": [step_service.as_json(one) for one in story.steps],
         "artifacts": [artifact_service.as_json(kept) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
@@ -305,6 +306,7 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "kind", row["kind"]
     yield "state", f"{state_name(row['state'])}, {service.lately(row, now)}"
     yield "progress", job_steps.bar(story.progress, now)
+    yield "overrun", story.overrun
     yield "waits for", job_steps.waiting(shown["waits_for"], row["run_at"], now)
     yield "held because", row["held_by"] and row["reason"]
     yield "queue", f"{row['queue']}, priority {row['priority']}"

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 from keptwork.lifecycle import JOB
 from keptwork.moments import rfc3339
-from keptwork.store import Store
+from keptwork.store import Job, Store
 from keptwork.store.checkpoints import PROGRESS, Checkpoint
+
+OVERRUN = "job_overrun"
+OVERRUN_TTL_US = 7 * 86_400_000_000
 
 
 class Said(NamedTuple):
@@ -26,6 +29,18 @@ async def said(store: Store, tenant_id: int, job: int) -> Said | None:
         return None
     told = json.loads(seen[0].payload)
     return Said(float(told["fraction"]), str(told["text"]), seen[0].ts)
+
+
+async def keep_overrun(store: Store, job: Job, text: str) -> None:
+    """Store that a handler returned after its time-out, and by how much."""
+    payload = json.dumps({"says": text})
+    await store.record_telemetry(JOB, job.id, OVERRUN, payload, ttl_us=OVERRUN_TTL_US, tenant_id=job.tenant_id)
+
+
+async def overrun(store: Store, tenant_id: int, job: int) -> str | None:
+    """Return the latest note that a handler of this job returned after its time-out, or None."""
+    seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == OVERRUN]
+    return str(json.loads(seen[0].payload)["says"]) if seen else None
 
 
 def size(one: Checkpoint) -> int:

@@ -20,7 +20,7 @@ from keptwork.service.blobs import whole
 from keptwork.service.decisions import decided
 from keptwork.service.endings import Endings
 from keptwork.service.entities import actor_name, public_id
-from keptwork.service.job_steps import Said, said
+from keptwork.service.job_steps import Said, overrun, said
 from keptwork.service.new_jobs import put
 from keptwork.service.redrive import run_again
 from keptwork.service.search import search
@@ -54,8 +54,8 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, and how far
-    it has come."""
+    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, how far it
+    has come, and by how much its handler exceeded its time-out."""
 
     job: Row
     events: list[Event]
@@ -63,6 +63,7 @@ class Story(NamedTuple):
     artifacts: list[Artifact]
     steps: list[Checkpoint]
     progress: Said | None
+    overrun: str | None = None
 
 
 def key_of(id: str) -> int:
@@ -165,7 +166,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
     kept = await store.artifacts(tenant_id, row["id"])
     steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
-    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told)
+    late = await overrun(store, tenant_id, row["id"])
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told, late)
 
 
 async def cancel(

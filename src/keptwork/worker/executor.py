@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from keptwork.bounds import OWN_KINDS
@@ -12,6 +12,7 @@ from keptwork.outcomes import ValidationError
 from keptwork.store import Job
 from keptwork.worker.breaker_gate import Gate
 from keptwork.worker.context import Context
+from keptwork.worker.deadline import Deadline, Overrun
 from keptwork.worker.isolation import Isolation
 from keptwork.worker.settlement import Raised, Release
 from keptwork.worker.steps import Suspended, said_by
@@ -24,10 +25,18 @@ MOST_UNKNOWN = 1000
 
 class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
-    without having a handler for them."""
+    without having a handler for them. `overran` is called for a handler that returned after its time-out."""
 
-    def __init__(self, gate: Gate, handlers: Handlers, threads: Threads, isolation: Isolation) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        handlers: Handlers,
+        threads: Threads,
+        isolation: Isolation,
+        overran: Callable[[Job, Overrun], None],
+    ) -> None:
         self._gate = gate
+        self._overran = overran
         self._handlers = handlers
         self._threads = threads
         self.unknown: set[str] = set()
@@ -74,25 +83,31 @@ class Executor:
             context.steps.version = chosen.version
         return chosen
 
-    async def _call(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
+    async def _call(
+        self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any], deadline: Deadline | None = None
+    ) -> Any:
         if kind.isolated is not None:
             return await self._isolation.call(kind, job, context)
         if kind.is_async:
-            return await kind.function(context, **arguments)
+            called = kind.function(context, **arguments)
+            return await (called if deadline is None else deadline.kept_by(called))
         return await self._threads.call(_called, kind, context, arguments)
 
     async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
         """A thread cannot be ended, but it can see that it was asked to."""
         seconds = (kind.timeout_us or 0) / 1_000_000
-        deadline = asyncio.timeout(seconds)
+        deadline = Deadline(seconds)
         try:
-            async with deadline:
-                return await self._call(kind, job, context, arguments)
+            async with deadline.timeout:
+                said = await self._call(kind, job, context, arguments, deadline)
         except TimeoutError as error:
             context.request_stop()
-            if deadline.expired():
+            if deadline.timeout.expired():
                 raise TimeoutError(f"it took longer than {seconds:g} s") from (error.__cause__ or error)
             raise
+        if (overrun := deadline.overrun()) is not None:
+            self._overran(job, overrun)
+        return said
 
 
 def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:

@@ -66,13 +66,16 @@ class LeaseKeeper:
         asked_to_stop: Callable[[set[Token]], None],
         outage: Outage | None = None,
         pulse: Pulse | None = None,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
+        """`watch` is called at least twice a second, on the thread."""
         self._store = store
         self._worker = worker
         self._lost = lost
         self._asked_to_stop = asked_to_stop
         self._outage = outage or Outage()
         self._pulse = pulse
+        self._watch = watch
         self._leases: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -124,6 +127,7 @@ class LeaseKeeper:
             store: Store | None = None
             while not self._stopping:
                 self._nap()
+                self._watch()
                 if self._pulse is None and not self._leases_now():
                     self._outage.over("leases")  # there is nothing left to keep
                 if self._due_at(float("inf")) <= time.monotonic():
@@ -159,6 +163,7 @@ class LeaseKeeper:
         task = asyncio.ensure_future(call)
         while not task.done() and not self._stopping:
             await asyncio.wait({task}, timeout=self._patience())
+            self._watch()
             if not task.done() or task.exception() is not None:
                 self._give_up(time.monotonic())
         if not task.done():

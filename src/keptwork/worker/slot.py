@@ -76,6 +76,11 @@ class Slot:
                 self._stopped = True
                 self._work.cancel()
 
+    @property
+    def work(self) -> asyncio.Task[None] | None:
+        """The task of the job."""
+        return self._work
+
     def cancel(self, grace: float) -> None:
         """Somebody wants the job cancelled: asks the handler to come to an end, and after the grace stops it."""
         if self.job is not None and not self._cancelled:

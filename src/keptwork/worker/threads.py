@@ -32,13 +32,16 @@ class Threads:
         self._stuck: set[Future[Any]] = set()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself. The
-        context variables are those of its caller: what it logs belongs to the same job."""
+        """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself; if it
+        had returned before, and only the event loop had no time to hear of it, what it returned counts. The context
+        variables are those of its caller: what it logs belongs to the same job."""
         future: Future[Any] = Future()
         self._submit((future, copy_context(), function, arguments))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                return future.result()
             asyncio.get_running_loop().call_later(STUCK_SECONDS, self._judge, future)
             raise
 

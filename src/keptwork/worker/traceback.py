@@ -1,4 +1,4 @@
-"""Format the traceback of a failed attempt for the log: the user's frames, without secrets, of bounded length.
+"""Format tracebacks and stacks for the log: the user's frames, without secrets, of bounded length.
 
 Leaves the error's message, which is stored with the job, to failure.py.
 """
@@ -11,7 +11,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from traceback import FrameSummary, TracebackException
+from traceback import FrameSummary, StackSummary, TracebackException, walk_stack
+from types import FrameType
 
 from keptwork.agent import redaction
 from keptwork.agent.conversation import AgentFailure
@@ -42,6 +43,16 @@ def traceback_of(error: BaseException) -> str | None:
     except Exception:  # an exception can override whatever is read here
         return None
     return None
+
+
+def stack_of(frame: FrameType | None) -> str | None:
+    """Return what an event loop's thread runs at the moment, without the loop itself and without Keptwork's frames."""
+    stack = list(StackSummary.extract(walk_stack(frame)))[::-1] if frame is not None else []
+    starts = [at for at, one in enumerate(stack, 1) if (one.filename, one.name) == (asyncio.events.__file__, "_run")]
+    frames = list(_users(stack[starts[-1] if starts else 0 :]))
+    return (
+        shown("Stack (most recent call last):\n" + "".join(StackSummary.from_list(frames).format())) if frames else None
+    )
 
 
 def shown(text: str) -> str:

@@ -26,7 +26,7 @@ from keptwork.errors import BadInput, StoreError
 from keptwork.job_type import JobType
 from keptwork.lifecycle import Change
 from keptwork.process.tool import Tools
-from keptwork.service import breakers
+from keptwork.service import breakers, job_steps
 from keptwork.service.handover import Picture
 from keptwork.service.orders import Order
 from keptwork.service.seat import Seat
@@ -36,6 +36,7 @@ from keptwork.store import Job, NewJob, Store
 from keptwork.store.tally import flush, flushing
 from keptwork.store.url import database_url
 from keptwork.worker.breaker_gate import Gate
+from keptwork.worker.deadline import Overrun
 from keptwork.worker.departure import Departure, terminated
 from keptwork.worker.executor import Executor
 from keptwork.worker.heartbeat import Heartbeat, memory_bytes
@@ -54,6 +55,7 @@ from keptwork.worker.settings import Settings
 from keptwork.worker.settlement import Raised, Release, described, due_soon, settle
 from keptwork.worker.shelf import Shelf
 from keptwork.worker.slot import Slot
+from keptwork.worker.stall import Stall
 from keptwork.worker.strain import Strain
 from keptwork.worker.threads import Threads
 from keptwork.worker.versions import NONE_OLDER, Handlers, Lifter, Older
@@ -107,6 +109,7 @@ class Worker:
         self._looks = 0
         self._slots: list[Slot] = []
         self._slots_replaced = 0
+        self._overruns: list[tuple[Job, Overrun]] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
         """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
@@ -120,11 +123,19 @@ class Worker:
         self._isolation = Isolation(self._handlers, self._settings.database)
         self._tools = Tools()
         self._keeper = LeaseKeeper(
-            self._leases_store, self._registration.id, self._lose, self._ask_to_stop, self._outage, self._pulse()
+            self._leases_store,
+            self._registration.id,
+            self._lose,
+            self._ask_to_stop,
+            self._outage,
+            self._pulse(),
+            Stall(self._loop, self._running).look,
         )
         self._keeper.start()
         self._gate = Gate(self._store)
-        executor = self._executor = Executor(self._gate, self._handlers, self._threads, self._isolation)
+        executor = self._executor = Executor(
+            self._gate, self._handlers, self._threads, self._isolation, self._note_overrun
+        )
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
@@ -397,6 +408,16 @@ class Worker:
         self._results.append((job, said))
         self._finished.set()
 
+    def _running(self) -> dict[asyncio.Task[None], Job]:
+        """Return the jobs by their tasks. The lease keeper's thread calls it too."""
+        found = [(slot.work, slot.job) for slot in list(self._slots)]
+        return {task: job for task, job in found if task is not None and job is not None}
+
+    def _note_overrun(self, job: Job, overrun: Overrun) -> None:
+        logger.warning("%s (%s) %s", job.public_id, job.kind, overrun.text, extra={"keptwork": logs.about(job)})
+        if not self._settings.remote:
+            self._overruns.append((job, overrun))
+
     def _slot_vacant(self, slot: Slot, error: BaseException | None) -> None:
         """Replace a slot that has died, or that was left to a handler that does not end."""
         if slot.job is not None:
@@ -450,6 +471,8 @@ class Worker:
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
+        if self._overruns:
+            await self._keep_overruns()
         told = self._gate.reports(batch)
         ended = batch[0][0] if len(batch) == 1 else None
         late, next_jobs = await self._apply(sorted(changes, key=lambda change: change.move.trigger), told, ended)
@@ -464,6 +487,12 @@ class Worker:
         self._maybe_due |= any(_makes_due(change) for change in changes) and not next_jobs
         for seconds in due_soon(changes, time.time_ns() // 1_000, POLL_SECONDS):
             self._loop.call_later(seconds, self._look_again)
+
+    async def _keep_overruns(self) -> None:
+        noted, self._overruns = self._overruns, []
+        for job, overrun in noted:
+            with contextlib.suppress(StoreError):  # it is in the log
+                await job_steps.keep_overrun(self._store, job, overrun.text)
 
     async def _apply(
         self, changes: list[Change], told: list[breakers.Report], ended: Job | None
