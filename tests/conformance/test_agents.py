@@ -7,7 +7,7 @@ from typing import Any
 
 from keptwork.lifecycle import AGENT, JOB
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.agents import AgentAudit, Spent
+from keptwork.store.agents import AgentAudit
 from keptwork.store.protocol import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, entity, moved, started
@@ -111,20 +111,17 @@ async def test_a_claim_that_stands_is_not_taken_away_meanwhile(store: Store) -> 
 
 @keeps(
     Writer.note_call,
-    "Adds what a call to a model came to to the agent job that this job carries out",
-    "what was said last stays",
-    "The same call a second time adds nothing",
+    "Stores the last answer to the agent job that this job carries out, and the call that it came with",
     "It is no move, and no event",
 )
-async def test_what_calls_came_to_is_added_up(store: Store) -> None:
+async def test_the_last_answer_is_kept_with_its_agent_job(store: Store) -> None:
     (job,) = await store.enqueue([NewJob("kind")])
     key = await agent(store, job)
     events = await store.event_count()
-    for call in (Spent(1, 100, 10, 5, "hello"), Spent(2, 50, 1, 0), Spent(2, 50, 1, 0)):
-        await store.note_call(job, call)
+    for call, said in ((1, "hello"), (2, "good-bye")):
+        await store.note_call(job, call, said)
     row = await entity(store, AGENT, key)
-    spent = [row[name] for name in ("calls", "cost_micros", "input_tokens", "output_tokens", "llm_response")]
-    assert spent == [2, 150, 11, 5, "hello"]
+    assert (row["last_call"], row["llm_response"]) == (2, "good-bye")
     assert (row["seq"], await store.event_count()) == (1, events)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keptwork.lifecycle import JOB
-from keptwork.store import Store, open_store
-from keptwork.store.budgets import Bucket, Budget, Charge, Closing, NewBudget, NewCharge
+from keptwork.lifecycle import AGENT, JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.budgets import NO_COST, Bucket, Budget, Charge, Closing, NewBudget, NewCharge, Sum
 from keptwork.store.protocol import Reader, Transaction, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import moved, queued, undone
@@ -178,7 +178,7 @@ async def test_a_call_is_entered_once_while_it_is_under_way(timed: Store, clock:
     "What came of a call that is under way",
     "its ceiling is reserved no longer, and its cost is spent",
     "Returns it, and its budgets as they stand then",
-    "None if it is not under way",
+    "None if it was settled or released",
     "nothing changes",
 )
 async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
@@ -198,6 +198,88 @@ async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
     assert await entered(timed, id) == charge
 
 
+@keeps(
+    Writer.close_charge,
+    "A lost call can be corrected once",
+    "its outcome replaces the ceiling that was spent for it",
+    "The totals of its agent job follow",
+)
+async def test_lost_call_is_corrected_once_by_its_late_outcome(store: Store) -> None:
+    await four(store)
+    key = await store.create(AGENT, description="d", job_id=7)
+
+    async def totals() -> tuple[int, int, int]:
+        (row,) = await store.rows(AGENT, [key])
+        return row["calls"], row["cost_micros"], row["output_tokens"]
+
+    first, second = await store.open_charge(call()), await store.open_charge(call("turn 2"))
+    assert await totals() == (0, 0, 0)
+    for id in (first, second):
+        assert await store.close_charge(id, Closing("lost", 100)) is not None
+    assert await store.close_charge(first, Closing("lost", 100)) is None
+    assert (await totals(), (await sums(store))[0]) == ((2, 200, 0), (0, 200))
+    corrected = await store.close_charge(first, Closing("settled", 40, "answered", 1, 2))
+    assert corrected is not None
+    assert (corrected.charge.state, corrected.charge.cost_micros) == ("settled", 40)
+    assert (await totals(), await sums(store)) == ((2, 140, 2), dict.fromkeys((0, 5, 7, TODAY), (0, 140)))
+    assert await store.close_charge(first, Closing("settled", 1)) is None
+    assert await store.close_charge(second, Closing("released")) is not None
+    assert (await totals(), (await sums(store))[0]) == ((1, 40, 2), (0, 40))
+
+
+@keeps(Reader.charges_in_flight, "The calls of these jobs that are under way")
+@keeps(
+    Reader.uncertain,
+    "What counts against a budget although its cost is unknown, by state",
+    "calls in flight and lost calls",
+)
+async def test_uncertain_calls_are_added_up_for_each_budget(store: Store) -> None:
+    await four(store)
+    flying, lost = await store.open_charge(call()), await store.open_charge(call("turn 2"))
+    settled = await store.open_charge(call("turn 3"))
+    await store.close_charge(lost, Closing("lost", 100))
+    await store.close_charge(settled, Closing("settled", 1))
+    other = await store.open_charge(call(job=8, tree_id=6))
+    assert [one.id for one in await store.charges_in_flight([7])] == [flying]
+    assert [one.id for one in await store.charges_in_flight([7, 8])] == [flying, other]
+    assert await store.charges_in_flight([]) == []
+    found = {view.budget.scope: await store.uncertain(view.budget) for view in await store.budgets(OURS)}
+    one, two = {"open": Sum(1, 100, 0), "lost": Sum(1, 100, 100)}, {"open": Sum(2, 200, 0), "lost": Sum(1, 100, 100)}
+    assert found == {"job": one, "flow": one, "tenant": two, "day": two}
+
+
+@keeps(
+    Reader.step_costs,
+    "What the calls for the steps of a flow cost, by step",
+    "those of flows inside a step count for that step, and those for an item of a list for the list, too",
+    "What is lost counts as spent, and is told apart",
+    "what was released is left out",
+)
+@keeps(Reader.tree_cost, "What all calls for an outermost flow cost")
+async def test_costs_of_steps_include_the_flows_inside_them(store: Store) -> None:
+    outer = await store.create(WORKSTREAM, name="outer")
+    (leaf, nest) = await store.create_many(WORKSTREAM_STEP, [{"flow_id": outer, "name": n} for n in ("leaf", "nest")])
+    inner = await store.create(RUN, name="inner", tree_id=outer, step_id=nest)
+    (deep,) = await store.create_many(RUN_STEP, [{"flow_id": inner, "name": "deep"}])
+    (item,) = await store.create_many(WORKSTREAM_STEP, [{"flow_id": outer, "name": "leaf[0]", "parent_id": leaf}])
+    made = await store.enqueue([NewJob("kind", step_id=step, tree_id=outer) for step in (item, deep)])
+    closings = Closing("settled", 40), Closing("lost", 100), Closing("released"), None
+    for job in made:
+        for number, closing in enumerate(closings):
+            id = await store.open_charge(call(f"turn {number}", job=job, tree_id=outer))
+            if closing is not None:
+                await store.close_charge(id, closing)
+    one = (3, 1, 140, 100, 100, 0, 0, 0, 0)
+    assert {step: cost[1:] for step, cost in (await store.step_costs(outer, outer)).items()} == {
+        leaf: one,
+        item: one,
+        nest: one,
+    }
+    assert {step: cost[1:] for step, cost in (await store.step_costs(inner, outer)).items()} == {deep: one}
+    assert (await store.tree_cost(OURS, outer))[1:] == (6, 2, 280, 200, 200, 0, 0, 0, 0)
+    assert await store.tree_cost(OURS, 12345) == NO_COST
+
+
 async def test_money_is_spent_with_the_transaction_it_belongs_to(store: Store) -> None:
     await four(store)
     id = await store.open_charge(call())
@@ -208,7 +290,11 @@ async def test_money_is_spent_with_the_transaction_it_belongs_to(store: Store) -
 
 
 @keeps(Reader.open_charges, "The calls of a job that are under way", "all, or the one of that name")
-@keeps(Reader.charges, "A tenant's calls, the newest first", "of one job or of all, in one state or in any")
+@keeps(
+    Reader.charges,
+    "A tenant's calls, the newest first",
+    "of one job, one tree of flows, one day or all, in one state or in any",
+)
 async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
     first, second = await store.open_charge(call("a")), await store.open_charge(call("b"))
     third = await store.open_charge(call("a", job=8))
@@ -217,6 +303,9 @@ async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
     assert [one.id for one in await store.charges(OURS)] == [third, second, first]
     assert [one.id for one in await store.charges(OURS, job=7)] == [second, first]
     assert [one.id for one in await store.charges(OURS, state="settled")] == [second]
+    assert [one.id for one in await store.charges(OURS, tree=5)] == [third, second, first]
+    assert await store.charges(OURS, tree=6) == await store.charges(OURS, day=TODAY + 1) == []
+    assert [one.id for one in await store.charges(OURS, day=TODAY, state="settled")] == [second]
     assert [one.id for one in await store.charges(OURS, limit=1)] == [third]
     assert [one.id for one in await store.charges(other_tenant)] == [foreign]
     assert [one.id for one in await store.open_charges(7)] == [first]

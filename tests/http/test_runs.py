@@ -223,7 +223,8 @@ def test_a_run_belongs_to_the_trace_it_was_asked_for_in(client: httpx.Client) ->
 def test_a_run_that_calls_no_model_costs_nothing(client: httpx.Client) -> None:
     id = run(client)["id"]
     assert client.get(f"/runs/{id}/cost").json() == {
-        "id": id, "cost_micros": 0, "cost_usd": "0.000000", "steps": [],
+        "id": id, "cost_micros": 0, "cost_usd": "0.000000", "lost_calls": 0, "lost_micros": 0, "reserved_micros": 0,
+        "steps": [],
     }  # fmt: skip
 
 

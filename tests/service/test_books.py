@@ -23,6 +23,7 @@ DEEDS = st.one_of(
     st.tuples(st.just("settle"), st.integers(0, 9), st.integers(0, 100)),
     st.tuples(st.just("release"), st.integers(0, 9)),
     st.tuples(st.just("lost"), st.integers(0, 2)),
+    st.tuples(st.just("late"), st.integers(0, 9), st.integers(0, 100)),
     st.tuples(st.just("raise"), st.sampled_from(("job", "flow", "tenant", "day")), st.integers(0, 80)),
 )
 
@@ -33,6 +34,7 @@ class Model:
     def __init__(self) -> None:
         self.caps = {"job": 90, "flow": 120, "tenant": 200, "day": 180}
         self.open: dict[int, tuple[int, list[tuple[str, int]]]] = {}
+        self.lost: dict[int, tuple[int, list[tuple[str, int]]]] = {}
         self.spent: dict[tuple[str, int], int] = {}
 
     def whose(self, job: int, flow: int | None) -> list[tuple[str, int]]:
@@ -73,7 +75,16 @@ async def follow(store: Store, tenant: int, base: int, model: Model, deed: tuple
         mine = [id for id, (_, whose) in model.open.items() if whose[0] == ("job", deed[1])]
         assert await budgets.lost(store, base + deed[1]) == len(mine)
         for id in mine:
+            model.lost[id] = model.open[id]
             model.close(id, model.open[id][0])
+    elif deed[0] == "late":
+        if model.lost:
+            id = list(model.lost)[deed[1] % len(model.lost)]
+            ceiling, whose = model.lost.pop(id)
+            cost = ceiling * deed[2] // 100
+            await (settled(store, id, cost) if cost else released(store, id))
+            for who in whose:
+                model.spent[who] -= ceiling - cost
     elif model.open:
         id = list(model.open)[deed[1] % len(model.open)]
         cost = model.open[id][0] * deed[2] // 100 if deed[0] == "settle" else 0

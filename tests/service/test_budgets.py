@@ -140,10 +140,11 @@ async def test_what_a_crash_left_open_is_lost_and_counts_with_its_ceiling(store:
     await reserved(store, job, call="turn 2")
     assert await budgets.lost(store, job, "turn 1") == 1
     assert await budgets.lost(store, job, "turn 1") == 0
-    assert await settled(store, call.id, 10) is None
     assert (await budget(store))[7:9] == (100, 100)
     assert await budgets.lost(store, job) == 1
     assert (await budget(store))[7:9] == (200, 0)
+    await settled(store, call.id, 10)
+    assert (await budget(store))[7:9] == (110, 0), "what came of it after all replaces the ceiling"
 
 
 async def test_what_was_never_sent_costs_nothing(store: Store) -> None:

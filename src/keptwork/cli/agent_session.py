@@ -139,8 +139,10 @@ class Session:
         loop, tasks = asyncio.get_running_loop(), set[asyncio.Future[None]]()
 
         def pressed() -> None:
-            self._interrupted = True
-            tasks.add(asyncio.ensure_future(self._cancel(app, agent)))
+            again, self._interrupted = self._interrupted, True
+            tasks.add(asyncio.ensure_future(self._cancel(app, agent, hard=again)))
+            if not again:
+                self._say("stopping: the call in flight may end; press Ctrl-C again to cut it off")
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, pressed)
@@ -150,14 +152,12 @@ class Session:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    async def _cancel(self, app: Keptwork, agent: AgentHandle) -> None:
+    async def _cancel(self, app: Keptwork, agent: AgentHandle, *, hard: bool) -> None:
         from keptwork.service import jobs
 
         with contextlib.suppress(InvalidTransition):
-            store = await app.open()
-            await jobs.cancel(
-                store, app.tenant_id, agent.job_id, hard=True, reason="somebody pressed Ctrl-C", actor=operator()
-            )
+            store, why = await app.open(), "somebody pressed Ctrl-C"
+            await jobs.cancel(store, app.tenant_id, agent.job_id, hard=hard, reason=why, actor=operator())
 
     # --- telling
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,15 +57,16 @@ def list_(
 
 @app.command()
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one budget; of a job and of the tenant also the last calls that count against it."""
+    """Show one budget, the last calls that count against it, and how long lost calls stay counted."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[BudgetView, list[Charge]]:
+    async def read(store: Store, tenant_id: int) -> tuple[BudgetView, dict[str, Any], list[Charge]]:
         standing = await service.find(store, tenant_id, name)
-        return standing, await service.last_calls(store, standing.budget, MOST_CALLS)
+        unsure = service.uncertain_json(standing.budget, await store.uncertain(standing.budget))
+        return standing, unsure, await service.last_calls(store, standing.budget, MOST_CALLS)
 
-    standing, calls = asyncio.run(with_tenant(db, tenant, read))
-    shown = {**service.as_json(standing), "calls": [service.call_json(call) for call in calls]}
-    screen.emit(shown, lambda: _story(standing, calls), as_json)
+    standing, unsure, calls = asyncio.run(with_tenant(db, tenant, read))
+    shown = {**service.as_json(standing), **unsure, "calls": [service.call_json(call) for call in calls]}
+    screen.emit(shown, lambda: _story(standing, unsure, calls), as_json)
 
 
 @app.command("set")
@@ -140,29 +141,45 @@ def _used(budget: Budget) -> str:
     return f"{screen.bar(part, 10)} {part * 100:.0f} %"
 
 
-def _story(standing: BudgetView, calls: list[Charge]) -> RenderableType:
+def _story(standing: BudgetView, unsure: dict[str, Any], calls: list[Charge]) -> RenderableType:
     from rich.console import Group
 
     one, table = standing.budget, screen.table("", "")
     table.show_header = False
-    for name, value in _facts(standing).items():
+    for name, value in _facts(standing, unsure).items():
         table.add_row(name, value)
     story = Group(f"{one.scope} {one.subject}", "", table)
     return Group(story, "", _calls(calls)) if calls else story
 
 
-def _facts(standing: BudgetView) -> dict[str, str]:
+def _facts(standing: BudgetView, unsure: dict[str, Any]) -> dict[str, str]:
     one = standing.budget
     warned = "not yet" if one.warned_at is None else f"given {screen.moment(one.warned_at)}"
     return {
         "cap": f"{_cap(one)}, said by {one.said_by}",
         "spent": dollars(one.spent_micros),
-        "reserved": f"{dollars(one.reserved_micros)} by calls under way",
+        "of it lost": _lost(unsure),
+        "reserved": _reserved(one, unsure["calls_in_flight"]),
         "left": "–" if one.left_micros is None else dollars(max(one.left_micros, 0)),
         "used": _used(one) or "–",
         "warning": f"at {one.warn_percent} %; {warned}",
         "jobs held back": f"{standing.held:,}",
     }
+
+
+def _lost(unsure: dict[str, Any]) -> str:
+    count = unsure["lost_calls"]
+    if not count:
+        return "–"
+    calls = "1 call" if count == 1 else f"{count:,} calls"
+    return f"{dollars(unsure['lost_micros'])} in {calls} of unknown cost; counted {unsure['lost_count']}"
+
+
+def _reserved(budget: Budget, count: int) -> str:
+    if not count:
+        return dollars(budget.reserved_micros)
+    calls = "1 call" if count == 1 else f"{count:,} calls"
+    return f"{dollars(budget.reserved_micros)} by {calls} in flight, until the job or its lease ends"
 
 
 def _calls(calls: list[Charge]) -> RenderableType:

@@ -13,7 +13,7 @@ from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import WIDE_ENOUGH, lines
 from keptwork.errors import InvalidTransition
-from keptwork.service import flow_deeds, flows
+from keptwork.service import budget_caps, costs, flow_deeds, flows
 from keptwork.service import flow_stories as stories
 from keptwork.service.definitions import Kind
 from keptwork.service.entities import actor_name, public_id
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keptwork.service.flow_stories import Page, Story
     from keptwork.service.flows import FlowRef
     from keptwork.store import Store
+    from keptwork.store.budgets import Cost
 
 Row = dict[str, Any]
 Command = Callable[..., None]
@@ -99,17 +100,21 @@ def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
         db: Db = None,
         as_json: screen.Json = False,
     ) -> None:
-        async def change(store: Store, tenant_id: int) -> Row:
+        async def change(store: Store, tenant_id: int) -> tuple[Row, str | None]:
             ref = await stories.find(store, kind, tenant_id, id)
             try:
                 await deed(store, ref, Actor(operator(), reason))
             except InvalidTransition as refusal:
                 raise _in_words(refusal, kind, word, await flows.row_of(store, ref)) from None
-            return await flows.row_of(store, ref)
+            row = await flows.row_of(store, ref)
+            ends = word == CANCELS[kind.name] and row["tree_id"] in (None, ref.id)
+            return row, await budget_caps.left_counted(store, tenant_id, tree=ref.id) if ends else None
 
-        row = asyncio.run(with_tenant(db, tenant, change))
+        row, lost = asyncio.run(with_tenant(db, tenant, change))
         said = says.format(id=public_id(kind.flow.name, row["id"]), state=row["state"])
-        screen.emit(stories.flow_json(kind, row), lambda: f"{said}{_hint(kind, word, row)}", as_json)
+        screen.emit(
+            stories.flow_json(kind, row), lambda: f"{said}{_hint(kind, word, row)}{f' {lost}' if lost else ''}", as_json
+        )
 
     return _documented(do, doc)
 
@@ -212,13 +217,19 @@ def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
     yield "retries", f"{row['retry_count']} of {row['max_retries']}" if row.get("max_retries") else None
     yield "error", row["error"]
     yield "reason", row["reason"] if row["error"] is None else None
-    yield "cost", f"${story.cost_micros / 1_000_000:.6f}" if story.cost_micros else None
+    yield "cost", money(story.cost) if story.cost.calls else None
     yield "key", row["key"]
     yield "forked from", row.get("forked_from") and public_id("workstream", row["forked_from"])
     for fork in story.forks:
         yield "fork", f"{public_id('workstream', fork['id'])} {fork['state']}"
     if story.around is not None:
         yield "is the step", f"{story.around['name']} of {stories.step_json(story.around)['flow']}"
+
+
+def money(cost: Cost) -> str:
+    """Return what something cost, with its lost calls named."""
+    lost = costs.lost_words(cost)
+    return f"${cost.micros / 1_000_000:.6f}{f'; {lost}' if lost else ''}"
 
 
 def steps_table(steps: list[Row], now: int, story: Story | None = None) -> RenderableType:
@@ -235,7 +246,7 @@ def _said(row: Row, story: Story | None) -> str:
     inner = [] if story is None else story.inner.get(row["id"], [])
     cost = None if story is None else story.costs.get(row["id"])
     parts = [stories.remark(row), *(ref.public_id for ref in inner)]
-    parts += [f"${cost / 1_000_000:.6f}"] if cost else []
+    parts += [money(cost)] if cost else []
     return " · ".join(part for part in parts if part)
 
 

@@ -16,6 +16,7 @@ from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operat
 from keptwork.lifecycle import JOB
 from keptwork.lifecycle.job import FAILED, SUCCEEDED
 from keptwork.service import artifacts as artifact_service
+from keptwork.service import budget_caps
 from keptwork.service import events as event_service
 from keptwork.service import job_steps as step_service
 from keptwork.service import jobs as service
@@ -172,14 +173,16 @@ def cancel(
 ) -> None:
     """Cancel a job. One that is running is asked to end by itself; --hard takes it from its worker at once."""
 
-    async def stop(store: Store, tenant_id: int) -> tuple[str, dict[str, Any]]:
+    async def stop(store: Store, tenant_id: int) -> tuple[str, dict[str, Any], str | None]:
         done = await service.cancel(store, tenant_id, id, hard=hard, reason=reason, actor=operator())
-        return done, await service.find(store, tenant_id, id)
+        row = await service.find(store, tenant_id, id)
+        return done, row, await budget_caps.left_counted(store, tenant_id, job=row["id"])
 
-    done, row = asyncio.run(with_tenant(db, tenant, stop))
+    done, row, lost = asyncio.run(with_tenant(db, tenant, stop))
     said = f"{public_id(JOB.name, row['id'])} is {done}."
     if done == "asked to stop":
         said = f"{said[:-1]}; see it end with: keptwork jobs wait {public_id(JOB.name, row['id'])}"
+    said += f" {lost}" if lost else ""
     screen.emit({"outcome": done.replace(" ", "_"), "job": service.as_json(row)}, lambda: said, as_json)
 
 

@@ -16,7 +16,7 @@ from keptwork.budget import HOLD
 from keptwork.cli import run_prompt, screen
 from keptwork.cli.database import operator
 from keptwork.errors import AlreadyDecided, ApprovalChanged, StoreError
-from keptwork.service import approvals, budget_caps, progress, webhooks
+from keptwork.service import approvals, budget_caps, budgets, progress, webhooks
 from keptwork.service.flow_view import FlowView
 from keptwork.store.wakes import APPROVAL
 
@@ -31,6 +31,7 @@ SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
 LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
 PATIENCE_US = 60_000_000
 TELL_SECONDS = 20.0  # longer than an attempt may take
+CUT_SECONDS = 2.0
 INTERRUPTED = 130
 
 
@@ -68,6 +69,7 @@ class Session:
         self._manner = manner
         self._go_on = go_on
         self._stopping = asyncio.Event()
+        self._cut: asyncio.Future[None] | None = None
         self._rung = asyncio.Event()
         self._skipped: set[int] = set()
         self._held: set[int] = set()
@@ -268,12 +270,32 @@ class Session:
             for number in signals:
                 loop.remove_signal_handler(number)
 
+    async def _cut_off(self) -> None:
+        """Close the calls to models that end with this process, name what stays counted, and end."""
+        try:
+            async with asyncio.timeout(CUT_SECONDS):
+                lost = await self._lost()
+            screen.complain(f"{lost}\n{self._go_on}" if lost else self._go_on)
+        except BaseException as error:  # whatever it is: the user wants the process to end
+            screen.complain(f"{self._go_on}\nCalls in flight stay reserved until their leases end: {error!r}")
+        finally:
+            os._exit(INTERRUPTED)  # threads of handlers would be waited for; tools end with this process
+
+    async def _lost(self) -> str | None:
+        view = self._view
+        tree, queue = view.flow["tree_id"] or view.ref.id, view.flow["queue"]
+        held = [job.id for job in await self._store.unfinished_jobs(tree) if job.owner and job.queue == queue]
+        await self._store.atomically(lambda tx: budgets.close_calls(tx, held))
+        return await budget_caps.left_counted(self._store, view.tenant_id, tree=tree)
+
     def _pressed(self) -> None:
-        """The first time, steps that run come to their end; the second time nothing is waited for."""
+        """The first time, steps that run come to their end; the second time nothing is waited for but the books."""
+        if self._cut is not None:
+            os._exit(INTERRUPTED)
         if self._stopping.is_set():
             self._showing.close()
-            screen.complain(self._go_on)
-            os._exit(INTERRUPTED)  # threads of handlers would be waited for; tools end with this process
+            self._cut = asyncio.ensure_future(self._cut_off())
+            return
         self._stopping.set()
         self._rung.set()
         self._app.stop()

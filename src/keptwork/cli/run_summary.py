@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from keptwork.cli import screen
+from keptwork.service import costs
 from keptwork.service.flow_report import plain_error
 
 if TYPE_CHECKING:
@@ -105,10 +106,16 @@ def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
             Text(step.word, style),
             screen.took(step.took),
             str(step.attempts or "–"),
-            cost(step.cost) if step.kind == "agent" or step.cost else "–",
+            _cost(step),
             *[Text(_short(step.error) if step.word in WRONG else "", style)] * wrong,
         )
     return table
+
+
+def _cost(step: StepReport) -> str:
+    if step.kind != "agent" and not step.spent.calls:
+        return "–"
+    return cost(step.cost) + (f" ({step.spent.lost:,} lost)" if step.spent.lost else "")
 
 
 def _short(text: str | None) -> str:
@@ -121,6 +128,8 @@ def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
     done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
     facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
     yield " · ".join([*facts, f"{found.events:,} events"])
+    if (lost := costs.lost_words(found.spent)) is not None:
+        yield f"{lost}; see: {command('budgets', 'show', 'today', *database)}"
     yield from found.waits
     for question in found.questions:
         yield f"{question.step} asks: {question.question}"

@@ -10,8 +10,9 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.cli.flow_commands import Reason
+from keptwork.cli.flow_commands import Reason, money
 from keptwork.cli.jobs import lines
+from keptwork.service import costs as spending
 from keptwork.service import flow_stories as stories
 from keptwork.service import flows
 from keptwork.service.flow_scene import Actor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from keptwork.store import Store
+    from keptwork.store.budgets import Cost
 
 app = typer.Typer()
 Row = dict[str, Any]
@@ -36,10 +38,10 @@ def list_(
 ) -> None:
     """List the steps of a flow, in the order of its definition."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[list[Row], dict[int, int], int]:
+    async def read(store: Store, tenant_id: int) -> tuple[list[Row], dict[int, Cost], int]:
         ref = await flows.found(store, flow, tenant_id)
         rows = await stories.steps_of(store, ref)
-        return rows, await stories.costs(store, ref.kind, rows), await store.now()
+        return rows, await spending.of_steps(store, await flows.row_of(store, ref)), await store.now()
 
     rows, costs, now = asyncio.run(with_tenant(db, tenant, read))
     shown = [stories.step_json(row, costs.get(row["id"])) for row in rows]
@@ -50,10 +52,9 @@ def list_(
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Show one step: its state, its tries, its job, and what was wrong with it."""
 
-    async def read(store: Store, tenant_id: int) -> tuple[Row, int | None, int]:
+    async def read(store: Store, tenant_id: int) -> tuple[Row, Cost | None, int]:
         row = await stories.find_step(store, tenant_id, id)
-        costs = await stories.costs(store, flows.kind_of(row), [row])
-        return await stories.step_shown(store, row), costs.get(row["id"]), await store.now()
+        return await stories.step_shown(store, row), await stories.cost_of_step(store, row), await store.now()
 
     row, cost, now = asyncio.run(with_tenant(db, tenant, read))
     screen.emit(stories.step_json(row, cost), lambda: "\n".join(lines(_facts(row, cost, now))), as_json)
@@ -118,7 +119,7 @@ def _table(rows: list[Row], now: int) -> RenderableType:
     return table
 
 
-def _facts(row: Row, cost: int | None, now: int) -> Iterator[tuple[str, Any]]:
+def _facts(row: Row, cost: Cost | None, now: int) -> Iterator[tuple[str, Any]]:
     shown = stories.step_json(row, cost)
     yield "step", shown["id"]
     yield "name", row["name"]
@@ -127,6 +128,6 @@ def _facts(row: Row, cost: int | None, now: int) -> Iterator[tuple[str, Any]]:
     yield "tries", row["attempts"]
     yield "took", screen.took(stories.took_us(row, now)) if row["started_at"] is not None else None
     yield "job", shown["job"]
-    yield "cost", f"${cost / 1_000_000:.6f}" if cost else None
+    yield "cost", cost and money(cost)
     yield "error", row["error"]
     yield "reason", row["reason"]

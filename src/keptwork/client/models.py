@@ -349,11 +349,15 @@ class CostLine(TypedDict):
 
 
 class CostOfFlow(TypedDict):
-    """What calls to models cost, in all and by step; steps that cost nothing are left out."""
+    """What calls to models cost by the ledger, in all and by step. Steps that made no calls are left out. Lost calls
+    count with what they may have cost at most; calls in flight are only reserved."""
 
     id: str
     cost_micros: int
     cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
     steps: list[CostOfStep]
 
 
@@ -364,6 +368,9 @@ class CostOfStep(TypedDict):
     name: str
     cost_micros: int
     cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
 
 
 class Costs(TypedDict):
@@ -759,6 +766,7 @@ class Mended(TypedDict):
     error: str | None
     reason: str | None
     cost_micros: int | None
+    lost_calls: int
     started_at: str | None
     completed_at: str | None
     updated_at: str
@@ -864,6 +872,7 @@ class OwnStep(TypedDict):
     error: str | None
     reason: str | None
     cost_micros: int | None
+    lost_calls: int
     started_at: str | None
     completed_at: str | None
     updated_at: str
@@ -1330,6 +1339,7 @@ class Step(TypedDict):
     error: str | None
     reason: str | None
     cost_micros: int | None
+    lost_calls: int
     started_at: str | None
     completed_at: str | None
     updated_at: str
@@ -1577,7 +1587,8 @@ class WholeBreaker(TypedDict):
 
 
 class WholeBudget(TypedDict):
-    """A budget; that of a job and that of the tenant with the last calls that count against it."""
+    """A budget with the last calls that count against it. `lost_calls` are calls of unknown cost, which count with what
+    they may have cost at most, `lost_micros` in all; `lost_count` says how long."""
 
     scope: str
     subject: str
@@ -1592,6 +1603,10 @@ class WholeBudget(TypedDict):
     updated_at: str
     held: int
     wanted_micros: int | None
+    calls_in_flight: int
+    lost_calls: int
+    lost_micros: int
+    lost_count: str
     calls: list[Call]
 
 
@@ -1703,6 +1718,8 @@ class WholeRun(TypedDict):
     wake_at: str | None
     template: Version | None
     cost_micros: int
+    lost_calls: int
+    lost_micros: int
     steps: list[OwnStep]
     questions: list[Approval]
     inside_of: str | None
@@ -1826,6 +1843,8 @@ class WholeWorkstream(TypedDict):
     forked_from: str | None
     template: Version | None
     cost_micros: int
+    lost_calls: int
+    lost_micros: int
     steps: list[OwnStep]
     questions: list[Approval]
     inside_of: str | None

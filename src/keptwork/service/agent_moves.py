@@ -8,7 +8,7 @@ end of the job it ends, and leaves its record. What ends a job without telling a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +18,7 @@ from keptwork.errors import LeaseLost
 from keptwork.lifecycle import AGENT, JOB, Change, Verb, decide, insist
 from keptwork.lifecycle.agent import END
 from keptwork.lifecycle.job import SUCCEEDED
+from keptwork.service import budgets
 from keptwork.store import Job, Store, Transaction
 from keptwork.store.agents import AgentAudit
 
@@ -40,9 +41,11 @@ def concerned(changes: Iterable[Change]) -> bool:
     return not _KINDS.isdisjoint(map(_KIND, changes))
 
 
-async def settled(tx: Transaction, changes: Iterable[Change]) -> None:
-    """What follows for agent jobs from changes of jobs that were just written. That a job was put off, given back or
-    lost with its worker means nothing to its agent: it goes on where it was."""
+async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
+    """What follows for agent jobs from changes of jobs that were just written. Whatever ends the claim of a job closes
+    its calls to models. That a job was put off, given back or lost with its worker means nothing to its agent: it goes
+    on where it was."""
+    await budgets.close_calls(tx, sorted(change.id for change in changes if change.kind in _KINDS))
     told = {change.id: change for change in changes if change.kind in _KINDS and change.move.verb in _FOLLOWED}
     if told:
         for row in await tx.agents_of_jobs(sorted(told)):
@@ -147,7 +150,9 @@ async def insist_held(tx: Transaction, job: Job) -> None:
 
 
 async def mend(store: Store, limit: int) -> int:
-    """Ends agent jobs whose job was ended by somebody who did not tell them; returns how many."""
+    """Ends agent jobs whose job was ended by somebody who did not tell them, and closes their calls; returns how
+    many."""
+    await budgets.close_abandoned(store, limit)
     rows = await store.agents_left_behind(limit)
     for row in rows:
         await store.atomically(lambda tx, row=row: _caught_up(tx, row))  # type: ignore[misc]

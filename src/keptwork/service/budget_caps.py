@@ -6,7 +6,7 @@ calls cost less than was reserved for them, or because the day is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,18 @@ from keptwork import ids
 from keptwork.agent import spending
 from keptwork.agent.spending import CONFIG
 from keptwork.bounds import check_name
-from keptwork.budget import LARGEST_MICROS, NO_CAPS, TOTAL, Scope, day_called, day_name, day_of, owner_of
+from keptwork.budget import (
+    LARGEST_MICROS,
+    NO_CAPS,
+    TOTAL,
+    Scope,
+    day_called,
+    day_name,
+    day_of,
+    dollars,
+    midnight_after,
+    owner_of,
+)
 from keptwork.errors import BadInput, NotFound
 from keptwork.lifecycle import JOB, RUN, WORKSTREAM
 from keptwork.moments import rfc3339
@@ -23,9 +34,12 @@ from keptwork.service.budgets import new_for_flow
 from keptwork.service.entities import public_id
 from keptwork.service.held_jobs import PORTION, Tended, all_gone
 from keptwork.store import Store, Transaction
-from keptwork.store.budgets import Budget, BudgetView, Charge, NewBudget
+from keptwork.store.budgets import LOST, OPEN, Budget, BudgetView, Charge, NewBudget, Sum
+from keptwork.store.protocol import Reader
+from keptwork.words import moment
 
 TODAY = "today"
+MOST_LOST = 10_000
 LARGEST_KEY = (1 << 63) - 1
 
 Row = dict[str, Any]
@@ -181,10 +195,28 @@ async def full(store: Store, tenant_id: int, holds: Iterable[str]) -> set[str]:
 
 
 async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:
-    """The last calls that count against the budget of a job or of a tenant; those of others are in the cost."""
-    if budget.scope not in (Scope.JOB, Scope.TENANT):
-        return []
-    return await store.charges(budget.tenant_id, job=budget.owner or None, limit=limit)
+    """The last calls that count against a budget."""
+    owner, scope = budget.owner, budget.scope
+    job, tree, day = (owner if scope == own else None for own in (Scope.JOB, Scope.FLOW, Scope.DAY))
+    return await store.charges(budget.tenant_id, job=job, tree=tree, day=day, limit=limit)
+
+
+def counted_until(budget: Budget) -> str:
+    """Say how long a lost call stays counted against a budget."""
+    if budget.scope == Scope.DAY:
+        return f"until {moment(midnight_after(budget.owner))}"
+    return "permanently" if budget.scope == Scope.TENANT else f"for the rest of the {budget.scope}"
+
+
+async def left_counted(store: Reader, tenant_id: int, *, job: int | None = None, tree: int | None = None) -> str | None:
+    """Name the calls of an ended job or flow that stay counted with a ceiling, or return None if there are none."""
+    lost = await store.charges(tenant_id, job=job, tree=tree, state=LOST, limit=MOST_LOST)
+    if not lost:
+        return None
+    calls = "1 call was cut off and counts" if len(lost) == 1 else f"{len(lost):,} calls were cut off and count"
+    amount, day = dollars(sum(call.cost_micros for call in lost)), max(call.day for call in lost)
+    until = f"against the budget of the day until {moment(midnight_after(day))}, against the others permanently"
+    return f"{calls} with {amount}: {until}. A late answer replaces that amount by the cost."
 
 
 def command(budget: Budget) -> str:
@@ -213,6 +245,17 @@ def as_json(standing: BudgetView) -> dict[str, Any]:
         "warned_at": None if budget.warned_at is None else rfc3339(budget.warned_at),
         "created_at": rfc3339(budget.created_at),
         "updated_at": rfc3339(budget.updated_at),
+    }
+
+
+def uncertain_json(budget: Budget, found: Mapping[str, Sum]) -> dict[str, Any]:
+    """What counts against a budget although its cost is unknown, and how long, as commands print it."""
+    flying, lost = found.get(OPEN, Sum()), found.get(LOST, Sum())
+    return {
+        "calls_in_flight": flying.calls,
+        "lost_calls": lost.calls,
+        "lost_micros": lost.cost_micros,
+        "lost_count": counted_until(budget),
     }
 
 

@@ -6,8 +6,8 @@ ask at once. One that does not fit is refused: its job is held back, spends no a
 raised (`budget_caps`). The tokens that a model takes in a minute are counted for the whole fleet in the same
 transaction.
 
-A worker that dies between the reservation and the settlement leaves the call open; whoever comes next says that it is
-lost, and its ceiling is counted as spent, for it may have been paid for.
+A job that ends or is reclaimed with a call in flight loses it in the same transaction: the ceiling counts as spent, for
+the call may have been billed. If its outcome is known later after all, that replaces the ceiling.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ async def settle(
     outcome: Literal["answered", "failed"] = "answered",
 ) -> str | None:
     """What a call did cost, and how many tokens it took, in the transaction that keeps what came of it; returns a
-    warning, if one is due. It locks budgets that others wait for, so it comes last in that transaction. A second time,
-    or when the call was given up for lost meanwhile, it changes nothing."""
+    warning, if one is due. It locks budgets that others wait for, so it comes last in that transaction. A second time
+    it changes nothing. If the call was given up as lost meanwhile, its cost replaces the ceiling that was spent."""
     tokens = {f"{name}_tokens": count for name, count in usage._asdict().items()}
     now = await tx.now()
     closed = await tx.close_charge(reservation_id, Closing(SETTLED, cost_micros, outcome, **tokens))
@@ -237,7 +237,7 @@ async def settle(
 
 
 async def release(tx: Transaction, reservation_id: int) -> None:
-    """That nothing was sent: nothing was spent, and no tokens were taken."""
+    """That nothing was sent: nothing was spent, and no tokens were taken, even if the call was given up as lost."""
     closed = await tx.close_charge(reservation_id, Closing(RELEASED))
     if closed is not None:
         await _correct(tx, closed.charge, 0, await tx.now())
@@ -247,6 +247,28 @@ async def lost(store: Store | Transaction, job_id: int, call: str | None = None)
     """Gives up the calls of a job that an earlier attempt has left open, or the one of that name: each counts with its
     ceiling. Returns how many there were."""
     found = await store.open_charges(job_id, call)
+    return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
+
+
+async def give_up(tx: Transaction, reservation_id: int) -> None:
+    """Count a call with its ceiling, because it may have been billed and nobody knows."""
+    charge = await tx.charge(reservation_id)
+    if charge is not None:
+        await _lost(tx, charge)
+
+
+async def close_calls(tx: Transaction, jobs: Sequence[int]) -> int:
+    """Give up the calls in flight of jobs that end or are reclaimed in this transaction. Return how many there were."""
+    found = await tx.charges_in_flight(jobs) if jobs else []
+    for tenant_id in {charge.tenant_id for charge in found}:  # all at once: in the order in which everybody locks them
+        owners = {owner for charge in found if charge.tenant_id == tenant_id for owner in charge.owners}
+        await tx.lock_budgets(tenant_id, sorted(owners))
+    return sum([await _lost(tx, charge) for charge in found])
+
+
+async def close_abandoned(store: Store, limit: int) -> int:
+    """Give up calls whose jobs were ended by somebody who closed none. Return how many there were."""
+    found = await store.abandoned_charges(limit)
     return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
 

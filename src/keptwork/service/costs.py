@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from keptwork.budget import MICROS, day_name
+from keptwork.budget import MICROS, day_name, dollars
 from keptwork.errors import BadInput
 from keptwork.lifecycle import RUN, WORKSTREAM
 from keptwork.moments import rfc3339
 from keptwork.service.entities import public_id
 from keptwork.store import EventFilter, Store
-from keptwork.store.budgets import Cost
+from keptwork.store.budgets import NO_COST, Cost
+from keptwork.store.protocol import Reader
 
 BY = ("model", "tenant", "flow", "day")
 """What spending can be added up by."""
@@ -49,8 +51,8 @@ async def read(store: Store, tenant_id: int, by: str, since: int, *, own_only: b
 
 
 def _total(found: list[Cost]) -> Cost:
-    sums = [sum(column) for column in zip(*(cost[1:] for cost in found), strict=True)] or [0] * (len(Cost._fields) - 1)
-    return Cost("total", *sums)
+    sums = [sum(column) for column in zip(*(cost[1:] for cost in found), strict=True)]
+    return Cost("total", *sums) if found else NO_COST._replace(subject="total")
 
 
 async def _names(store: Store, by: str, found: list[Cost]) -> dict[str, tuple[str, str | None]]:
@@ -76,6 +78,30 @@ async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str 
 async def _gone(store: Store, key: int) -> tuple[str, str | None]:
     born = await store.events(EventFilter(entity_id=key), limit=1)
     return (f"deleted {born[0].entity}", public_id(born[0].entity, key)) if born else (f"flow {key}", None)
+
+
+async def of_steps(store: Reader, flow: Mapping[str, Any]) -> dict[int, Cost]:
+    """Return what the steps of a flow cost by the ledger; the steps that made no calls are left out."""
+    return await store.step_costs(flow["id"], flow["tree_id"] or flow["id"])
+
+
+async def of_flow(store: Reader, flow: Mapping[str, Any], steps: Mapping[int, Cost], own: Iterable[int]) -> Cost:
+    """Return what a flow costs: an outermost one by its whole tree, another one by its `own` steps."""
+    if flow["tree_id"] in (None, flow["id"]):
+        return await store.tree_cost(flow["tenant_id"], flow["id"])
+    return _total([steps[id] for id in own if id in steps])
+
+
+def lost_words(cost: Cost) -> str | None:
+    """Name the lost calls in a sum, or return None if there are none.
+
+    >>> lost_words(NO_COST._replace(lost=1, lost_micros=42_000))
+    '1 lost call counts with $0.0420, because nobody knows its cost'
+    """
+    if not cost.lost:
+        return None
+    calls, their = ("1 lost call counts", "its") if cost.lost == 1 else (f"{cost.lost:,} lost calls count", "their")
+    return f"{calls} with {dollars(cost.lost_micros)}, because nobody knows {their} cost"
 
 
 def as_json(found: Costs) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from keptwork import ids
 from keptwork.flow.phase import Phase
 from keptwork.lifecycle import Verb
 from keptwork.moments import rfc3339
-from keptwork.service import artifacts
-from keptwork.service.definitions import Kind
+from keptwork.service import artifacts, costs
 from keptwork.service.entities import public_id
 from keptwork.service.flow_scene import Row, content, inputs_of
 from keptwork.service.flow_stories import took_us
 from keptwork.service.flow_view import FlowView
 from keptwork.store import Store
 from keptwork.store.approvals import Approval
+from keptwork.store.budgets import NO_COST, Cost
 from keptwork.store.wakes import APPROVAL
 
 LAST_LINES = 10
@@ -36,7 +36,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step of it; times are microseconds, costs micro-USD."""
+    """One step of it; times are microseconds, costs those of the ledger."""
 
     id: str
     name: str
@@ -45,8 +45,13 @@ class StepReport:
     word: str
     took: int | None
     attempts: int
-    cost: int
+    spent: Cost
     error: str | None
+
+    @property
+    def cost(self) -> int:
+        """Micro-USD, lost calls included."""
+        return self.spent.micros
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,16 @@ class FlowReport:
     error: str | None
     started_at: int
     took: int
-    cost: int
+    spent: Cost
     events: int
     steps: list[StepReport]
     questions: list[Approval]
     waits: list[str]
+
+    @property
+    def cost(self) -> int:
+        """Micro-USD, lost calls included."""
+        return self.spent.micros
 
 
 def word_of(view: FlowView, row: Row) -> str:
@@ -98,8 +108,7 @@ async def report(store: Store, view: FlowView) -> FlowReport:
     """What is so now."""
     await view.look()
     await view.look_at_all()
-    every = [*view.steps, *(id for rows in view.within.values() for id in rows)]
-    paid = {row["id"]: row["cost_micros"] or 0 for row in await _costs(store, view.kind, every)}
+    paid = await costs.of_steps(store, view.flow)
     at_rest = view.failed and not await view.jobs()
     steps = [_step(view, row, paid, at_rest) for row in view.steps.values()]
     flow, asked = view.flow, [] if view.over else await view.questions()
@@ -113,7 +122,7 @@ async def report(store: Store, view: FlowView) -> FlowReport:
         flow["error"] or (flow["reason"] if view.over and not view.succeeded else None),
         flow["created_at"],
         (flow["completed_at"] or view.now) - flow["created_at"],
-        sum(step.cost for step in steps),
+        await costs.of_flow(store, flow, paid, view.steps),
         view.events,
         steps,
         asked,
@@ -133,10 +142,6 @@ def _until(at: int) -> str:
     return f", until {rfc3339(at)} at the latest" if at < FOR_EVER else ""
 
 
-async def _costs(store: Store, kind: Kind, keys: list[int]) -> list[Row]:
-    return await store.rows(kind.step, keys, ("id", "cost_micros")) if keys else []
-
-
 def _word(view: FlowView, asked: list[Approval]) -> str:
     if view.succeeded:
         return "succeeded"
@@ -149,7 +154,7 @@ def _word(view: FlowView, asked: list[Approval]) -> str:
     return "waiting" if asked else "unfinished"
 
 
-def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> StepReport:
+def _step(view: FlowView, row: Row, paid: dict[int, Cost], at_rest: bool) -> StepReport:
     """At rest nothing runs: a list or a flow inside that had begun goes on when the whole is tried again."""
     word = word_of(view, row)
     inner = view.within.get(row["id"], {})
@@ -161,7 +166,7 @@ def _step(view: FlowView, row: Row, paid: dict[int, int], at_rest: bool) -> Step
         "unfinished" if at_rest and word == "running" else word,
         took_us(row, view.now),
         max([row["attempts"], *(one["attempts"] for one in inner.values() if one["parent_id"] == row["id"])]),
-        paid.get(row["id"], 0) + sum(paid.get(id, 0) for id in inner),
+        paid.get(row["id"], NO_COST),
         row["error"],
     )
 
@@ -211,7 +216,7 @@ def as_json(found: FlowReport) -> dict[str, Any]:
         "error": found.error,
         "started_at": rfc3339(found.started_at),
         "seconds": found.took / 1_000_000,
-        "cost_usd": found.cost / 1_000_000,
+        **_money(found.spent),
         "events": found.events,
         "steps": [_step_as_json(step) for step in found.steps],
         "approvals": [approvals.as_json(one) for one in found.questions],
@@ -229,6 +234,11 @@ def _step_as_json(step: StepReport) -> dict[str, Any]:
         "outcome": step.word,
         "seconds": None if step.took is None else step.took / 1_000_000,
         "attempts": step.attempts,
-        "cost_usd": step.cost / 1_000_000,
+        **_money(step.spent),
         "error": step.error,
     }
+
+
+def _money(cost: Cost) -> dict[str, Any]:
+    micros = {"cost_micros": cost.micros, "lost_micros": cost.lost_micros, "reserved_micros": cost.open_micros}
+    return {"cost_usd": cost.micros / 1_000_000, **micros, "lost_calls": cost.lost}

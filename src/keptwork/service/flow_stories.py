@@ -12,10 +12,9 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.flow.phase import Phase, phases
 from keptwork.lifecycle import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
 from keptwork.moments import rfc3339
-from keptwork.service import flows, shown_steps
+from keptwork.service import costs, flows, shown_steps
 from keptwork.service.approvals import as_json as approval_json
 from keptwork.service.approvals import asked_by, askers
-from keptwork.service.costs import usd
 from keptwork.service.definitions import KINDS, Kind, shape
 from keptwork.service.entities import public_id
 from keptwork.service.events import as_json as event_json
@@ -24,6 +23,7 @@ from keptwork.service.flows import FlowRef, row_of
 from keptwork.service.search import search
 from keptwork.store import Event, EventFilter, Store
 from keptwork.store.approvals import Approval
+from keptwork.store.budgets import Cost
 from keptwork.store.protocol import Reader
 from keptwork.store.steps import FlowFilter
 from keptwork.store.templates import Template
@@ -46,7 +46,7 @@ class StepPage(NamedTuple):
     """Some steps of a flow, what they cost, and the id to go on after if there are more."""
 
     steps: list[Row]
-    costs: dict[int, int]
+    costs: dict[int, Cost]
     next: str | None
 
 
@@ -58,7 +58,8 @@ class Story(NamedTuple):
     flow: Row
     template: Template | None
     steps: list[Row]
-    costs: dict[int, int]
+    costs: dict[int, Cost]
+    cost: Cost
     asked: list[Approval]
     inner: dict[int, list[FlowRef]]
     forks: list[Row]
@@ -68,10 +69,6 @@ class Story(NamedTuple):
     @property
     def public_id(self) -> str:
         return public_id(self.kind.flow.name, self.flow["id"])
-
-    @property
-    def cost_micros(self) -> int:
-        return sum(self.costs.values())
 
 
 # --- finding
@@ -186,13 +183,14 @@ async def step_shown(store: Reader, step: Row) -> Row:
 
 async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
     """One page of the steps of a flow, in the order of its definition."""
-    rows = await steps_of(store, ref)
+    flow = await row_of(store, ref)
+    rows = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
     keys = [row["id"] for row in rows]
     last = None if after is None else (ids.key_of(after) or ("", 0))[1]
     start = keys.index(last) + 1 if last in keys else 0
     page = rows[start : start + limit]
     more = public_id(ref.kind.step.name, page[-1]["id"]) if start + limit < len(rows) else None
-    return StepPage(page, await costs(store, ref.kind, page), more)
+    return StepPage(page, await costs.of_steps(store, flow), more)
 
 
 def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | None:
@@ -214,6 +212,8 @@ async def story(store: Reader, ref: FlowRef) -> Story:
     """Everything about one flow."""
     flow = await row_of(store, ref)
     steps = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
+    spent = await costs.of_steps(store, flow)
+    own = [row["id"] for row in steps if row["parent_id"] is None]
     template = None
     if flow["template_id"] is not None:
         template = await store.template(flow["tenant_id"], flow["template_id"])
@@ -223,7 +223,8 @@ async def story(store: Reader, ref: FlowRef) -> Story:
         flow,
         template,
         steps,
-        await costs(store, ref.kind, steps),
+        spent,
+        await costs.of_flow(store, flow, spent, own),
         await _asked(store, ref.kind, flow["tenant_id"], steps),
         await _inner(store, flow, steps),
         await store.forks(ref.id) if ref.kind.flow is WORKSTREAM else [],
@@ -238,10 +239,10 @@ def in_order(steps: list[Row]) -> list[Row]:
     return sorted(steps, key=lambda row: (places[row["id"]], row["place"] if row["place"] is not None else -1))
 
 
-async def costs(store: Reader, kind: Kind, steps: list[Row]) -> dict[int, int]:
-    """What steps cost, in micro-USD; those that cost nothing are left out."""
-    rows = await store.rows(kind.step, [row["id"] for row in steps], ("id", "cost_micros")) if steps else []
-    return {row["id"]: row["cost_micros"] for row in rows if row["cost_micros"]}
+async def cost_of_step(store: Reader, step: Row) -> Cost | None:
+    """What one step costs, or None if it made no calls."""
+    flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]), ("id", "tree_id"))
+    return (await costs.of_steps(store, flow)).get(step["id"])
 
 
 async def _asked(store: Reader, kind: Kind, tenant_id: int, steps: list[Row]) -> list[Approval]:
@@ -308,7 +309,7 @@ def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
     return shown
 
 
-def step_json(step: Row, cost: int | None = None) -> dict[str, Any]:
+def step_json(step: Row, cost: Cost | None = None) -> dict[str, Any]:
     """A step with what is known of it, but for what came of it."""
     kind = flows.kind_of(step)
     return {
@@ -323,7 +324,8 @@ def step_json(step: Row, cost: int | None = None) -> dict[str, Any]:
         "job": None if step["job_id"] is None else public_id(JOB.name, step["job_id"]),
         "error": step["error"],
         "reason": step["reason"],
-        "cost_micros": cost,
+        "cost_micros": None if cost is None else cost.micros,
+        "lost_calls": 0 if cost is None else cost.lost,
         "started_at": _moment(step["started_at"]),
         "completed_at": _moment(step["completed_at"]),
         "updated_at": _moment(step["updated_at"]),
@@ -332,18 +334,20 @@ def step_json(step: Row, cost: int | None = None) -> dict[str, Any]:
 
 async def cost_json(store: Reader, ref: FlowRef) -> dict[str, Any]:
     """What a flow cost, in all and by step."""
-    steps = in_order(await store.steps(ref.id))
-    spent = await costs(store, ref.kind, steps)
+    flow, rows = await row_of(store, ref), in_order(await store.steps(ref.id))
+    own, spent = [row for row in rows if row["parent_id"] is None], await costs.of_steps(store, flow)
     told = [
         {"id": public_id(ref.kind.step.name, row["id"]), "name": row["name"], **_money(spent[row["id"]])}
-        for row in steps
+        for row in own
         if row["id"] in spent
     ]
-    return {"id": ref.public_id, **_money(sum(spent.values())), "steps": told}
+    total = await costs.of_flow(store, flow, spent, [row["id"] for row in own])
+    return {"id": ref.public_id, **_money(total), "steps": told}
 
 
-def _money(micros: int) -> dict[str, Any]:
-    return {"cost_micros": micros, "cost_usd": usd(micros)}
+def _money(cost: Cost) -> dict[str, Any]:
+    shown = costs.cost_json(cost)
+    return {name: shown[name] for name in ("cost_micros", "cost_usd", "lost_calls", "lost_micros", "reserved_micros")}
 
 
 def story_json(story: Story) -> dict[str, Any]:
@@ -351,7 +355,7 @@ def story_json(story: Story) -> dict[str, Any]:
     shown = flow_json(story.kind, story.flow)
     template = story.template
     shown["template"] = None if template is None else {"id": template.public_id, "version": template.version}
-    shown["cost_micros"] = story.cost_micros
+    shown |= {"cost_micros": story.cost.micros, "lost_calls": story.cost.lost, "lost_micros": story.cost.lost_micros}
     shown["steps"] = [
         step_json(row, story.costs.get(row["id"]))
         | {"flows": [ref.public_id for ref in story.inner.get(row["id"], [])]}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from keptwork.errors import BadInput
 from keptwork.lifecycle import JOB, RUN, WORKSTREAM, Lifecycle, override
 from keptwork.lifecycle.machine import OVERRIDE
+from keptwork.service import budgets
 from keptwork.service.definitions import KINDS
 from keptwork.service.doctor import rounds
 from keptwork.service.doctor.finding import Finding
@@ -55,6 +56,8 @@ async def overridden(
         (seen,) = await tx.rows(lifecycle, [row["id"]])
         if await tx.apply([override(lifecycle, seen, state, reason=because, actor=actor)]):
             raise Moved
+        if lifecycle is JOB:
+            await budgets.close_calls(tx, [row["id"]])
         return seen, await _left(tx, lifecycle, seen)
 
     before, left = await again_if_moved(store, work)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keptwork.lifecycle import AGENT
-from keptwork.store.agents import AgentAudit, Spent
+from keptwork.store.agents import AgentAudit
 from keptwork.store.flow_verbs import FlowReads, FlowVerbs
 from keptwork.store.records import Job
 
@@ -31,7 +31,17 @@ class AgentReads(FlowReads):
         self, tenant_id: int, *, agent: int | None = None, after: int | None = None, limit: int = 100
     ) -> list[AgentAudit]:
         found = await self._ask("agent_audits", tenant_id=tenant_id, agent_id=agent, after=after, limit=limit)
-        return [AgentAudit(*row) for row in found]
+        return await self._with_totals([AgentAudit(*row) for row in found])
+
+    async def _with_totals(self, audits: list[AgentAudit]) -> list[AgentAudit]:
+        """A record is written once. The ledger knows what the calls cost that were answered after that."""
+        jobs = self._list([audit.job_id for audit in audits if audit.job_id is not None])
+        totals = {row[0]: row[1:] for row in await self._ask("totals_of_jobs", ids=jobs)} if audits else {}
+        names = ("calls", "cost_micros", "input_tokens", "output_tokens")
+        return [
+            audit._replace(**dict(zip(names, totals[audit.job_id], strict=True))) if audit.job_id in totals else audit
+            for audit in audits
+        ]
 
 
 class AgentVerbs(AgentReads, FlowVerbs):
@@ -40,8 +50,8 @@ class AgentVerbs(AgentReads, FlowVerbs):
     async def still_claimed(self, job: Job) -> bool:
         return bool(await self._tell("still_claimed", **job.claim))
 
-    async def note_call(self, job: int, spent: Spent) -> None:
-        await self._tell("note_call", job_id=job, **spent._asdict())
+    async def note_call(self, job: int, call: int, said: str) -> None:
+        await self._tell("note_call", job_id=job, call=call, said=said)
 
     async def put_agent_audit(self, audit: AgentAudit) -> None:
         await self._tell("put_agent_audit", **audit._asdict())

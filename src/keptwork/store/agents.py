@@ -34,14 +34,3 @@ class AgentAudit(NamedTuple):
 
 
 AUDIT_COLUMNS = AgentAudit._fields
-
-
-class Spent(NamedTuple):
-    """What one call came to: money, tokens, and what was said, if anything. `call` is the key of its entry in the
-    ledger."""
-
-    call: int
-    cost_micros: int
-    input_tokens: int = 0
-    output_tokens: int = 0
-    said: str | None = None

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keptwork.store.budgets import Bucket, Budget, BudgetView, Charge, Closed, Closing, Cost, NewBudget, NewCharge
+from keptwork.store.budgets import (
+    LOST,
+    NO_COST,
+    Bucket,
+    Budget,
+    BudgetView,
+    Charge,
+    Closed,
+    Closing,
+    Cost,
+    NewBudget,
+    NewCharge,
+    Sum,
+)
 from keptwork.store.flow_verbs import FlowReads, FlowVerbs
 
 
@@ -35,11 +48,40 @@ class BudgetReads(FlowReads):
         return [Charge(*row) for row in await self._ask("open_charges", job_id=job, call=call)]
 
     async def charges(
-        self, tenant_id: int, *, job: int | None = None, state: str | None = None, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        job: int | None = None,
+        tree: int | None = None,
+        day: int | None = None,
+        state: str | None = None,
+        limit: int = 100,
     ) -> list[Charge]:
         which = {"tenant_id": tenant_id, "state": state, "limit": limit}
-        asked = self._ask("charges", **which) if job is None else self._ask("charges_of_job", **which, job_id=job)
-        return [Charge(*row) for row in await asked]
+        if job is not None:
+            found = await self._ask("charges_of_job", **which, job_id=job)
+        elif tree is not None:
+            found = await self._ask("charges_of_tree", **which, tree_id=tree)
+        elif day is not None:
+            found = await self._ask("charges_of_day", **which, day=day)
+        else:
+            found = await self._ask("charges", **which)
+        return [Charge(*row) for row in found]
+
+    async def charges_in_flight(self, jobs: Sequence[int]) -> list[Charge]:
+        return [Charge(*row) for row in await self._ask("charges_in_flight", ids=self._list(jobs))]
+
+    async def uncertain(self, budget: Budget) -> dict[str, Sum]:
+        which = {"tenant_id": budget.tenant_id, "scope": budget.scope, "owner": budget.owner}
+        return {state: Sum(*rest) for state, *rest in await self._ask("uncertain", **which)}
+
+    async def step_costs(self, flow: int, tree: int) -> dict[int, Cost]:
+        found = await self._ask("step_costs", flow_id=flow, tree_id=tree)
+        return {step: Cost(str(step), *sums) for step, *sums in found}
+
+    async def tree_cost(self, tenant_id: int, tree: int) -> Cost:
+        found = await self._ask("tree_costs", tenant_id=tenant_id, tree_id=tree)
+        return Cost(str(tree), *found[0][1:]) if found else NO_COST
 
     async def abandoned_charges(self, limit: int) -> list[Charge]:
         return [Charge(*row) for row in await self._ask("abandoned_charges", limit=limit)]
@@ -96,9 +138,14 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
             return None
         await self.lock_budgets(charge.tenant_id, charge.owners)
         closed = await self._tell("close_charge", id=id, **closing._asdict())
+        freed, spent = charge.ceiling_micros, closing.cost_micros
+        if not closed and closing.state != LOST:
+            closed = await self._tell("correct_charge", id=id, **closing._asdict())
+            freed, spent = 0, closing.cost_micros - charge.ceiling_micros
         if not closed:
             return None
-        return Closed(Charge(*closed[0]), await self._count_money(charge, -charge.ceiling_micros, closing.cost_micros))
+        await self._tell("agent_totals", job_id=charge.job_id)
+        return Closed(Charge(*closed[0]), await self._count_money(charge, -freed, spent))
 
     async def _count_money(self, charge: NewCharge | Charge, reserved: int, spent: int) -> list[Budget]:
         sums = {"reserved": reserved, "spent": spent}

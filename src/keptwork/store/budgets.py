@@ -153,6 +153,17 @@ class Cost(NamedTuple):
     cache_write_tokens: int
 
 
+NO_COST = Cost("", *[0] * 9)
+
+
+class Sum(NamedTuple):
+    """Several calls: how many, what they may cost at most, and what is spent for them."""
+
+    calls: int = 0
+    ceiling_micros: int = 0
+    cost_micros: int = 0
+
+
 class Bucket(NamedTuple):
     """The tokens a model has been asked for: when all of them will have trickled away, at so many a minute, and until
     when the provider wants to be left alone. Times are microseconds."""

@@ -11,7 +11,7 @@ from keptwork.store.api_keys import ApiKeyRow, LiveApiKey
 from keptwork.store.approvals import Approval
 from keptwork.store.blobs import Artifact
 from keptwork.store.breakers import BreakerView, Row, Watched
-from keptwork.store.budgets import Bucket, BudgetView, Charge, Cost
+from keptwork.store.budgets import Bucket, Budget, BudgetView, Charge, Cost, Sum
 from keptwork.store.checkpoints import Checkpoint
 from keptwork.store.crews import InLine, Quota
 from keptwork.store.digest import Digest
@@ -402,9 +402,34 @@ class Reader(Protocol):
         ...
 
     async def charges(
-        self, tenant_id: int, *, job: int | None = None, state: str | None = None, limit: int = 100
+        self,
+        tenant_id: int,
+        *,
+        job: int | None = None,
+        tree: int | None = None,
+        day: int | None = None,
+        state: str | None = None,
+        limit: int = 100,
     ) -> list[Charge]:
-        """A tenant's calls, the newest first: of one job or of all, in one state or in any."""
+        """A tenant's calls, the newest first: of one job, one tree of flows, one day or all, in one state or in any."""
+        ...
+
+    async def charges_in_flight(self, jobs: Sequence[int]) -> list[Charge]:
+        """The calls of these jobs that are under way."""
+        ...
+
+    async def uncertain(self, budget: Budget) -> dict[str, Sum]:
+        """What counts against a budget although its cost is unknown, by state: calls in flight and lost calls."""
+        ...
+
+    async def step_costs(self, flow: int, tree: int) -> dict[int, Cost]:
+        """What the calls for the steps of a flow cost, by step; those of flows inside a step count for that step, and
+        those for an item of a list for the list, too. What is lost counts as spent, and is told apart; what was
+        released is left out."""
+        ...
+
+    async def tree_cost(self, tenant_id: int, tree: int) -> Cost:
+        """What all calls for an outermost flow cost."""
         ...
 
     async def abandoned_charges(self, limit: int) -> list[Charge]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from keptwork.lifecycle.machine import Change, Lifecycle
-from keptwork.store.agents import AgentAudit, Spent
+from keptwork.store.agents import AgentAudit
 from keptwork.store.api_keys import ApiKeyRow, NewApiKey
 from keptwork.store.approvals import Approval, NewApproval
 from keptwork.store.blobs import Artifact, Blob
@@ -276,7 +276,8 @@ class Writer(Protocol):
 
     async def close_charge(self, id: int, closing: Closing) -> Closed | None:
         """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. Returns it,
-        and its budgets as they stand then. None if it is not under way: nothing changes."""
+        and its budgets as they stand then. A lost call can be corrected once: its outcome replaces the ceiling that was
+        spent for it. The totals of its agent job follow. None if it was settled or released: nothing changes."""
         ...
 
     async def lock_bucket(self, provider: str, model: str) -> Bucket:
@@ -325,9 +326,9 @@ class Writer(Protocol):
         so, nobody takes it away before the transaction is."""
         ...
 
-    async def note_call(self, job: int, spent: Spent) -> None:
-        """Adds what a call to a model came to to the agent job that this job carries out; what was said last stays. The
-        same call a second time adds nothing. It is no move, and no event."""
+    async def note_call(self, job: int, call: int, said: str) -> None:
+        """Stores the last answer to the agent job that this job carries out, and the call that it came with. It is no
+        move, and no event."""
         ...
 
     async def put_agent_audit(self, audit: AgentAudit) -> None:

@@ -1,16 +1,19 @@
 """One turn of an agent: a request to a model, answered once and paid for once, whatever happens in between.
 
 Money is reserved before the call. Its answer, as a checkpoint of the job, and what it cost are written together: an
-answer that was kept is never asked for again, and one that was lost with its worker is on record as lost.
+answer that was kept is never asked for again, and one that was lost with its worker is on record as lost. A call whose
+job ends meanwhile may still end within the grace of its worker: nobody uses its answer, but its cost is known then.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from keptwork import spans
 from keptwork.agent import prices
@@ -33,11 +36,12 @@ from keptwork.lifecycle import JOB
 from keptwork.outcomes import PermanentError
 from keptwork.service import budgets, transcripts
 from keptwork.store import Store, Transaction
-from keptwork.store.agents import Spent
 from keptwork.worker.context import Context
 from keptwork.worker.lineup import Lineup
 from keptwork.worker.settlement import Release, Suspend
 from keptwork.worker.steps import Suspended
+
+T = TypeVar("T")
 
 CHARACTERS_A_TOKEN = 4
 TAIL = 200
@@ -45,6 +49,9 @@ LONGEST_KEPT = 32_000
 """So much of what a model said goes into the record of its job; the whole of it is the job's result."""
 
 logger = logging.getLogger("keptwork")
+
+_LATE: set[asyncio.Future[Any]] = set()
+"""Calls whose handlers were stopped: somebody must hold on to a task until it has ended."""
 
 Heard = Callable[[str, str], None]
 """Is given the id of a job, and a piece of what a model says in it."""
@@ -96,9 +103,11 @@ class Turns:
         kept = await ctx.steps.recall(name)
         if kept is not None:
             return answer_of(json.loads(kept.result))
+        if ctx.cancel_requested:
+            raise Suspended(Release("it was asked to stop before its next call"))
         admitted = await self._admitted(ctx, replace(request, key=ctx.idempotency_key(name)), name, otherwise)
         answer = await self._asked(ctx, admitted)
-        return await self._kept(ctx, admitted, answer, place.round)
+        return await _surely(self._kept(ctx, admitted, answer, place.round))
 
     # --- before the call
 
@@ -141,16 +150,19 @@ class Turns:
 
     async def _asked(self, ctx: Context, admitted: _Admitted) -> Answer:
         """An answer that is no good is one all the same: the model works."""
-        request = admitted.request
+        call = asyncio.ensure_future(self._answer(ctx, admitted.request))
         try:
-            answer = await self._answer(ctx, request)
+            answer = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            self._let_end(ctx, admitted, call)
+            raise
         except AgentFailure as failure:
             ctx.tell_breaker(admitted.breaker, not isinstance(failure, SystemFailure))
-            await self._settle_failure(ctx, admitted, failure)
+            await _surely(self._settle_failure(ctx, admitted, failure))
             raise
         except PermanentError as refusal:
             refused = BusinessFailure(str(refusal), sent=False)  # and is not billed
-            await self._settle_failure(ctx, admitted, refused)
+            await _surely(self._settle_failure(ctx, admitted, refused))
             raise
         ctx.tell_breaker(admitted.breaker, True)
         return answer
@@ -160,6 +172,21 @@ class Turns:
             answer = await self._provider.answer(request, self._tell(ctx, request.max_tokens))
             spans.answered(span, answer)
         return answer
+
+    def _let_end(self, ctx: Context, admitted: _Admitted, call: asyncio.Future[Answer]) -> None:
+        """The handler was stopped. Its call may end in what is left of the grace, so that its cost becomes known."""
+        _held_on(asyncio.ensure_future(self._ended_late(ctx, admitted, call)))
+
+    async def _ended_late(self, ctx: Context, admitted: _Admitted, call: asyncio.Future[Answer]) -> None:
+        try:
+            async with asyncio.timeout(ctx.grace_left):
+                answer = await call
+            await self._settle_late(ctx, admitted, answer)
+        except AgentFailure as failure:
+            with contextlib.suppress(KeptworkError):
+                await self._settle_failure(ctx, admitted, failure)
+        except Exception as error:  # the ceiling stays spent, and nobody is left to be told
+            logger.debug("%s: the late outcome of a call is unknown: %s", ctx.job_id, error)
 
     def _tell(self, ctx: Context, most_tokens: int) -> Tell:
         """Passes on what comes: the last of it is the job's progress."""
@@ -179,17 +206,29 @@ class Turns:
     async def _kept(self, ctx: Context, admitted: _Admitted, answer: Answer, round: int) -> Answer:
         cost, usage = self._cost(admitted, answer.usage), answer.usage
         save = ctx.steps.save_whole(admitted.name, json.dumps(data_of(answer), separators=(",", ":")))
-        spent = Spent(admitted.reservation, cost, usage.input, usage.output, answer.text[:LONGEST_KEPT])
 
         async def work(tx: Transaction) -> None:
             if (await tx.checkpoint([save]))[0] is None:
                 raise LeaseLost(lifecycle=JOB.name, id=ctx.job_id, trigger="checkpoint")
             await transcripts.append(tx, ctx.job, admitted.request, answer, round=round)
-            await tx.note_call(ctx.job.id, spent)
+            await tx.note_call(ctx.job.id, admitted.reservation, answer.text[:LONGEST_KEPT])
             await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="answered")
 
-        await ctx.ask(lambda store: store.atomically(work, 4))
+        try:
+            await ctx.ask(lambda store: store.atomically(work, 4))
+        except LeaseLost:
+            await self._settle_late(ctx, admitted, answer)
+            raise
         return answer
+
+    async def _settle_late(self, ctx: Context, admitted: _Admitted, answer: Answer) -> None:
+        """The answer to a job that ended meanwhile is not stored, but its cost replaces the ceiling that was spent."""
+        cost, usage = self._cost(admitted, answer.usage), answer.usage
+
+        async def work(tx: Transaction) -> None:
+            await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="answered")
+
+        await ctx.ask(lambda store: store.atomically(work))
 
     async def _settle_failure(self, ctx: Context, admitted: _Admitted, failure: AgentFailure) -> None:
         """What the provider counted for a call that failed is paid; what no model has seen costs nothing; what may have
@@ -201,9 +240,8 @@ class Turns:
             if not failure.sent:
                 await budgets.release(tx, admitted.reservation)
                 return
-            await tx.note_call(ctx.job.id, Spent(admitted.reservation, cost, usage.input, usage.output))
             if failure.usage is None:
-                await budgets.lost(tx, ctx.job.id, admitted.name)
+                await budgets.give_up(tx, admitted.reservation)
             else:
                 await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="failed")
 
@@ -218,6 +256,24 @@ class Turns:
     def _cost(self, admitted: _Admitted, usage: Usage) -> int:
         """By the name it was asked for under: that is the one whose price was reserved."""
         return _priced(lambda: prices.cost_micros(self._provider.name, admitted.request.model, usage, self._config))
+
+
+async def _surely(work: Coroutine[Any, Any, T]) -> T:
+    """Write the outcome of a call even if the handler is stopped meanwhile."""
+    return await asyncio.shield(_held_on(asyncio.ensure_future(work)))
+
+
+def _held_on(task: asyncio.Future[T]) -> asyncio.Future[T]:
+    _LATE.add(task)
+    task.add_done_callback(_forget)
+    return task
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    """Nobody may be left who hears of an error."""
+    _LATE.discard(task)
+    if not task.cancelled():
+        task.exception()
 
 
 def tokens_of(request: Request) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from keptwork.store import Artifact, Job, Store
 from keptwork.worker.breaker_gate import Gate
 from keptwork.worker.shelf import Content, Keeps
 from keptwork.worker.steps import Steps
-from keptwork.worker.waits import Child, Desk, Spawnable, Waits
+from keptwork.worker.waits import USUAL_GRACE, Child, Desk, Spawnable, Waits
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class Context:
     >>> # async def fetch(ctx, url): ctx.attempt, ctx.idempotency_key("get"), ctx.cancel_requested
     """
 
-    __slots__ = ("_desk", "_heard", "_job", "_shelf", "_steps", "_stopping", "_waits")
+    __slots__ = ("_desk", "_heard", "_job", "_shelf", "_steps", "_stop_at", "_waits")
 
     def __init__(self, job: Job, shelf: Keeps, steps: Steps, desk: Desk | None = None) -> None:
         self._job = job
@@ -36,7 +37,7 @@ class Context:
         self._steps = steps
         self._desk = desk
         self._waits: Waits | None = None
-        self._stopping = False
+        self._stop_at: float | None = None
         self._heard: Callable[[], None] | None = None
 
     @property
@@ -88,7 +89,7 @@ class Context:
     @property
     def cancel_requested(self) -> bool:
         """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
-        return self._stopping
+        return self._stop_at is not None
 
     def breaker(self, breaker: str | Breaker) -> Any:
         """Asks a breaker whether the handler may go on with what needs it. If not, the handler ends here: its job waits
@@ -248,13 +249,19 @@ class Context:
 
     def request_stop(self) -> None:
         """Called by the worker."""
-        if not self._stopping:
-            self._stopping = True
+        if self._stop_at is None:
+            self._stop_at = time.monotonic()
             if self._heard is not None:
                 self._heard()
 
     def pass_on_stop(self, heard: Callable[[], None]) -> None:
         """Called by the worker: this is to be told when the handler should come to an end; it may be so already."""
         self._heard = heard
-        if self._stopping:
+        if self.cancel_requested:
             heard()
+
+    @property
+    def grace_left(self) -> float:
+        """For the worker: how many seconds of its grace are left, counted from the request to stop."""
+        grace = USUAL_GRACE if self._desk is None else self._desk.grace
+        return grace if self._stop_at is None else max(0.0, self._stop_at + grace - time.monotonic())

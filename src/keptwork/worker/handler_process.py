@@ -48,13 +48,13 @@ class IsolatedContext(Context):
     @property
     def cancel_requested(self) -> bool:
         """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
-        if not self._stopping and not self._line.stop_heard:
+        if not super().cancel_requested and not self._line.stop_heard:
             try:
                 self._talk.recv(1, socket.MSG_DONTWAIT)
-                self._stopping = True  # a word, or the end of the line
+                self.request_stop()  # a word, or the end of the line
             except BlockingIOError:
                 pass
-        return self._stopping or self._line.stop_heard
+        return super().cancel_requested or self._line.stop_heard
 
 
 def prepare(what: Any) -> None:

@@ -25,18 +25,23 @@ from keptwork.worker.steps import Steps
 
 T = TypeVar("T")
 
+USUAL_GRACE = 30.0
+
 __all__ = ["Child", "Desk", "Spawnable", "Waits"]
 
 
 class Desk:
     """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, where programs run,
-    and the gate where breakers are asked."""
+    and the gate where breakers are asked. `grace` is in seconds."""
 
-    def __init__(self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools, gate: Gate) -> None:
+    def __init__(
+        self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools, gate: Gate, grace: float = USUAL_GRACE
+    ) -> None:
         self._journal = journal
         self.kinds = kinds
         self.tools = tools
         self.gate = gate
+        self.grace = grace
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         return await self._journal.ask(job, question)

@@ -139,7 +139,7 @@ class Worker:
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
         journal = Journal(self._store, self._keeper.holds, self._pause, self._threads)
-        desk = Desk(journal, self._kinds, self._tools, self._gate)
+        desk = Desk(journal, self._kinds, self._tools, self._gate, self._settings.grace_us / 1_000_000)
         variables = copy_context()
 
         def new_slot() -> Slot:

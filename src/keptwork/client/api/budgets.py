@@ -56,7 +56,7 @@ class AsyncBudgets:
         )
 
     async def show(self, name: str) -> models.WholeBudget:
-        """One budget; of a job and of the tenant also the last calls that count against it.
+        """One budget, the last calls that count against it, and how long lost calls stay counted.
 
         name: `tenant`, `today`, a day (2026-11-16), or the id of a job or a flow.
         """
@@ -136,7 +136,7 @@ class Budgets:
         )
 
     def show(self, name: str) -> models.WholeBudget:
-        """One budget; of a job and of the tenant also the last calls that count against it.
+        """One budget, the last calls that count against it, and how long lost calls stay counted.
 
         name: `tenant`, `today`, a day (2026-11-16), or the id of a job or a flow.
         """

@@ -88,8 +88,13 @@ class Call(BaseModel):
 
 
 class WholeBudget(Budget):
-    """A budget; that of a job and that of the tenant with the last calls that count against it."""
+    """A budget with the last calls that count against it. `lost_calls` are calls of unknown cost, which count with what
+    they may have cost at most, `lost_micros` in all; `lost_count` says how long."""
 
+    calls_in_flight: int
+    lost_calls: int
+    lost_micros: int
+    lost_count: str
     calls: list[Call]
 
 
@@ -155,10 +160,11 @@ async def listing(caller: Reads, store: Db, scope: Name = None, after: After = N
 
 @router.get("/{name}", response_model=WholeBudget, responses=fails(errors.NotFound))
 async def show(name: BudgetName, caller: Reads, store: Db) -> Response:
-    """One budget; of a job and of the tenant also the last calls that count against it."""
+    """One budget, the last calls that count against it, and how long lost calls stay counted."""
     found = await service.find(store, caller.tenant_id, name)
-    calls = await service.last_calls(store, found.budget, MOST_CALLS)
-    return answer({**service.as_json(found), "calls": [only(Call, service.call_json(call)) for call in calls]})
+    unsure = service.uncertain_json(found.budget, await store.uncertain(found.budget))
+    calls = [only(Call, service.call_json(call)) for call in await service.last_calls(store, found.budget, MOST_CALLS)]
+    return answer({**service.as_json(found), **unsure, "calls": calls})
 
 
 @router.post(

@@ -59,6 +59,8 @@ class WholeFlow(Flow):
 
     template: Version | None
     cost_micros: int
+    lost_calls: int
+    lost_micros: int
     steps: list[OwnStep]
     questions: list[Approval]
     inside_of: str | None
@@ -72,14 +74,21 @@ class CostOfStep(BaseModel):
     name: str
     cost_micros: int
     cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
 
 
 class CostOfFlow(BaseModel):
-    """What calls to models cost, in all and by step; steps that cost nothing are left out."""
+    """What calls to models cost by the ledger, in all and by step. Steps that made no calls are left out. Lost calls
+    count with what they may have cost at most; calls in flight are only reserved."""
 
     id: str
     cost_micros: int
     cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
     steps: list[CostOfStep]
 
 

@@ -21,6 +21,7 @@ from keptwork.service import flows, gate_answers
 from keptwork.service.flow_scene import Actor, Row
 from keptwork.service.flows import FlowRef
 from keptwork.store import Store
+from keptwork.store.budgets import Cost
 
 router = APIRouter(prefix="/api/steps", tags=["steps"])
 
@@ -44,6 +45,7 @@ class Step(BaseModel):
     error: str | None
     reason: str | None
     cost_micros: int | None
+    lost_calls: int
     started_at: str | None
     completed_at: str | None
     updated_at: str
@@ -94,8 +96,7 @@ async def listing(
 async def show(id: str, caller: Reads, store: Db) -> Response:
     """One step."""
     row = await stories.find_step(store, caller.tenant_id, id)
-    costs = await stories.costs(store, flows.kind_of(row), [row])
-    return answer(step(await stories.step_shown(store, row), costs.get(row["id"])))
+    return answer(step(await stories.step_shown(store, row), await stories.cost_of_step(store, row)))
 
 
 @router.get("/{id}/output", response_model=Output, responses=fails(errors.NotFound))
@@ -146,7 +147,7 @@ async def step_page(store: Store, ref: FlowRef, after: str | None, limit: int) -
     return answer({"steps": shown, "next": sealed(LIST, page.next)})
 
 
-def step(row: Row, cost: int | None = None) -> dict[str, Any]:
+def step(row: Row, cost: Cost | None = None) -> dict[str, Any]:
     """A step as it is read outside."""
     return only(Step, stories.step_json(row, cost))
 

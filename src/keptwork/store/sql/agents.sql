@@ -22,11 +22,8 @@ SELECT 1 FROM jobs WHERE id = :id AND tenant_id = :tenant_id AND epoch = :epoch 
     AND state = {job.running} AND lease_until > {now} {for_share};
 
 -- name: note_call
--- What a call came to is added, once, to the agent job it was made for. What was said last stays.
-UPDATE agent_jobs SET last_call = :call, calls = calls + 1, cost_micros = cost_micros + :cost_micros,
-    input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
-    llm_response = coalesce(CAST(:said AS text), llm_response)
-WHERE job_id = :job_id AND coalesce(last_call, -1) <> CAST(:call AS {key});
+-- The last answer to an agent job, and the call that it came with.
+UPDATE agent_jobs SET last_call = :call, llm_response = :said WHERE job_id = :job_id;
 
 -- name: put_agent_audit
 -- The record of an agent job that has ended, once.

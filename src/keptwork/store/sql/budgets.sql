@@ -62,9 +62,13 @@ ORDER BY place LIMIT 1;
 -- name: open_charge
 -- A call that is about to be made; the same that is under way already is not made again.
 INSERT INTO ledger (id, created_at, job_id, tree_id, agent_id, ceiling_micros, taken, tenant_id, epoch, day, state, call,
-    provider, model)
+    provider, model, step_id)
 VALUES (:id, {now}, :job_id, :tree_id, :agent_id, :ceiling_micros, :taken, :tenant_id, :epoch, :day, {charge_open}, :call,
-    :provider, :model)
+    :provider, :model, coalesce((SELECT step_id FROM jobs WHERE jobs.id = :job_id), (
+        WITH RECURSIVE around (parent_id, step_id, asker_id) AS (
+            SELECT parent_id, step_id, asker_id FROM crews WHERE id = (SELECT crew_id FROM jobs WHERE jobs.id = :job_id)
+            UNION ALL SELECT c.parent_id, c.step_id, c.asker_id FROM crews AS c JOIN around AS a ON c.id = a.parent_id)
+        SELECT max(coalesce(a.step_id, j.step_id)) FROM around AS a LEFT JOIN jobs AS j ON j.id = a.asker_id)))
 ON CONFLICT (job_id, call) WHERE state = {charge_open} DO NOTHING RETURNING id;
 
 -- name: charge
@@ -75,6 +79,31 @@ SELECT {charge_columns} FROM ledger WHERE id = :id;
 -- The calls of a job that are under way.
 SELECT {charge_columns} FROM ledger
 WHERE job_id = :job_id AND (CAST(:call AS text) IS NULL OR call = :call) AND state = {charge_open} ORDER BY id;
+
+-- name: charges_in_flight
+-- The calls of several jobs that are under way.
+SELECT {charge_columns} FROM ledger WHERE job_id IN {ids} AND state = {charge_open} ORDER BY id;
+
+-- name: correct_charge
+-- The outcome of a call that was given up as lost, and counted with its ceiling until now.
+UPDATE ledger SET state = :state, outcome = :outcome, ended_at = {now}, cost_micros = :cost_micros,
+    input_tokens = :input_tokens, output_tokens = :output_tokens, cache_read_tokens = :cache_read_tokens,
+    cache_write_tokens = :cache_write_tokens
+WHERE id = :id AND state = {charge_lost} RETURNING {charge_columns};
+
+-- name: agent_totals
+-- The sums of an agent job are those of its calls in the ledger.
+UPDATE agent_jobs SET calls = t.calls, cost_micros = t.cost, input_tokens = t.tokens_in, output_tokens = t.tokens_out
+FROM (SELECT count(*) AS calls, coalesce(sum(cost_micros), 0) AS cost, coalesce(sum(input_tokens), 0) AS tokens_in,
+        coalesce(sum(output_tokens), 0) AS tokens_out
+    FROM ledger WHERE job_id = :job_id AND state NOT IN ({charge_open}, {charge_released})) AS t
+WHERE agent_jobs.job_id = :job_id;
+
+-- name: totals_of_jobs
+-- What the calls of some jobs cost and how many there were.
+SELECT job_id, count(*), CAST(sum(cost_micros) AS {key}), CAST(sum(input_tokens) AS {key}),
+    CAST(sum(output_tokens) AS {key})
+FROM ledger WHERE job_id IN {ids} AND state NOT IN ({charge_open}, {charge_released}) GROUP BY job_id;
 
 -- name: close_charge
 -- What came of a call that is under way.
@@ -94,6 +123,50 @@ SELECT {charge_columns} FROM ledger
 WHERE job_id = :job_id AND tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY id DESC LIMIT :limit;
 
+-- name: charges_of_tree
+-- The same of one tree of flows.
+SELECT {charge_columns} FROM ledger
+WHERE tree_id = :tree_id AND tenant_id = :tenant_id AND (CAST(:state AS text) IS NULL OR state = :state)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: charges_of_day
+-- The same of one day.
+SELECT {charge_columns} FROM ledger
+WHERE tenant_id = :tenant_id AND day = :day AND (CAST(:state AS text) IS NULL OR state = :state)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: uncertain
+-- What counts against a budget although nobody knows its cost yet: calls in flight and lost calls.
+SELECT state, count(*), CAST(sum(ceiling_micros) AS {key}), CAST(sum(cost_micros) AS {key}) FROM ledger
+WHERE tenant_id = :tenant_id AND state IN ({charge_open}, {charge_lost})
+    AND CASE CAST(:scope AS text) WHEN 'job' THEN job_id WHEN 'flow' THEN coalesce(tree_id, -1) WHEN 'day' THEN day ELSE 0 END
+        = CAST(:owner AS {key})
+GROUP BY state;
+
+-- name: step_costs
+-- What the steps of a flow cost, with the flows inside them: each call counts for the step of this flow that it was made
+-- for, at whatever depth. For an item of a list it counts for the list, too.
+WITH RECURSIVE around (leaf, step_id) AS (
+    SELECT DISTINCT step_id, step_id FROM ledger WHERE tree_id = :tree_id AND step_id IS NOT NULL
+    UNION ALL
+    SELECT a.leaf, f.step_id FROM around AS a JOIN steps AS s ON s.id = a.step_id
+        JOIN (SELECT id, step_id FROM runs UNION ALL SELECT id, step_id FROM workstreams) AS f ON f.id = s.flow_id
+    WHERE s.flow_id <> :flow_id AND f.step_id IS NOT NULL),
+own AS (
+    SELECT l.*, s.id AS own_id, s.parent_id AS list_id
+    FROM around AS a JOIN steps AS s ON s.id = a.step_id AND s.flow_id = :flow_id
+        JOIN ledger AS l ON l.tree_id = :tree_id AND l.step_id = a.leaf
+    WHERE l.state <> {charge_released})
+SELECT subject, {call_sums}
+FROM (SELECT own.*, own_id AS subject FROM own
+    UNION ALL SELECT own.*, list_id FROM own WHERE list_id IS NOT NULL) AS counted
+GROUP BY subject;
+
+-- name: tree_costs
+-- What a whole tree of flows costs.
+SELECT tree_id, {call_sums} FROM ledger
+WHERE tree_id = :tree_id AND tenant_id = :tenant_id AND state <> {charge_released} GROUP BY tree_id;
+
 -- name: abandoned_charges
 -- Calls that are said to be under way though their job has ended, or is gone.
 SELECT {charge_columns} FROM ledger AS l WHERE l.state = {charge_open} AND NOT EXISTS (
@@ -102,11 +175,7 @@ ORDER BY l.id LIMIT :limit;
 
 -- name: costs
 -- What was spent, by what it was spent on. What is lost counts as spent, and is told apart.
-SELECT subject, CAST(count(*) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN 1 ELSE 0 END) AS {key}),
-    CAST(sum(cost_micros) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN cost_micros ELSE 0 END) AS {key}),
-    CAST(sum(CASE WHEN state = {charge_open} THEN ceiling_micros ELSE 0 END) AS {key}),
-    CAST(sum(input_tokens) AS {key}), CAST(sum(output_tokens) AS {key}), CAST(sum(cache_read_tokens) AS {key}),
-    CAST(sum(cache_write_tokens) AS {key})
+SELECT subject, {call_sums}
 FROM (SELECT l.*, CASE CAST(:by AS text) WHEN 'model' THEN provider || '/' || model WHEN 'day' THEN CAST(day AS text)
         WHEN 'tenant' THEN CAST(tenant_id AS text) ELSE CAST(coalesce(tree_id, 0) AS text) END AS subject
     FROM ledger AS l

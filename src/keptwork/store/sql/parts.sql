@@ -104,3 +104,11 @@ SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.se
 (SELECT count(*) FROM jobs AS j
     WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
         AND j.state = {job.queued})
+
+-- name: call_sums
+-- Calls added up: how many, how many of them lost, what they cost, the lost ones among it, what is reserved, and tokens.
+CAST(count(*) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN 1 ELSE 0 END) AS {key}),
+    CAST(sum(cost_micros) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN cost_micros ELSE 0 END) AS {key}),
+    CAST(sum(CASE WHEN state = {charge_open} THEN ceiling_micros ELSE 0 END) AS {key}),
+    CAST(sum(input_tokens) AS {key}), CAST(sum(output_tokens) AS {key}), CAST(sum(cache_read_tokens) AS {key}),
+    CAST(sum(cache_write_tokens) AS {key})
