@@ -614,7 +614,51 @@ Choose another with --db or KEPTWORK_DB"""
 
 
 class Damaged(StoreError):
-    """{path} is damaged ({detail}); it was not written to. Keep a copy of it and restore your last backup"""
+    """{path} is damaged ({detail}). Stop its workers, keep a copy, and restore your last backup with: \
+keptwork restore FILE"""
+
+    lasting = True
+
+
+class StaleLog(StoreError):
+    """{path} does not fit its log {path}-wal ({detail}); nothing was changed. If you copied a backup over {path}, \
+move {path}-wal and {path}-shm to another folder and try again. Otherwise the database is damaged: keep all three, and \
+restore your last backup with: keptwork restore FILE"""
+
+    lasting = True
+
+
+class OrphanedLog(StoreError):
+    """{path} is missing or empty, but its log {path}-wal can hold acknowledged work; nothing was changed. Put {path} \
+back, or move {path}-wal to another folder and try again"""
+
+    lasting = True
+
+
+class HardLinks(StoreError):
+    """{path} has {links} hard links ({others}): each name has a log of its own, and work is lost between them. Remove \
+all names but one"""
+
+    lasting = True
+
+
+class MountedAlone(StoreError):
+    """{path} is mounted without its folder, so its log stays outside the mount and work is lost. Mount the folder \
+{folder} instead"""
+
+    lasting = True
+
+
+class SharedFiles(StoreError):
+    """{path} is on {kind}, a network file system whose locks can fail, and work is lost then. Use a local disk or \
+PostgreSQL. If only one machine opens the file, add to the URL: ?shared=ok"""
+
+    lasting = True
+
+
+class HeldFile(StoreError):
+    """{path} must not be opened: this process has the database {database} open, and closing a second descriptor drops \
+its locks. Query it in app.transaction(); copy it with: keptwork backup FILE"""
 
     lasting = True
 

@@ -372,7 +372,7 @@ class SqliteTransaction(SqliteWithin):
 
 
 def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
-    db = connect(url.path, create=create, synchronous=url.synchronous)
+    db = connect(url.path, create=create, synchronous=url.synchronous, shared=url.shared)
     try:
         with explained(url.path):
             _bring_up_to_date(db, url, migrate, create or url.path == MEMORY)

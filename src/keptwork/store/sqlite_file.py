@@ -25,11 +25,14 @@ from keptwork.errors import (
     StorageFailed,
     StoreError,
 )
+from keptwork.store import sqlite_held
 from keptwork.store.migrations import newest
+from keptwork.store.sqlite_doors import inspect
+from keptwork.store.sqlite_entrance import ALONE, SHARED, entrance
+from keptwork.store.sqlite_leftover import APPLICATION_ID, has_log, judge
 from keptwork.store.sqlite_migrate import applied
 
 OLDEST_SQLITE = (3, 51, 3)
-APPLICATION_ID = 0x4B455054  # "KEPT"
 BUSY_SECONDS = 60
 MEMORY = ":memory:"
 LACKS = ("no such table", "no such column")  # SQLite has no code of its own for these
@@ -38,18 +41,39 @@ LACKS = ("no such table", "no such column")  # SQLite has no code of its own for
 FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
 
 
-def connect(path: str, *, read_only: bool = False, create: bool = True, synchronous: str = "full") -> apsw.Connection:
-    """A connection with the settings every one of ours has; without `create`, only to a file that is there."""
+def connect(
+    path: str, *, read_only: bool = False, create: bool = True, synchronous: str = "full", shared: bool = False
+) -> apsw.Connection:
+    """A connection with the settings every one of ours has; without `create`, only to a file that is there. The first
+    in a process looks at the doors of the file and at a leftover log; `shared` accepts a network file system."""
     require_version(apsw.sqlite_lib_version())
-    if not create and is_missing(path):
+    if path == MEMORY or sqlite_held.holds(path):
+        return _connected(path, read_only, synchronous)
+    real = os.path.realpath(path)
+    leftover = has_log(real)
+    if not create and not leftover and is_missing(path):
         raise NoDatabase(url=f"sqlite:///{path}")
+    with explained(path), entrance(real, ALONE if leftover else SHARED, BUSY_SECONDS):
+        inspect(path, real, shared=shared)
+        if leftover:
+            judge(real)
+        return _connected(path, read_only, synchronous)
+
+
+def _connected(path: str, read_only: bool, synchronous: str) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with explained(path):
-        db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
-        db.set_busy_timeout(BUSY_SECONDS * 1000)
-        _prepare(db, path, read_only)
-        if not read_only:
-            db.pragma("synchronous", synchronous)
+        db = sqlite_held.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
+        try:
+            if path != MEMORY:
+                sqlite_held.hold(path, db)
+            db.set_busy_timeout(BUSY_SECONDS * 1000)
+            _prepare(db, path, read_only)
+            if not read_only:
+                db.pragma("synchronous", synchronous)
+        except BaseException:
+            db.close()
+            raise
     return db
 
 

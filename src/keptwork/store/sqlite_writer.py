@@ -255,9 +255,9 @@ class Writer:
 
 
 def open_turn(path: str) -> int:
-    """The file whose lock is the turn to write."""
+    """The file whose lock is the turn to write. It is named after the file, not after a link to it."""
     try:
-        return os.open(f"{path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(f"{os.path.realpath(path)}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise NotWritable(path=f"{path}-turn", detail=error.strerror) from error
 

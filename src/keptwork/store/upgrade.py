@@ -58,7 +58,7 @@ async def restore_guards(url: DatabaseUrl) -> list[str]:
 def _restore_sqlite(url: DatabaseUrl) -> list[str]:
     from keptwork.store import sqlite_faults, sqlite_file
 
-    db = sqlite_file.connect(url.path, create=False)
+    db = sqlite_file.connect(url.path, create=False, shared=url.shared)
     try:
         with sqlite_file.explained(url.path):
             return sqlite_faults.restore_guards(db)
@@ -71,7 +71,7 @@ def _sqlite(url: DatabaseUrl, apply: bool) -> list[Migration]:
 
     if not apply and sqlite_file.is_missing(url.path):
         return list(migrations(SQLITE))
-    db = sqlite_file.connect(url.path, create=apply)
+    db = sqlite_file.connect(url.path, create=apply, shared=url.shared)
     try:
         with sqlite_file.explained(url.path):
             _refuse_newer(url, sqlite_migrate.applied(db))

@@ -17,13 +17,14 @@ SYNCHRONOUS = ("full", "normal")
 class DatabaseUrl(NamedTuple):
     """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL. `synchronous` is SQLite's
     word for when a commit is on the disk: full, before it counts; normal, soon after. `servers` is how many a URL of
-    PostgreSQL names, of which one takes writes."""
+    PostgreSQL names, of which one takes writes. `shared` accepts a SQLite file on a network file system."""
 
     dialect: str
     text: str
     path: str = ""
     synchronous: str = "full"
     servers: int = 1
+    shared: bool = False
 
     @property
     def shown(self) -> str:
@@ -34,8 +35,8 @@ class DatabaseUrl(NamedTuple):
         """The same database whatever becomes of the environment and the working folder."""
         if self.dialect != "sqlite" or self.path == ":memory:":
             return self.text
-        setting = "" if self.synchronous == "full" else f"?synchronous={self.synchronous}"
-        return f"sqlite:///{quote(os.path.abspath(self.path))}{setting}"
+        settings = [f"synchronous={self.synchronous}"] * (self.synchronous != "full") + ["shared=ok"] * self.shared
+        return f"sqlite:///{quote(os.path.abspath(self.path))}{'?' * bool(settings)}{'&'.join(settings)}"
 
 
 def database_url(text: str | None = None) -> DatabaseUrl:
@@ -54,7 +55,8 @@ def database_url(text: str | None = None) -> DatabaseUrl:
         raise BadDatabaseUrl(url=redacted(text), detail="it has no scheme")
     if scheme == "sqlite":
         place, _, settings = rest.partition("?")
-        return DatabaseUrl("sqlite", text, _sqlite_path(text, place), _synchronous(text, settings))
+        synchronous, shared = _settings(text, settings)
+        return DatabaseUrl("sqlite", text, _sqlite_path(text, place), synchronous, shared=shared)
     if scheme in ("postgresql", "postgres"):
         return DatabaseUrl("postgres", text, servers=len(_servers(text)))
     raise UnknownScheme(scheme=scheme, url=redacted(text))
@@ -92,13 +94,17 @@ def _sqlite_path(text: str, rest: str) -> str:
     return unquote(path)
 
 
-def _synchronous(text: str, settings: str) -> str:
+def _settings(text: str, settings: str) -> tuple[str, bool]:
+    """Return what follows the path: when a commit is on the disk, and whether a network file system is accepted."""
     given = dict(parse_qsl(settings, keep_blank_values=True))
-    chosen = given.pop("synchronous", "full")
-    if given or chosen not in SYNCHRONOUS or (settings and settings != f"synchronous={chosen}"):
+    as_written = "&".join(f"{name}={value}" for name, value in given.items())
+    chosen, shared = given.pop("synchronous", "full"), given.pop("shared", None)
+    if given or chosen not in SYNCHRONOUS or shared not in (None, "ok") or settings != as_written:
         known = " or ".join(f"?synchronous={one}" for one in SYNCHRONOUS)
-        raise BadDatabaseUrl(url=text, detail=f"after a path there may be {known}; a ? in a path is written %3F")
-    return chosen
+        raise BadDatabaseUrl(
+            url=text, detail=f"after a path there may be {known}, and shared=ok; a ? in a path is written %3F"
+        )
+    return chosen, shared == "ok"
 
 
 def _servers(text: str) -> list[str]:

@@ -1,0 +1,70 @@
+"""A log that a crash, or a file copied over the old one, has left beside a SQLite file: judged before it is used.
+
+SQLite replays a log into whatever file has its name, also into a backup that was copied there, and deletes the log
+afterwards. So the first to open a file reads it through its log and checks the whole, in a mode that writes to neither
+file, log nor index. If the two do not fit, all three stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+
+import apsw
+
+from keptwork.errors import NewerDatabase, NotOurDatabase, OrphanedLog, StaleLog
+from keptwork.store.migrations import newest
+from keptwork.store.sqlite_migrate import applied
+
+APPLICATION_ID = 0x4B455054  # "KEPT"
+
+
+def has_log(real: str) -> bool:
+    """Return whether there is a log with something in it. SQLite names it after the file, not after a link to it."""
+    try:
+        return os.stat(f"{real}-wal").st_size > 0
+    except OSError:
+        return False
+
+
+def judge(path: str) -> None:
+    """Refuse a file that its leftover log would damage. A log that somebody has open was judged when they opened it."""
+    if not os.path.exists(path) or not os.path.getsize(path):
+        raise OrphanedLog(path=path)
+    if not os.access(path, os.W_OK):
+        return  # nothing can be replayed into it
+    db = untouching(path)
+    try:
+        _judge(db, path)
+    except apsw.BusyError:
+        return
+    except (apsw.CorruptError, UnicodeDecodeError) as error:
+        raise _stale(path, str(error)) from error
+    finally:
+        db.close()
+
+
+def untouching(path: str) -> apsw.Connection:
+    """Return a connection that has the file alone and writes to neither it nor its log, also when it is closed. If
+    another connection is open, the first read raises `apsw.BusyError`."""
+    db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    db.pragma("locking_mode", "exclusive")  # the index of the log is then kept in memory
+    db.pragma("wal_autocheckpoint", 0)
+    db.pragma("query_only", True)
+    return db
+
+
+def _judge(db: apsw.Connection, path: str) -> None:
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    if tables and db.pragma("application_id") != APPLICATION_ID:
+        raise NotOurDatabase(path=path)
+    if (found := applied(db)) > newest():
+        raise NewerDatabase(url=f"sqlite:///{path}", found=found, needed=newest())
+    db.pragma("cell_size_check", True)
+    for (fault,) in db.execute("PRAGMA integrity_check(1)").fetchall():
+        if fault != "ok":
+            raise _stale(path, str(fault).removeprefix("*** in database main ***"))
+
+
+def _stale(path: str, detail: str) -> StaleLog:
+    return StaleLog(path=path, detail=" ".join(detail.split()))
