@@ -233,6 +233,27 @@ async def test_elements_are_counted_by_state(store: Store) -> None:
     assert await store.element_counts(elements[0]) == {}
 
 
+@keeps(
+    Reader.elements_in,
+    "The first elements of a step that are in a state, in order, without what they take and give",
+    "at most so many",
+)
+async def test_the_first_elements_in_a_state_are_found_in_order(store: Store) -> None:
+    flow = await a_flow(store)
+    (parent,) = await steps_of(store, flow, "each")
+    rows = [
+        {"flow_id": flow, "name": f"each[{n}]", "parent_id": parent, "place": n, "position": 0} for n in (3, 1, 2, 0)
+    ]
+    three, one, two, zero = await store.create_many(WORKSTREAM_STEP, rows)
+    await succeed(store, one)
+    assert keys(await store.elements_in(parent, "S_PENDING", 2)) == [zero, two]
+    assert keys(await store.elements_in(parent, "S_PENDING", 9)) == [zero, two, three]
+    assert keys(await store.elements_in(parent, "S_SUCCESS", 9)) == [one]
+    assert await store.elements_in(zero, "S_PENDING", 9) == []
+    (row, *_) = await store.elements_in(parent, "S_PENDING", 1)
+    assert tuple(row) == STEP_COLUMNS
+
+
 @keeps(Reader.flow_by_key, "The flow that an idempotency key has made, if it has")
 async def test_a_flow_is_found_by_the_key_that_made_it(store: Store, other_tenant: int) -> None:
     flow = await a_flow(store, key="order-17")

@@ -203,7 +203,9 @@ def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 def misfit(wanted: Input, value: object) -> str | None:
-    """Why a value cannot be given for an input; none if it can."""
+    """Why a value cannot be given for an input; none if it can. Null can be given where `default: null` is written."""
+    if value is None and wanted.default is None and "default" in wanted.model_fields_set:
+        return None
     if (isinstance(value, bool) and wanted.type != "boolean") or not isinstance(value, _TYPES[wanted.type]):
         how = "; write true or false" if wanted.type == "boolean" else ""
         return f"should be of type {wanted.type}; it is {shown(value)}{how}"
@@ -239,6 +241,8 @@ def _wrong_in(flow: Flow, step: Step, known: Mapping[str, Step], earlier: Callab
     for reference in dict.fromkeys(found):
         if wrong := _dangling(flow, step, reference, known, earlier):
             yield f"{step.id} uses {reference}, {wrong}"
+    if step.for_each is not None and any(one.root == ITEM for one in references(step.for_each.items)):
+        yield f"{step.id} uses ${{{ITEM}}} in the items of for_each, where no item is known yet; name the list itself"
     for begun in step.unclosed:
         yield f"{step.id}: {shown(begun)} has no closing brace; where ${{ is meant, write $${{"
 

@@ -195,7 +195,10 @@ class Step(Model):
 
     description: str | None = Field(None, description="What it is for, in words.")
     depends_on: Names = Field(default_factory=list, description="The steps that come before it.")
-    when: ConditionText | None = Field(None, description="The step is skipped when this is not true.")
+    when: ConditionText | None = Field(
+        None,
+        description="The step is skipped when this is not true. With `${item}` it is decided for each item.",
+    )
     for_each: ForEach | None = Field(None, description="Runs the step once for every element of a list.")
     with_: dict[str, Json] = Field(default_factory=dict, alias="with", description="Arguments of call and flow.")
     inline: bool = Field(
@@ -256,6 +259,13 @@ class Step(Model):
     def conditional(self) -> bool:
         """Whether it takes values of others to say how it begins."""
         return self.when is not None or self.for_each is not None
+
+    @cached_property
+    def sifts(self) -> bool:
+        """Whether its condition is decided for each item of its list, because it uses `${item}`."""
+        if self.when is None or self.for_each is None:
+            return False
+        return any(one.root == ITEM for one in expression.condition(self.when).references.values())
 
     @property
     def values(self) -> frozenset[str] | None:

@@ -13,7 +13,8 @@ from keptwork.flow.definition import Flow, Input
 
 
 def bound(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every input with its value: as given, else its default; what does not fit is refused.
+    """Every input with its value: as given, else its default; what does not fit is refused. An input that is neither
+    given nor has a default is left out.
 
     >>> flow = Flow.model_validate({"name": "f", "inputs": {"n": {"type": "integer", "default": 3}},
     ...     "steps": [{"id": "a", "command": ["true"]}]})
@@ -24,17 +25,19 @@ def bound(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         known = ", ".join(flow.inputs) or "none"
         raise BadInput(what=f"the flow {flow.name} has no input {', '.join(unknown)}; it has: {known}")
-    return {name: _value(flow, name, wanted, given) for name, wanted in flow.inputs.items()}
+    for name, wanted in flow.inputs.items():
+        _insist(flow, name, wanted, given)
+    usual = {name: wanted.default for name, wanted in flow.inputs.items() if "default" in wanted.model_fields_set}
+    values = {**usual, **given}
+    return {name: values[name] for name in flow.inputs if name in values}
 
 
-def _value(flow: Flow, name: str, wanted: Input, given: Mapping[str, Any]) -> Any:
+def _insist(flow: Flow, name: str, wanted: Input, given: Mapping[str, Any]) -> None:
     if name not in given:
         if wanted.required:
             raise BadInput(what=f"the flow {flow.name} needs the input {name}: give it with -i {name}=VALUE")
-        return wanted.default
-    if wrong := misfit(wanted, given[name]):
+    elif wrong := misfit(wanted, given[name]):
         raise BadInput(what=f"the input {name} of the flow {flow.name} {wrong}")
-    return given[name]
 
 
 def from_text(wanted: Input | None, text: str) -> Any:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from keptwork.flow import expression
-from keptwork.flow.definition import ITEM, Step
+from keptwork.flow.definition import INPUTS, ITEM, Step
 from keptwork.flow.expression import Absent, Look, Reference, Wrong
 from keptwork.flow.phase import Phase
 from keptwork.flow.shape import Shape
@@ -56,13 +56,18 @@ def ready(shape: Shape, phases: Mapping[str, Phase], ended: Iterable[str]) -> li
 def beginning(step: Step, look: Look) -> Beginning:
     """How a step begins, going by the values there are."""
     try:
-        if step.when is not None and not expression.met(expression.condition(step.when), look):
-            return Beginning(Begin.SKIP, why=f"when: {step.when}")
+        if step.when is not None and not step.sifts and not expression.met(expression.condition(step.when), look):
+            return Beginning(Begin.SKIP, why=unmet(step))
         if step.for_each is not None:
             return Beginning(Begin.EXPAND, _items(step.for_each.items, look))
     except Wrong as error:
         return Beginning(Begin.FAIL, why=str(error))
     return Beginning(_HOW.get(step.kind, Begin.JOB))
+
+
+def unmet(step: Step) -> str:
+    """Return the reason why a step, or an item of its list, is skipped."""
+    return f"when: {step.when}"
 
 
 def _items(said: Any, look: Look) -> tuple[Any, ...]:
@@ -76,22 +81,42 @@ def _items(said: Any, look: Look) -> tuple[Any, ...]:
 
 def wanted_at_start(step: Step) -> list[Reference]:
     """The values that are needed to say how a step begins."""
-    found = list(expression.condition(step.when).references.values()) if step.when is not None else []
+    asked = step.when is not None and not step.sifts
+    found = list(expression.condition(step.when or "").references.values()) if asked else []
     return found + (list(expression.references(step.for_each.items)) if step.for_each is not None else [])
 
 
-def looking(values: Mapping[str, Any], item: Any = None) -> Look:
-    """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`."""
+class NoOutput(NamedTuple):
+    """Stands in for the output of a step that left none. `why` is the reason, without the name of the step."""
+
+    why: str
+
+
+NO_ITEM = NoOutput("is only known for each item of a list")
+DID_NOT_RUN = NoOutput("did not run")
+
+
+def looking(values: Mapping[str, Any], item: Any = NO_ITEM) -> Look:
+    """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`. Null is a value like any
+    other; only what is absent has none."""
 
     def look(wanted: Reference) -> Any:
-        found: Any = item if wanted.root == ITEM else values.get(wanted.root)
-        if found is None and wanted.root != ITEM:
-            raise Absent(f"{wanted.root} did not run")
+        found: Any = item if wanted.root == ITEM else values.get(wanted.root, DID_NOT_RUN)
+        if isinstance(found, NoOutput):
+            raise Absent(f"{wanted.root} {found.why}")
+        if wanted.root == INPUTS and wanted.path and wanted.path[0] not in found:
+            raise Absent(f"the input {wanted.path[0]} was not given and has no default")
         for part in wanted.path:
             found = found[part]
         return found
 
     return _safely(look)
+
+
+def with_item(look: Look, item: Any) -> Look:
+    """Return a look that finds this item as well."""
+    own = looking({}, item)
+    return lambda wanted: own(wanted) if wanted.root == ITEM else look(wanted)
 
 
 def _safely(look: Callable[[Reference], Any]) -> Look:

@@ -1,18 +1,24 @@
 """Steps that run once for each element of a list: so many at a time, in their order.
 
 Those that were let go are always the first ones of the list, and of them as many are unfinished as may run at the same
-time; so how many are done tells which come next.
+time; so how many are done tells which come next. Where some were skipped, by a condition or by an operator, the next
+ones are looked up.
+
+A condition that uses `${item}` is decided before any item begins: the values it uses do not change any more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keptwork.errors import BadInput, NotFound
+from keptwork.flow import expression
+from keptwork.flow.definition import Step
 from keptwork.flow.expression import Wrong
 from keptwork.flow.phase import Phase, phases
+from keptwork.flow.plan import unmet, with_item
 from keptwork.lifecycle import Verb
 from keptwork.service import subflows
 from keptwork.service.flow_scene import Row, Scene, content
@@ -46,7 +52,8 @@ async def go_on(scene: Scene, parent: Row) -> bool:
         working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
         busy = [row for row in rows if row["id"] in working or scene.phase(row) is Phase.ACTIVE]
         waiting = [row for row in rows if scene.phase(row) is Phase.WAITING and row["id"] not in working]
-        if not await begin(scene, parent, waiting[: max(0, _limit(scene, parent) - len(busy))]):
+        room = max(0, _limit(scene, parent) - len(busy))
+        if not await begin(scene, parent, waiting if _step(scene, parent).sifts else waiting[:room], room):
             return False
         await scene.write()
 
@@ -85,8 +92,8 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
     skipped = sum(phases(scene.kind.step)[state] is Phase.SATISFIED for state in counts) > 1
     let_go = _limit(scene, parent) + satisfied
     places = range(let_go - done, min(let_go, sum(counts.values())))
-    # Where somebody skipped one, those let go need not be the first ones.
-    if skipped or await _begin_places(scene, parent, places):
+    # Where some were skipped, those let go need not be the first ones.
+    if await (_begin_next(scene, parent, counts) if skipped else _begin_places(scene, parent, places)):
         await scene.write()
         return parent if await go_on(scene, parent) else None
     return None
@@ -97,35 +104,75 @@ async def _begin_places(scene: Scene, parent: Row, places: Iterable[int]) -> boo
     return await begin(scene, parent, await scene.tx.steps(scene.id, names=names) if names else [])
 
 
-async def begin(scene: Scene, parent: Row, rows: Sequence[Row]) -> bool:
-    """These elements begin; true if any of them is over with that."""
+async def _begin_next(scene: Scene, parent: Row, counts: Mapping[str, int]) -> bool:
+    """Begin the next items as far as there is room. Items with a job are fewer than the limit, so twice the limit has
+    the ones that come next."""
+    limit, initial = _limit(scene, parent), scene.kind.step.initial.name
+    first = await scene.tx.elements_in(parent["id"], initial, 2 * limit)
+    working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
+    waiting = [row for row in first if row["id"] not in working]
+    active = sum(count for state, count in counts.items() if phases(scene.kind.step)[state] is Phase.ACTIVE)
+    return await begin(scene, parent, waiting[: max(0, limit - active - len(first) + len(waiting))])
+
+
+async def begin(scene: Scene, parent: Row, rows: Sequence[Row], room: int | None = None) -> bool:
+    """These elements begin, the first ones as far as there is room; true if any of them is over with that. One for
+    which the condition of the step is not true is skipped."""
     if not rows:
         return False
-    given = {one.name: one.item for one in await scene.tx.outputs(scene.id, [row["name"] for row in rows])}
-    for row in rows:
-        scene.steps[row["name"]] = row
-        await _begin_one(scene, parent, row, json.loads(given[row["name"]] or "null"))
+    found = await scene.tx.outputs(scene.id, [row["name"] for row in rows])
+    given = {one.name: json.loads(one.item or "null") for one in found}
+    scene.steps |= {row["name"]: row for row in rows}
+    wanted = await _sifted(scene, _step(scene, parent), rows, given)
+    if all(scene.phase(row) is not Phase.FAILED for row in rows):
+        for row in wanted[:room]:
+            await _begin_one(scene, parent, row, given[row["name"]])
     return any(scene.phase(row) not in (Phase.WAITING, Phase.ACTIVE) for row in rows)
+
+
+async def _sifted(scene: Scene, step: Step, rows: Sequence[Row], given: Mapping[str, Any]) -> Sequence[Row]:
+    """Return the items that are to run, and skip the others. An item whose condition cannot be decided fails."""
+    if not step.sifts:
+        return rows
+    condition = expression.condition(step.when or "")
+    wanted, look = [], await scene.values(condition.references.values())
+    for row in rows:
+        try:
+            if expression.met(condition, with_item(look, given[row["name"]])):
+                wanted.append(row)
+            else:
+                scene.move(row, Verb.SKIP, unmet(step))
+        except Wrong as error:
+            _fail_at_once(scene, row, error)
+    return wanted
 
 
 async def _begin_one(scene: Scene, parent: Row, row: Row, item: Any) -> None:
     """By a job, or as a flow of its own; what cannot begin fails."""
-    step = scene.shape.steps[parent["name"]]
+    step = _step(scene, parent)
     if step.flow is None:
         scene.jobs.append(step_job(scene, row, step, item))
         return
     try:
         start = await subflows.chosen(scene, row, item)
     except (BadInput, NotFound, Wrong) as error:
-        scene.move(row, Verb.START)
-        scene.move(row, Verb.FAIL, str(error), error=str(error))
+        _fail_at_once(scene, row, error)
         return
     scene.move(row, Verb.START)
     await subflows.start(scene, row, start)
 
 
+def _fail_at_once(scene: Scene, row: Row, error: Exception) -> None:
+    scene.move(row, Verb.START)
+    scene.move(row, Verb.FAIL, str(error), error=str(error))
+
+
+def _step(scene: Scene, parent: Row) -> Step:
+    return scene.shape.steps[parent["name"]]
+
+
 def _limit(scene: Scene, parent: Row) -> int:
-    for_each = scene.shape.steps[parent["name"]].for_each
+    for_each = _step(scene, parent).for_each
     return for_each.limit if for_each is not None else 1
 
 

@@ -57,5 +57,5 @@ def _other_inputs(earlier: Row, wanted: Wanted) -> list[str]:
 
 
 def _said(inputs: Mapping[str, Any], name: str) -> str:
-    """As text, by which true is not 1; nothing, where there is no such input."""
-    return json.dumps(inputs[name], sort_keys=True) if name in inputs else ""
+    """As text, by which true is not 1. An input that is absent is the same as null: older flows stored it so."""
+    return json.dumps(inputs.get(name), sort_keys=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from keptwork import ids
 from keptwork.flow.expression import Look, Reference
 from keptwork.flow.phase import Phase, flow_phases, phases
-from keptwork.flow.plan import looking
+from keptwork.flow.plan import NO_ITEM, NoOutput, looking
 from keptwork.flow.shape import Shape
 from keptwork.lifecycle import JOB, Change, Lifecycle, Move, Verb, decide, insist
 from keptwork.service import agent_moves
@@ -116,13 +116,13 @@ class Scene:
         found = await self.tx.steps(self.id)
         self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
 
-    async def values(self, wanted: Iterable[Reference], item: Any = None) -> Look:
+    async def values(self, wanted: Iterable[Reference], item: Any = NO_ITEM) -> Look:
         """Finds these values; those of steps come from the database."""
         names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
         if names:
             await self.write()  # what came of a step just now is among them
             for output in await self.tx.outputs(self.id, sorted(names)):
-                self._values[output.name] = await content(self.tx, self.tenant_id, output)
+                self._values[output.name] = await value_of(self.tx, self.tenant_id, self.kind, output)
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
         return looking({**self._values, **known}, item)
 
@@ -224,6 +224,33 @@ async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
         blob = await tx.blob(tenant_id, output.output_hash)
         return None if blob is None else json.loads(blob)
     return None if output.output is None else json.loads(output.output)
+
+
+_NO_OUTPUT = {
+    Phase.WAITING: NoOutput("has not run yet"),
+    Phase.ACTIVE: NoOutput("has not finished yet"),
+    Phase.SATISFIED: NoOutput("finished without output"),
+    Phase.FAILED: NoOutput("failed"),
+    Phase.GONE: NoOutput("was cancelled"),
+}
+_SKIPPED = NoOutput("did not run: it was skipped")
+_LOST = NoOutput("left an output that is no longer stored")
+
+
+async def value_of(tx: Reader, tenant_id: int, kind: Kind, output: Output) -> Any:
+    """Return the output of a step as data, or a `NoOutput` that says why there is none."""
+    if output.output_hash is not None:
+        found = await content(tx, tenant_id, output)
+        return _LOST if found is None else found
+    if output.output is not None:
+        return json.loads(output.output)
+    return no_output(kind, output.state)
+
+
+def no_output(kind: Kind, state: str) -> NoOutput:
+    """Return why a step in this state has no output."""
+    skipped = any(move.verb is Verb.SKIP and move.target.name == state for move in kind.step.moves)
+    return _SKIPPED if skipped else _NO_OUTPUT[phases(kind.step)[state]]
 
 
 def cost_of(text: str | None) -> int | None:

@@ -44,7 +44,9 @@ async def fork(
         whole = shape_of(template)
         if from_step not in whole.steps:
             raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
-        inputs = bound(whole.flow, {**inputs_of(old), **(given or {})})
+        # A null came from a default, or stands for an input that was not given.
+        kept = {name: value for name, value in inputs_of(old).items() if value is not None}
+        inputs = bound(whole.flow, {**kept, **(given or {})})
         how = {"hold": True, "forked_from": ref.id, "queue": _queue(old)}
         key = await launch.launched(tx, template, inputs, actor=actor, **how)
         await _carry_on(tx, ref, key, whole, from_step, actor)

@@ -11,6 +11,7 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.flow import expression
 from keptwork.flow.inputs import bound
 from keptwork.flow.phase import Phase
+from keptwork.flow.plan import NO_ITEM
 from keptwork.lifecycle import Verb
 from keptwork.service import launch
 from keptwork.service.definitions import KINDS, Kind, shape_of
@@ -30,7 +31,7 @@ class Start(NamedTuple):
     inputs: Row
 
 
-async def chosen(scene: Scene, row: Row, item: Any = None) -> Start:
+async def chosen(scene: Scene, row: Row, item: Any = NO_ITEM) -> Start:
     """The flow that a step consists of. What is wrong with it, or with what it is given, is `BadInput`, `NotFound` or
     `Wrong`, and nothing has happened then."""
     step = scene.shape.steps[str(row["name"]).partition("[")[0]]
@@ -104,9 +105,10 @@ def _success(kind: Kind) -> Any:
 
 
 async def _output(scene: Scene) -> str:
-    """What came of a flow: what came of its steps, by name."""
+    """What came of a flow: what came of its steps, by name. A step without output is left out: it has no values."""
     found = await scene.tx.outputs(scene.id, list(scene.shape.steps))
-    steps = {one.name: await content(scene.tx, scene.tenant_id, one) for one in found}
+    left = [one for one in found if one.output is not None or one.output_hash is not None]
+    steps = {one.name: await content(scene.tx, scene.tenant_id, one) for one in left}
     return json.dumps({"id": scene.public_id, "steps": steps}, separators=(",", ":"))
 
 

@@ -71,6 +71,10 @@ class FlowReads(ABC):
             found = await self._ask("steps_of_flow", flow_id=flow)
         return [dict(zip(STEP_COLUMNS, row, strict=True)) for row in found]
 
+    async def elements_in(self, parent: int, state: str, limit: int) -> list[dict[str, Any]]:
+        found = await self._ask("elements_in", parent_id=parent, state=state, limit=limit)
+        return [dict(zip(STEP_COLUMNS, row, strict=True)) for row in found]
+
     async def steps_by_key(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         found = await self._ask("steps_by_key", ids=self._list(ids))
         return [dict(zip(STEP_COLUMNS, row, strict=True)) for row in found]

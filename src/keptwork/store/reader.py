@@ -250,6 +250,11 @@ class Reader(Protocol):
         """What came of the elements of a step that runs once for each of a list, in order."""
         ...
 
+    async def elements_in(self, parent: int, state: str, limit: int) -> list[dict[str, Any]]:
+        """The first elements of a step that are in a state, in order, without what they take and give: at most so
+        many."""
+        ...
+
     async def step_counts(self, flow: int) -> dict[str, int]:
         """How many steps of a flow there are in each state; elements of others are not counted."""
         ...

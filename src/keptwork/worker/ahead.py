@@ -21,7 +21,7 @@ from keptwork.flow.phase import Phase, phases
 from keptwork.flow.plan import looking
 from keptwork.flow.shape import Shape
 from keptwork.service.definitions import KINDS
-from keptwork.service.flow_scene import content, inputs_of
+from keptwork.service.flow_scene import inputs_of, value_of
 from keptwork.service.stretch import MOST_AHEAD, MOST_TOGETHER, Carried, Stretch
 from keptwork.store import Store
 from keptwork.worker.called import called, function_of, output_of, takes_context
@@ -162,7 +162,7 @@ class Ahead:
                 missing.append(root)
         if missing:
             for output in await self._store.outputs(self._key, sorted(missing)):
-                self._values[output.name] = await content(self._store, self._ctx.tenant_id, output)
+                self._values[output.name] = await value_of(self._store, self._ctx.tenant_id, self._kind, output)
         if INPUTS not in self._values and any(root in (INPUTS, "flow") for root in roots):
             (row,) = await self._store.rows(self._kind.flow, [self._key], ("name", "inputs"))
             self._values |= {INPUTS: inputs_of(row), "flow": {"id": self._flow, "name": row["name"]}}

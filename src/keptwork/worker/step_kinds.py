@@ -17,7 +17,7 @@ from keptwork.errors import KeptworkError, NotApproved
 from keptwork.flow import expression
 from keptwork.flow.definition import Step
 from keptwork.flow.expression import Wrong
-from keptwork.flow.plan import looking
+from keptwork.flow.plan import NO_ITEM, looking
 from keptwork.job_type import JobType
 from keptwork.lifecycle import JOB
 from keptwork.moments import span_us
@@ -25,7 +25,7 @@ from keptwork.outcomes import PermanentError, TransientError, ValidationError
 from keptwork.service.agent_moves import AGENT_KIND
 from keptwork.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETRIES
 from keptwork.service.definitions import KINDS, shape
-from keptwork.service.flow_scene import content, inputs_of
+from keptwork.service.flow_scene import inputs_of, value_of
 from keptwork.service.step_crews import SHARE
 from keptwork.service.step_jobs import DEATHS, EXECUTED, retries_of
 from keptwork.service.stretch import MOST_AHEAD
@@ -249,7 +249,7 @@ async def task_of(
     if found.refers:
         roots = {one.root for one in found.references}
         values = await _values(store, tenant_id, flow, kind, roots) if roots else {}
-        found = _filled(found, looking(values, item))
+        found = _filled(found, looking(values, item if "[" in step else NO_ITEM))
     return Task(flow, kind, found, step, again, retries_of(kind, found) + 1, written)
 
 
@@ -257,7 +257,8 @@ async def _values(store: Store, tenant_id: int, flow: str, kind: str, roots: set
     """What the references of a step lead to. What came of earlier steps does not change any more."""
     key = (ids.key_of(flow) or ("", 0))[1]
     values: dict[str, Any] = {
-        output.name: await content(store, tenant_id, output) for output in await store.outputs(key, sorted(roots))
+        output.name: await value_of(store, tenant_id, KINDS[kind], output)
+        for output in await store.outputs(key, sorted(roots))
     }
     (row,) = await store.rows(KINDS[kind].flow, [key], ("name", "inputs"))
     return {**values, "inputs": inputs_of(row), "flow": {"id": flow, "name": row["name"]}}

@@ -42,6 +42,10 @@ SELECT name, state, output, output_hash, item FROM steps WHERE flow_id = :flow_i
 -- What came of the elements of a step, in order.
 SELECT name, state, output, output_hash, item FROM steps WHERE parent_id = :parent_id ORDER BY place;
 
+-- name: elements_in
+-- The first elements of a step that are in a state.
+SELECT {step_columns} FROM steps WHERE parent_id = :parent_id AND state = :state ORDER BY place LIMIT :limit;
+
 -- name: step_counts
 -- The steps of a flow by state.
 SELECT state, count(*) FROM steps WHERE flow_id = :flow_id AND parent_id IS NULL GROUP BY state;
