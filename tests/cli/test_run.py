@@ -62,6 +62,21 @@ def test_a_failed_step_is_exit_1_with_its_error_and_what_it_wrote_last(here):
     assert f"Go on with: keptwork run {file} --resume {flow_id(done.stderr)} --db" in done.stderr
 
 
+def test_run_marks_the_step_whose_output_was_cut(stage):
+    """It had a green tick like any other."""
+    flood = {"id": "gen", "command": ["python3", "-c", "print('x' * 3_000_000)"]}
+    file = str(
+        stage.write("f.yaml", flood, {"id": "use", "command": ["echo", "${gen.exit_code}"], "depends_on": ["gen"]})
+    )
+    done = stage.run(file)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"! gen succeeded in [^,]+, stdout truncated", done.stdout)
+    assert re.search(r"!\s+gen\s+succeeded, stdout truncated", done.stdout)
+    assert re.search(r"✓\s+use\s+succeeded  ", done.stdout)
+    _, told = stage.told(file)
+    assert [step["truncated"] for step in told["steps"]] == ["stdout truncated", None]
+
+
 def test_what_failed_can_be_mended_and_gone_on_with_and_nothing_else_is_done_again(stage):
     mend = {"id": "b", "command": ["python3", "-c", "import os; os.stat('mended')"], "depends_on": ["a"]}
     file = str(stage.write("f.yaml", stage.effect("a"), mend, stage.effect("c", "b")))

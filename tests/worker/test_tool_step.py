@@ -88,6 +88,8 @@ async def test_a_tool_that_ends_as_expected_leaves_what_it_wrote(app: Keptwork) 
         "exit_code": 5,
         "json": {"n": [1]},
         "truncated": False,
+        "stdout_truncated": False,
+        "stderr_truncated": False,
     }
     assert await job.artifacts() == []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from keptwork.cli import screen
 from keptwork.cli.run_summary import GLYPHS, NARROW
 from keptwork.flow.phase import Phase
-from keptwork.service.flow_report import plain_error, word_of
+from keptwork.service.flow_report import cut_of, plain_error, word_of
 from keptwork.service.flow_stories import took_us
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Lines:
         said = {"running": f"begins: {view.about(row)}", "retrying": "will be tried again", "asking": "asks"}.get(
             word, word
         )
-        return f"{GLYPHS[word][0]} {row['name']} {said}{_took(row)}{_why(row, word)}"
+        return f"{GLYPHS[_looks(row, word)][0]} {row['name']} {said}{_took(row)}{_why(row, word)}"
 
     def note(self, text: str) -> None:
         self._write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
@@ -129,7 +129,18 @@ def _took(row: Row) -> str:
 
 
 def _why(row: Row, word: str) -> str:
+    if cut := _cut(row, word):
+        return f", {cut}"
     return f": {plain_error(row['error'])}" if word in ("failed", "retrying") else ""
+
+
+def _cut(row: Row, word: str) -> str | None:
+    return cut_of(row) if word == "succeeded" else None
+
+
+def _looks(row: Row, word: str) -> str:
+    """Return the name of a step's glyph: a step whose output was cut gets no green tick."""
+    return "cut" if _cut(row, word) else word
 
 
 class Picture:
@@ -215,7 +226,7 @@ def _step(view: FlowView, row: Row) -> tuple[Text, Text, Text, Text]:
     from rich.text import Text
 
     word = word_of(view, row)
-    glyph, style = GLYPHS[word]
+    glyph, style = GLYPHS[_looks(row, word)]
     if word == "running":
         glyph = SPINNER[int(time.monotonic() * 10) % len(SPINNER)]
     us = took_us(row, view.now)
@@ -229,6 +240,8 @@ def _detail(view: FlowView, row: Row, word: str) -> Text:
 
     if word in ("failed", "retrying"):
         return Text(plain_error(row["error"]), GLYPHS[word][1])
+    if cut := _cut(row, word):
+        return Text(cut, GLYPHS["cut"][1])
     if word != "running":
         return Text(view.about(row), "dim" if word != "asking" else "")
     parts = []

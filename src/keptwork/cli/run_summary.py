@@ -24,6 +24,7 @@ WRONG = ("failed", "retrying")
 
 GLYPHS = {
     "succeeded": ("✓", "green"),
+    "cut": ("!", "yellow"),
     "skipped": ("–", "dim"),
     "failed": ("✗", "red"),
     "cancelled": ("⊘", "yellow"),
@@ -99,11 +100,11 @@ def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
         column.no_wrap = True
     table.columns[1].no_wrap = screen.stdout().width >= NARROW
     for step in steps:
-        glyph, style = GLYPHS[step.word]
+        glyph, style = GLYPHS["cut" if step.cut else step.word]
         table.add_row(
             Text(glyph, style),
             step.name,
-            Text(step.word, style),
+            Text(f"{step.word}, {step.cut}" if step.cut else step.word, style),
             screen.took(step.took),
             str(step.attempts or "–"),
             _cost(step),

@@ -10,7 +10,7 @@ from functools import cache
 from pydantic import ValidationError
 
 from keptwork.errors import BadFlow
-from keptwork.flow import graph
+from keptwork.flow import graph, program
 from keptwork.flow.definition import INPUTS, ITEM, RESERVED, Flow, Input, Step, variable
 from keptwork.flow.document import Document, Problem, read
 from keptwork.flow.expression import Reference, Wrong, references
@@ -279,7 +279,17 @@ def _dangling(
         return f"but does not come after it; add depends_on: [{reference.root}]"
     if not reference.path:
         return f"which is a whole step; say which of its values, as in ${{{reference.root}.text}}"
-    return _unknown_value(known[reference.root], reference.path[0])
+    return _unknown_value(known[reference.root], reference.path[0]) or _inside_text(known[reference.root], reference)
+
+
+def _inside_text(step: Step, reference: Reference) -> str | None:
+    """What is said of a way into what a program printed, which is text."""
+    stream, rest = reference.path[0], reference.path[1:]
+    if step.kind not in ("tool", "command") or stream not in program.STREAMS or rest in ((), (program.RAW,)):
+        return None
+    whole = f"${{{step.id}.{stream}"
+    ways = f"{whole}}}, {whole}.{program.RAW}}} or, where stdout is JSON, ${{{step.id}.json}}"
+    return f"and {stream} is text; write {ways}"
 
 
 def _unknown_value(step: Step, name: str | int) -> str | None:

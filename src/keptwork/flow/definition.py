@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from keptwork.errors import BadInput
-from keptwork.flow import expression
+from keptwork.flow import expression, program
 from keptwork.moments import span_us
 
 Json = Any
@@ -29,7 +29,7 @@ INPUTS = "inputs"
 RESERVED = (INPUTS, ITEM, "flow")
 """Names in references that are no steps."""
 
-_WRITTEN = frozenset({"stdout", "stderr", "exit_code", "seconds", "truncated", "json"})
+_WRITTEN = program.OUTPUT | {f"{stream}_truncated" for stream in program.STREAMS}
 _ANSWERED = {"text", "model", "provider", "tier", "skill", "cost_micros", "cost_usd", "input_tokens", "output_tokens"}
 VALUES = {
     "tool": _WRITTEN,
@@ -199,6 +199,10 @@ class Step(Model):
         None,
         description="The step is skipped when this is not true. With `${item}` it is decided for each item.",
     )
+    truncated: Literal["fail", "allow"] = Field(
+        "fail",
+        description="Whether the step can use program output that was truncated. fail: a reference to it is an error.",
+    )
     for_each: ForEach | None = Field(None, description="Runs the step once for every element of a list.")
     with_: dict[str, Json] = Field(default_factory=dict, alias="with", description="Arguments of call and flow.")
     inline: bool = Field(
@@ -260,6 +264,11 @@ class Step(Model):
         """Whether it takes values of others to say how it begins."""
         return self.when is not None or self.for_each is not None
 
+    @property
+    def takes_cut(self) -> bool:
+        """Whether it accepts output that was truncated."""
+        return self.truncated == "allow"
+
     @cached_property
     def sifts(self) -> bool:
         """Whether its condition is decided for each item of its list, because it uses `${item}`."""
@@ -312,7 +321,8 @@ def _plain(part: Any) -> Any:
     return part.model_dump() if isinstance(part, Model) else part
 
 
-_REFERRING = frozenset(Step.model_fields) - {"when", "id", "depends_on", "description", "inline", "call", "retries"}
+_NOT_FILLED_IN = {"id", "when", "depends_on", "description", "inline", "call", "retries", "truncated"}
+_REFERRING = frozenset(Step.model_fields) - _NOT_FILLED_IN
 """Where a text may stand that is filled in."""
 OF_EACH = frozenset({"items", "count"})
 """What a step with `for_each` leaves to others, of whatever kind it is."""

@@ -35,6 +35,8 @@ class Reference(NamedTuple):
 
     root: str
     path: tuple[str | int, ...] = ()
+    raw: bool = False
+    """Whether the output of a program is wanted as it was printed."""
 
     def __str__(self) -> str:
         steps = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
@@ -45,7 +47,7 @@ def reference(text: str) -> Reference:
     """What stands between the braces.
 
     >>> reference("test.json.items[0]")
-    Reference(root='test', path=('json', 'items', 0))
+    Reference(root='test', path=('json', 'items', 0), raw=False)
     """
     match = _PATH.fullmatch(text.strip())
     if match is None:
@@ -111,6 +113,11 @@ def _closed(text: str) -> int:
     """How far a text may hold references: behind its last brace none is closed, and to look for the end of each that is
     begun there would take the square of their number."""
     return text.rfind("}") + 1
+
+
+def raw(look: Look) -> Look:
+    """Return a look that finds the output of programs as it was printed."""
+    return lambda wanted: look(wanted._replace(raw=True))
 
 
 def as_text(value: Any) -> str:

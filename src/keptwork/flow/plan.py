@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from keptwork.flow import expression
+from keptwork.flow import expression, program
 from keptwork.flow.definition import INPUTS, ITEM, Step
 from keptwork.flow.expression import Absent, Look, Reference, Wrong
 from keptwork.flow.phase import Phase
@@ -96,9 +96,9 @@ NO_ITEM = NoOutput("is only known for each item of a list")
 DID_NOT_RUN = NoOutput("did not run")
 
 
-def looking(values: Mapping[str, Any], item: Any = NO_ITEM) -> Look:
+def looking(values: Mapping[str, Any], item: Any = NO_ITEM, *, cut: bool = False) -> Look:
     """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`. Null is a value like any
-    other; only what is absent has none."""
+    other; only what is absent has none. `cut` accepts output of programs that was truncated."""
 
     def look(wanted: Reference) -> Any:
         found: Any = item if wanted.root == ITEM else values.get(wanted.root, DID_NOT_RUN)
@@ -106,16 +106,20 @@ def looking(values: Mapping[str, Any], item: Any = NO_ITEM) -> Look:
             raise Absent(f"{wanted.root} {found.why}")
         if wanted.root == INPUTS and wanted.path and wanted.path[0] not in found:
             raise Absent(f"the input {wanted.path[0]} was not given and has no default")
-        for part in wanted.path:
-            found = found[part]
+        way: program.Way = wanted.path
+        while way:
+            if way[0] in program.READ and program.is_output(found):
+                found, way = program.read(found, way, raw=wanted.raw, cut=cut)
+            else:
+                found, way = found[way[0]], way[1:]
         return found
 
     return _safely(look)
 
 
-def with_item(look: Look, item: Any) -> Look:
+def with_item(look: Look, item: Any, *, cut: bool = False) -> Look:
     """Return a look that finds this item as well."""
-    own = looking({}, item)
+    own = looking({}, item, cut=cut)
     return lambda wanted: own(wanted) if wanted.root == ITEM else look(wanted)
 
 
@@ -135,6 +139,13 @@ def _safely(look: Callable[[Reference], Any]) -> Look:
 
 NOTHING_KNOWN = looking({})
 """For steps that begin whatever came of others."""
+
+
+def filled_step(said: Mapping[str, Any], look: Look) -> dict[str, Any]:
+    """Return the keys of a step with every reference replaced. A program reads from stdin what another one printed, to
+    the last byte."""
+    raw = expression.raw(look)
+    return {key: expression.filled(value, raw if key == "stdin" else look) for key, value in said.items()}
 
 
 def pause_us(round: int) -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from keptwork.errors import BadInput, NotFound
-from keptwork.flow.expression import Wrong
+from keptwork.flow.definition import Step
+from keptwork.flow.expression import Look, Wrong
 from keptwork.flow.phase import Phase
 from keptwork.flow.plan import NOTHING_KNOWN, Begin, Beginning, beginning, pause_us, ready, wanted_at_start
+from keptwork.flow.program import cut_in
 from keptwork.lifecycle import Change, Verb
 from keptwork.moments import span_us
 from keptwork.service import elements, gates, step_crews, stretch, subflows, webhooks
@@ -92,7 +94,8 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
         blob, text = change.values.get(RESULT_BLOB), change.values.get("result")
         whole = text if blob is None else blob.content.decode()
         ago = stretch.ended_ago(change)
-        scene.move(row, Verb.SUCCEED, **await scene.kept(whole), cost_micros=cost_of(whole), ago_us=ago)
+        kept = await scene.kept(whole)
+        scene.move(row, Verb.SUCCEED, cut_in(whole), **kept, cost_micros=cost_of(whole), ago_us=ago)
     elif verb is Verb.RETRY and not waiting:
         _retry_step(scene, row, error)
     else:
@@ -246,7 +249,7 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
             continue
         if held(scene):
             break  # one of them could not begin, and with it the flow has failed
-        how = beginning(step, await scene.values(wanted_at_start(step)) if step.conditional else NOTHING_KNOWN)
+        how = beginning(step, await _known_at_start(scene, step) if step.conditional else NOTHING_KNOWN)
         if step.inline and how.how is Begin.JOB:
             inline.append(name)
             continue
@@ -263,6 +266,10 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
         await scene.look_at(stretch.firsts(scene, inline))
         stretch.begin(scene, inline, scene.steps)
     return skipped
+
+
+async def _known_at_start(scene: Scene, step: Step) -> Look:
+    return await scene.values(wanted_at_start(step), cut=step.takes_cut)
 
 
 async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:

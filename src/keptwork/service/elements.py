@@ -19,6 +19,7 @@ from keptwork.flow.definition import Step
 from keptwork.flow.expression import Wrong
 from keptwork.flow.phase import Phase, phases
 from keptwork.flow.plan import unmet, with_item
+from keptwork.flow.program import cut_in
 from keptwork.lifecycle import Verb
 from keptwork.service import subflows
 from keptwork.service.flow_scene import Row, Scene, content
@@ -135,10 +136,10 @@ async def _sifted(scene: Scene, step: Step, rows: Sequence[Row], given: Mapping[
     if not step.sifts:
         return rows
     condition = expression.condition(step.when or "")
-    wanted, look = [], await scene.values(condition.references.values())
+    wanted, look = [], await scene.values(condition.references.values(), cut=step.takes_cut)
     for row in rows:
         try:
-            if expression.met(condition, with_item(look, given[row["name"]])):
+            if expression.met(condition, with_item(look, given[row["name"]], cut=step.takes_cut)):
                 wanted.append(row)
             else:
                 scene.move(row, Verb.SKIP, unmet(step))
@@ -180,8 +181,8 @@ async def _gather(scene: Scene, parent: Row) -> None:
     """What came of the elements, as a list in their order."""
     found = await scene.tx.elements(parent["id"])
     items = [await content(scene.tx, scene.tenant_id, output) for output in found]
-    kept = await scene.kept(json.dumps({"items": items, "count": len(items)}, separators=(",", ":")))
-    scene.move(parent, Verb.SUCCEED, **kept)
+    output = json.dumps({"items": items, "count": len(items)}, separators=(",", ":"))
+    scene.move(parent, Verb.SUCCEED, cut_in(output), **await scene.kept(output))
 
 
 def _element(scene: Scene, parent: Row, place: int, item: Any) -> dict[str, Any]:

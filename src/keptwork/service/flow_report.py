@@ -8,6 +8,7 @@ from typing import Any
 
 from keptwork import ids
 from keptwork.flow.phase import Phase
+from keptwork.flow.program import TRUNCATED
 from keptwork.lifecycle import Verb
 from keptwork.moments import rfc3339
 from keptwork.service import artifacts, costs
@@ -47,6 +48,7 @@ class StepReport:
     attempts: int
     spent: Cost
     error: str | None
+    cut: str | None = None
 
     @property
     def cost(self) -> int:
@@ -89,6 +91,12 @@ def word_of(view: FlowView, row: Row) -> str:
             return "retrying"
         return "asking" if view.kind_of(row) == "approval" else "running"
     return WORDS[view.phase(row)]
+
+
+def cut_of(row: Row) -> str | None:
+    """Return which output of a step was cut, as people read it, or None."""
+    reason = row["reason"] or ""
+    return f"{reason.removeprefix(TRUNCATED)} truncated" if reason.startswith(TRUNCATED) else None
 
 
 def plain_error(error: str | None) -> str:
@@ -168,6 +176,7 @@ def _step(view: FlowView, row: Row, paid: dict[int, Cost], at_rest: bool) -> Ste
         max([row["attempts"], *(one["attempts"] for one in inner.values() if one["parent_id"] == row["id"])]),
         paid.get(row["id"], NO_COST),
         row["error"],
+        cut_of(row) if word == "succeeded" else None,
     )
 
 
@@ -236,6 +245,7 @@ def _step_as_json(step: StepReport) -> dict[str, Any]:
         "attempts": step.attempts,
         **_money(step.spent),
         "error": step.error,
+        "truncated": step.cut,
     }
 
 

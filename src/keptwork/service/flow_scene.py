@@ -116,15 +116,15 @@ class Scene:
         found = await self.tx.steps(self.id)
         self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
 
-    async def values(self, wanted: Iterable[Reference], item: Any = NO_ITEM) -> Look:
-        """Finds these values; those of steps come from the database."""
+    async def values(self, wanted: Iterable[Reference], item: Any = NO_ITEM, *, cut: bool = False) -> Look:
+        """Finds these values; those of steps come from the database. `cut` accepts output that was truncated."""
         names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
         if names:
             await self.write()  # what came of a step just now is among them
             for output in await self.tx.outputs(self.id, sorted(names)):
                 self._values[output.name] = await value_of(self.tx, self.tenant_id, self.kind, output)
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
-        return looking({**self._values, **known}, item)
+        return looking({**self._values, **known}, item, cut=cut)
 
     # --- deciding
 

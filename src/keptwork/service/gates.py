@@ -37,7 +37,7 @@ async def ask(scene: Scene, row: Row) -> Approval:
     """Asks what a step asks that waits for an answer; what is open there and the same stays."""
     step = scene.shape.steps[row["name"]]
     asked = step.approval or Asked.model_validate({})
-    action, look = await released(scene, row["name"]), await scene.values(step.references)
+    action, look = await released(scene, row["name"]), await scene.values(step.references, cut=step.takes_cut)
     return await scene.tx.open_gate(
         NewGate(
             row["id"],

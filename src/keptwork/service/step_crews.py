@@ -32,7 +32,7 @@ async def muster(scene: Scene, row: Row) -> str | None:
     step = scene.shape.steps[row["name"]]
     said = step.crew or Crew.model_validate({"task": row["name"]})
     try:
-        task = expression.as_text(expression.filled(said.task, await scene.values(step.references)))
+        task = expression.as_text(expression.filled(said.task, await scene.values(step.references, cut=step.takes_cut)))
     except Wrong as error:
         return str(error)
     if not task.strip():

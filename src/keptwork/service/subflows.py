@@ -12,6 +12,7 @@ from keptwork.flow import expression
 from keptwork.flow.inputs import bound
 from keptwork.flow.phase import Phase
 from keptwork.flow.plan import NO_ITEM
+from keptwork.flow.program import cut_in
 from keptwork.lifecycle import Verb
 from keptwork.service import launch
 from keptwork.service.definitions import KINDS, Kind, shape_of
@@ -36,7 +37,7 @@ async def chosen(scene: Scene, row: Row, item: Any = NO_ITEM) -> Start:
     `Wrong`, and nothing has happened then."""
     step = scene.shape.steps[str(row["name"]).partition("[")[0]]
     template = await _template(scene, step.flow or "")
-    given = expression.filled(step.with_, await scene.values(step.references, item))
+    given = expression.filled(step.with_, await scene.values(step.references, item, cut=step.takes_cut))
     inputs = bound(shape_of(template).flow, given)
     if await _depth(scene) >= DEEPEST:
         raise BadInput(what=f"the flow {template.name} would lie {DEEPEST} flows deep; does one contain itself?")
@@ -93,7 +94,8 @@ async def ended(scene: Scene, go_on: GoOn) -> None:
 async def _told(scene: Scene, around: Scene, row: Row) -> None:
     """The end of a flow is that of the step it is."""
     if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
-        around.move(row, Verb.SUCCEED, **await around.kept(await _output(scene)))
+        output = await _output(scene)
+        around.move(row, Verb.SUCCEED, cut_in(output), **await around.kept(output))
     else:
         why = scene.flow["error"] or scene.flow["reason"]
         error = f"{scene.public_id} is {scene.flow['state']}{f': {why}' if why else ''}"

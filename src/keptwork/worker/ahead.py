@@ -149,7 +149,7 @@ class Ahead:
         """The arguments, with every reference filled in."""
         roots = {one.root for one in expression.references(step.with_)}
         await self._look_up(roots - self._values.keys())
-        filled: dict[str, Any] = expression.filled(step.with_, looking(self._values))
+        filled: dict[str, Any] = expression.filled(step.with_, looking(self._values, cut=step.takes_cut))
         return filled
 
     async def _look_up(self, roots: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from keptwork.errors import KeptworkError, NotApproved
 from keptwork.flow import expression
 from keptwork.flow.definition import Step
 from keptwork.flow.expression import Wrong
-from keptwork.flow.plan import NO_ITEM, looking
+from keptwork.flow.plan import NO_ITEM, filled_step, looking
 from keptwork.job_type import JobType
 from keptwork.lifecycle import JOB
 from keptwork.moments import span_us
@@ -249,7 +249,7 @@ async def task_of(
     if found.refers:
         roots = {one.root for one in found.references}
         values = await _values(store, tenant_id, flow, kind, roots) if roots else {}
-        found = _filled(found, looking(values, item if "[" in step else NO_ITEM))
+        found = _filled(found, looking(values, item if "[" in step else NO_ITEM, cut=found.takes_cut))
     return Task(flow, kind, found, step, again, retries_of(kind, found) + 1, written)
 
 
@@ -272,7 +272,7 @@ async def call(ctx: Context, task: Task) -> Any:
 def _filled(step: Step, look: expression.Look) -> Step:
     """The step with every reference replaced by its value; what it then says was checked only where it is used."""
     said = step.model_dump(exclude={"id", "when", "depends_on", "description", "for_each"}, exclude_unset=True)
-    return step.model_copy(update=expression.filled(said, look))
+    return step.model_copy(update=filled_step(said, look))
 
 
 def seconds_of(task: Task) -> float | None:

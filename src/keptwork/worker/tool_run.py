@@ -129,6 +129,8 @@ def _result(ending: Ending, output: Output, seconds: float) -> dict[str, Any]:
         "json": None if output.stdout.cut else parsed(stdout),
         "seconds": round(seconds, 6),
         "truncated": output.truncated,
+        "stdout_truncated": bool(output.stdout.cut),
+        "stderr_truncated": bool(output.stderr.cut),
     }
 
 

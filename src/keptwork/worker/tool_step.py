@@ -25,7 +25,7 @@ LONGEST_COMMAND = 2_000
 
 async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
     """What the program wrote, as `stdout`, `stderr`, `json` (if stdout is that), with its `exit_code`, the `seconds` it
-    took, and whether its output was `truncated`.
+    took, and whether its output was `truncated`: `stdout_truncated` and `stderr_truncated` tell which.
 
     An exit code that was not expected is a `TransientError`, or a `PermanentError` where trying again is of no use. A
     program over its time raises `TimeoutError`, one that cannot be started `PermanentError`. Cancelled, it ends the

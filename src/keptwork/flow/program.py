@@ -1,0 +1,97 @@
+"""What references find in the output of a program: text without the newline at its end, and nothing where it was cut.
+
+The output itself is stored as the program printed it. It is known by its keys wherever it is: as the output of a step,
+as an item of a list, or inside the output of a flow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keptwork.flow.expression import Absent
+
+STREAMS = ("stdout", "stderr")
+JSON, RAW = "json", "raw"
+OUTPUT = frozenset({*STREAMS, "exit_code", "seconds", "truncated", JSON})
+"""The keys by which the output of a program is known."""
+
+READ = frozenset({*STREAMS, JSON})
+TRUNCATED = "truncated: "
+"""What the reason of a step begins with whose output was cut."""
+
+MOST_NAMED = 3
+_MARK = '"truncated":true'
+Way = Sequence[str | int]
+
+
+def is_output(value: Any) -> bool:
+    """Return whether a value is the output of a program."""
+    return isinstance(value, dict) and value.keys() >= OUTPUT and all(isinstance(value[one], str) for one in STREAMS)
+
+
+def read(output: dict[str, Any], way: Way, *, raw: bool, cut: bool) -> tuple[Any, Way]:
+    """Return what the first part of a reference finds in the output of a program, and the parts that are left.
+
+    >>> read({"stdout": "go\\n", "truncated": False}, ["stdout"], raw=False, cut=False)
+    ('go', [])
+    """
+    name, rest = str(way[0]), way[1:]
+    if not cut and was_cut(output, name):
+        raise Absent(f"{_stream(name)} was truncated; `truncated: allow` in the step that uses it accepts what is left")
+    if name == JSON:
+        return _json(output), rest
+    if rest and rest[0] == RAW:
+        return output[name], rest[1:]
+    return output[name] if raw else _without_newline(output[name]), rest
+
+
+def was_cut(output: dict[str, Any], name: str) -> bool:
+    """Return whether a stream, or the JSON that is read from it, is not whole. Older outputs do not tell which was."""
+    return bool(output.get(f"{_stream(name)}_truncated", output["truncated"]))
+
+
+def _stream(name: str) -> str:
+    return STREAMS[0] if name == JSON else name
+
+
+def _json(output: dict[str, Any]) -> Any:
+    """Null is a value only if the program printed it, or if a cut was accepted."""
+    found = output[JSON]
+    if found is None and output["stdout"].strip() != "null" and not was_cut(output, JSON):
+        raise Absent("stdout is not JSON")
+    return found
+
+
+def _without_newline(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+
+
+# --- what was cut
+
+
+def cut_in(text: str | None) -> str | None:
+    """Return which streams were cut in the output of a step, given as JSON, as the reason of its success.
+
+    >>> cut_in('{"stdout":"","stderr":"","exit_code":0,"json":null,"seconds":1,"truncated":true}')
+    'truncated: stdout, stderr'
+    """
+    if not text or _MARK not in text:
+        return None
+    found = list(_cuts(json.loads(text), ""))
+    more = ", …" if len(found) > MOST_NAMED else ""
+    return f"{TRUNCATED}{', '.join(found[:MOST_NAMED])}{more}" if found else None
+
+
+def _cuts(value: Any, place: str) -> Iterator[str]:
+    """Go through the output of a step, the items of a list, and the steps of a flow."""
+    if is_output(value):
+        of = f" of {place}" if place else ""
+        yield from (f"{name}{of}" for name in STREAMS if value["truncated"] and was_cut(value, name))
+    elif isinstance(value, dict):
+        items, steps = value.get("items"), value.get("steps")
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            yield from _cuts(item, f"{place}[{number}]")
+        for name, step in steps.items() if isinstance(steps, dict) else ():
+            yield from _cuts(step, f"{place}.{name}" if place else str(name))
