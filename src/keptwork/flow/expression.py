@@ -26,6 +26,10 @@ class Absent(LookupError):
     """There is no value, and its text says why."""
 
 
+class NotYet(Absent):
+    """There is no value now, and there may be one later."""
+
+
 class Wrong(ValueError):
     """An expression that makes no sense, or cannot be evaluated; its text says why."""
 
@@ -113,6 +117,20 @@ def _closed(text: str) -> int:
     """How far a text may hold references: behind its last brace none is closed, and to look for the end of each that is
     begun there would take the square of their number."""
     return text.rfind("}") + 1
+
+
+def marked(look: Look) -> Look:
+    """Return a look for people: in place of a value that there is not, it finds a note that says so."""
+
+    def found(wanted: Reference) -> Any:
+        try:
+            return look(wanted)
+        except NotYet:
+            return f"[not known yet: {wanted}]"
+        except LookupError as error:
+            return f"[no value: {wanted}{_why(error)}]"
+
+    return found
 
 
 def raw(look: Look) -> Look:

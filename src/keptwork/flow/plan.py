@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from keptwork.flow import expression, program
 from keptwork.flow.definition import INPUTS, ITEM, Step
-from keptwork.flow.expression import Absent, Look, Reference, Wrong
+from keptwork.flow.expression import Absent, Look, NotYet, Reference, Wrong
 from keptwork.flow.phase import Phase
 from keptwork.flow.shape import Shape
 
@@ -87,12 +87,14 @@ def wanted_at_start(step: Step) -> list[Reference]:
 
 
 class NoOutput(NamedTuple):
-    """Stands in for the output of a step that left none. `why` is the reason, without the name of the step."""
+    """Stands in for the output of a step that left none. `why` is the reason, without the name of the step; `later`
+    tells whether there may be an output later."""
 
     why: str
+    later: bool = False
 
 
-NO_ITEM = NoOutput("is only known for each item of a list")
+NO_ITEM = NoOutput("is only known for each item of a list", later=True)
 DID_NOT_RUN = NoOutput("did not run")
 
 
@@ -103,7 +105,7 @@ def looking(values: Mapping[str, Any], item: Any = NO_ITEM, *, cut: bool = False
     def look(wanted: Reference) -> Any:
         found: Any = item if wanted.root == ITEM else values.get(wanted.root, DID_NOT_RUN)
         if isinstance(found, NoOutput):
-            raise Absent(f"{wanted.root} {found.why}")
+            raise (NotYet if found.later else Absent)(f"{wanted.root} {found.why}")
         if wanted.root == INPUTS and wanted.path and wanted.path[0] not in found:
             raise Absent(f"the input {wanted.path[0]} was not given and has no default")
         way: program.Way = wanted.path

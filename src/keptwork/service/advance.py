@@ -277,7 +277,7 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
     begin_flow(scene)
     match how.how:
         case Begin.GATE:
-            await gates.open_gate(scene, row)
+            await _begin_gate(scene, row)
         case Begin.SUBFLOW:
             return await _begin_subflow(scene, row)
         case Begin.CREW:
@@ -293,6 +293,14 @@ async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
             fail_step(scene, row, how.why)
             await fail(scene, row)
     return False
+
+
+async def _begin_gate(scene: Scene, row: Row) -> None:
+    try:
+        await gates.open_gate(scene, row)
+    except Wrong as error:
+        fail_step(scene, row, str(error))
+        await fail(scene, row)
 
 
 async def _begin_subflow(scene: Scene, row: Row) -> bool:

@@ -119,12 +119,15 @@ class Scene:
     async def values(self, wanted: Iterable[Reference], item: Any = NO_ITEM, *, cut: bool = False) -> Look:
         """Finds these values; those of steps come from the database. `cut` accepts output that was truncated."""
         names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
+        values: dict[str, Any] = {}
         if names:
             await self.write()  # what came of a step just now is among them
             for output in await self.tx.outputs(self.id, sorted(names)):
-                self._values[output.name] = await value_of(self.tx, self.tenant_id, self.kind, output)
+                values[output.name] = await value_of(self.tx, self.tenant_id, self.kind, output)
+        # A step without an output may have one a moment later.
+        self._values |= {name: value for name, value in values.items() if not isinstance(value, NoOutput)}
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
-        return looking({**self._values, **known}, item, cut=cut)
+        return looking({**self._values, **values, **known}, item, cut=cut)
 
     # --- deciding
 
@@ -227,8 +230,8 @@ async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
 
 
 _NO_OUTPUT = {
-    Phase.WAITING: NoOutput("has not run yet"),
-    Phase.ACTIVE: NoOutput("has not finished yet"),
+    Phase.WAITING: NoOutput("has not run yet", later=True),
+    Phase.ACTIVE: NoOutput("has not finished yet", later=True),
     Phase.SATISFIED: NoOutput("finished without output"),
     Phase.FAILED: NoOutput("failed"),
     Phase.GONE: NoOutput("was cancelled"),

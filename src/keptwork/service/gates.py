@@ -9,8 +9,9 @@ from typing import Any
 from keptwork.flow import expression
 from keptwork.flow.definition import Approval as Asked
 from keptwork.flow.definition import Step
-from keptwork.flow.expression import Look, Wrong
+from keptwork.flow.expression import Look
 from keptwork.flow.phase import Phase
+from keptwork.flow.plan import filled_step
 from keptwork.lifecycle import Verb
 from keptwork.moments import span_us
 from keptwork.service.flow_scene import Row, Scene
@@ -24,7 +25,10 @@ LONGEST_QUESTION = 10_000
 
 
 async def open_gate(scene: Scene, row: Row) -> None:
-    """Asks. In a run, the run itself waits with it."""
+    """Asks. In a run, the run itself waits with it. A question about an absent value is `Wrong`, and nothing has
+    happened then."""
+    step = scene.shape.steps[row["name"]]
+    question(scene, step, await scene.values(step.references, cut=step.takes_cut))
     if scene.kind.name == "run":
         scene.move(row, Verb.GATE)
         scene.move_flow(Verb.GATE)
@@ -43,7 +47,7 @@ async def ask(scene: Scene, row: Row) -> Approval:
             row["id"],
             scene.tenant_id,
             row["name"],
-            question(scene, step, asked, look),
+            question(scene, step, expression.marked(look)),
             digest_of(action),
             json.dumps(action, ensure_ascii=False),
             asked.by,
@@ -52,37 +56,25 @@ async def ask(scene: Scene, row: Row) -> Approval:
     )
 
 
-def question(scene: Scene, step: Step, asked: Asked, look: Look) -> str:
+def question(scene: Scene, step: Step, look: Look) -> str:
     """What is asked, in words."""
-    text = asked.question or step.description or f"{scene.flow['name']}: go on after {step.id}?"
-    return expression.as_text(_filled(text, look))[:LONGEST_QUESTION]
+    asked = None if step.approval is None else step.approval.question
+    text = asked or step.description or f"{scene.flow['name']}: go on after {step.id}?"
+    return expression.as_text(expression.filled(text, look))[:LONGEST_QUESTION]
 
 
 async def released(scene: Scene, name: str) -> list[dict[str, Any]]:
-    """What happens next if somebody agrees: exactly the steps that come after it, their references filled in as far as
-    they can be now."""
+    """What happens next if somebody agrees: exactly the steps that come after it, with the values that are known now. A
+    value that is not known yet is marked."""
     after = [scene.shape.steps[later] for later in scene.shape.after[name][:MOST_SHOWN]]
-    references = [one for step in after for one in step.references]
-    look = await scene.values(references)
-    return [{"step": step.id, **_action(step, look)} for step in after]
+    return [{"step": step.id, **await _action(scene, step)} for step in after]
 
 
-def _action(step: Step, look: Look) -> dict[str, Any]:
+async def _action(scene: Scene, step: Step) -> dict[str, Any]:
     said = step.model_dump(by_alias=True, exclude_defaults=True, exclude={"id", "depends_on", "description"})
-    found: dict[str, Any] = json.loads(json.dumps(_filled(said, look), default=float))
+    look = expression.marked(await scene.values(step.references, cut=step.takes_cut))
+    found: dict[str, Any] = json.loads(json.dumps(filled_step(said, look), default=float))
     return found
-
-
-def _filled(value: Any, look: Look) -> Any:
-    """As far as it can be: what has no value yet stays as it is written."""
-    if isinstance(value, dict):
-        return {key: _filled(part, look) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_filled(part, look) for part in value]
-    try:
-        return expression.filled(value, look)
-    except Wrong:
-        return value
 
 
 def digest_of(action: object) -> str:
