@@ -15,7 +15,7 @@ import pytest
 from keptwork.agent.prices import cost_micros
 from keptwork.config import read
 from tests.support.command import Done, environment, run
-from tests.support.llm_server import LlmServer, Say, Status
+from tests.support.llm_server import LlmServer, Say, Status, use
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 NO_KEYS: dict[str, Any] = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": ""}
@@ -102,3 +102,53 @@ def test_at_a_terminal_the_answer_is_seen_as_it_comes(here: Path) -> None:
         os.close(theirs)
     assert seen.replace("\r\n", "\n") == "word by word\n"
     assert b"(haiku, bug_fix)" in done.stderr
+
+
+def test_transcript_shows_prompts_answers_and_tool_calls(here: Path) -> None:
+    skill = here / "skills" / "noting"
+    skill.mkdir(parents=True)
+    front = "---\nname: noting\ndescription: Notes things\nkeywords: [note]\nallowed-tools: [note]\n---\n"
+    (skill / "SKILL.md").write_text(f"{front}You note things.\n")
+    tool = '[tools.note]\ncommand = ["echo", "noted"]\nargs = ["{text}"]\n'
+    tool += '[tools.note.arguments]\nrequired = ["text"]\nproperties = {text = {type = "string"}}\n'
+    with LlmServer([use("note", {"text": "a\u001b[31m b"}, "I will note it."), Say("It is noted.")]) as server:
+        (here / "keptwork.toml").write_text(f"{server.settings()}\n{tool}")
+        done = ask(here, "Note that", "--skill", "noting", "--json")
+    assert done.returncode == 0, done.stdout
+    id = json.loads(done.stdout)["id"]
+    shown = see(here, "agents", "transcript", id)
+    spoken = [line.partition(" (")[0] for line in shown.stdout.splitlines()]
+    assert spoken == [
+        *("system", "  You note things."),
+        *("user", "  Note that"),
+        *("assistant", "  I will note it.", '  → note {"text": "a\\u001b[31m b"}'),
+        *("tool note", "  noted a b"),
+        *("assistant", "  It is noted."),
+    ]
+    told = json.loads(see(here, "agents", "transcript", id, "--json").stdout)
+    assert (told["id"], [one["role"] for one in told["transcript"]]) == (
+        id,
+        ["system", "user", "assistant", "tool", "assistant"],
+    )
+    assert told["transcript"][2]["uses"][0]["arguments"] == {"text": "a\u001b[31m b"}
+
+
+def test_transcript_of_an_unknown_agent_job_is_an_error_and_of_an_unsent_one_says_so(here: Path) -> None:
+    assert ask(here, "Fix it").returncode == 0
+    (listed,) = json.loads(see(here, "agents", "list", "--json").stdout)["agents"]
+    unknown = see(here, "agents", "transcript", f"job_{listed['id'].partition('_')[2]}")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "keptwork agents list" in unknown.stderr
+    assert see(here, "agents", "transcript", listed["job_id"]).stdout.startswith("system")
+
+
+def test_show_of_a_long_prompt_tells_its_length_and_where_all_of_it_is(here: Path) -> None:
+    text = json.dumps({"name": "f", "inputs": {"big": {}}, "steps": [{"id": "ask", "agent": "Sum up ${inputs.big}"}]})
+    (here / "f.yaml").write_text(text)
+    assert see(here, "run", "f.yaml", "-i", f"big={'words ' * 3_000}").returncode == 0
+    (listed,) = json.loads(see(here, "agents", "list", "--json").stdout)["agents"]
+    for command in ("show", "audit"):
+        shown = see(here, "agents", command, listed["id"]).stdout
+        assert "asked           Sum up words words" in shown
+        assert "18,007 bytes, sha256 " in shown
+        assert f"all of it: keptwork agents transcript {listed['id']}" in shown

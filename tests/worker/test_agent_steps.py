@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.agent.conversation import Answer, Request, SystemFailure, Usage
 from keptwork.lifecycle import JOB
-from keptwork.service import budget_caps
+from keptwork.service import budget_caps, transcripts
 from keptwork.service.entities import resolve
 from tests.worker.agent_scene import Scripted, said, texts
 from tests.worker.test_agent_jobs import done
@@ -67,17 +68,6 @@ async def test_an_agent_step_that_fails_for_good_fails_its_flow_and_leaves_a_rec
     assert report.word in ("failed", "cancelled")
     (record,) = await (await app.open()).agent_audits(app.tenant_id)
     assert (record.status, record.retry_count, len(app.provider.asked)) == ("Failed", retries, retries + 1)
-
-
-async def test_a_long_prompt_is_described_by_what_is_written_in_the_flow(app: Keptwork, tmp_path: Path) -> None:
-    app.provider = Scripted()
-    asked = {"id": "ask", "agent": "Sum up: ${inputs.text}"}
-    handle = await app.start_flow(flow(asked, inputs={"text": {"type": "string"}}), {"text": "x" * 50_000})
-    await done(app)
-    assert (await handle.report()).word == "succeeded"
-    (row,) = await (await app.open()).agents(app.tenant_id)
-    assert row["description"] == "Sum up: ${inputs.text}"
-    assert len(app.provider.asked[0].messages[0].text) > 50_000
 
 
 async def test_a_cancelled_flow_ends_the_agent_of_its_step_with_a_record(app: Keptwork) -> None:
@@ -190,3 +180,37 @@ async def test_what_a_long_answer_cost_is_kept_with_its_step(app: Keptwork, tmp_
     await done(app)
     (view,) = (await handle.report()).steps
     assert view.cost == 7_000
+
+
+async def test_record_of_an_agent_step_has_the_beginning_length_and_digest_of_what_was_sent(app: Keptwork) -> None:
+    """It had the text of the file, with the reference in it."""
+    app.provider = Scripted("fine")
+    big = "One line of the report.\n" * 5_000
+    step = {"id": "ask", "agent": "Summarise ${inputs.big}", "tier": "haiku"}
+    handle = await app.start_flow(flow(step, inputs={"big": {}}), {"big": big})
+    await done(app)
+    sent, store = f"Summarise {big}", await app.open()
+    (row,) = await store.agents(app.tenant_id)
+    (record,) = await store.agent_audits(app.tenant_id)
+    assert (row["state"], row["skill"]) == ("COMPLETED", "documentation")  # chosen by what is written in the file
+    digest = sha256(sent.encode()).hexdigest()
+    assert row["description"] == record.description == f"{sent[:2_000]}… [{len(sent):,} bytes, sha256 {digest}]"
+    said = await transcripts.transcript(store, app.tenant_id, row["job_id"])
+    assert [one.message["text"] for one in said if one.message["role"] == "user"] == [sent]
+    assert (await handle.report()).word == "succeeded"
+
+
+async def test_digest_on_record_is_that_of_the_transcript_from_which_secrets_were_taken_out(
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.provider = Scripted("fine")
+    step = {"id": "ask", "agent": "Summarise ${inputs.big}"}
+    await app.start_flow(flow(step, inputs={"big": {}}), {"big": "correct-horse-battery-staple-17 " * 1_000})
+    monkeypatch.setenv("SHOP_API_KEY", "correct-horse-battery-staple-17")
+    await done(app)
+    store = await app.open()
+    (row,) = await store.agents(app.tenant_id)
+    said = await transcripts.transcript(store, app.tenant_id, row["job_id"])
+    (sent,) = [one.message["text"] for one in said if one.message["role"] == "user"]
+    assert "horse" not in sent + row["description"]
+    assert row["description"].endswith(f"… [{len(sent):,} bytes, sha256 {sha256(sent.encode()).hexdigest()}]")

@@ -14,7 +14,9 @@ from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from keptwork.cli.jobs import lines
 from keptwork.lifecycle import AGENT
+from keptwork.process.output import harmless
 from keptwork.service import agents as service
+from keptwork.service import transcripts
 from keptwork.service.entities import public_id, states_named
 
 if TYPE_CHECKING:
@@ -76,6 +78,32 @@ def audit(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: 
     screen.emit(record, lambda: "\n".join(_record(record)), as_json)
 
 
+@app.command()
+def transcript(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+    """Show the conversation of an agent job: its instructions, prompts, answers and tool calls."""
+
+    async def read(store: Store, tenant_id: int) -> tuple[str, list[dict[str, Any]]]:
+        row = await service.find(store, tenant_id, id)
+        said = await transcripts.transcript(store, tenant_id, row["job_id"] or 0)
+        return public_id(AGENT.name, row["id"]), [transcripts.as_json(one) for one in said]
+
+    agent, said = asyncio.run(with_tenant(db, tenant, read))
+    nothing = f"{agent} has no transcript: nothing was sent to a model yet, or it was pruned with its job."
+    screen.emit({"id": agent, "transcript": said}, lambda: "\n".join(_talk(said)) or nothing, as_json)
+
+
+def _talk(said: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a conversation line by line, message below message."""
+    tools = {use["id"]: use["name"] for one in said for use in one.get("uses", ())}
+    for one in said:
+        of = f" {harmless(tools.get(one.get('answers'), ''))}".rstrip()
+        again = f", try {one['round'] + 1}" if one["round"] else ""
+        yield f"{one['role']}{of}{' failed' if one.get('failed') else ''} ({one['at']}{again})"
+        yield from (f"  {harmless(line)}".rstrip() for line in one["text"].splitlines())
+        for use in one.get("uses", ()):
+            yield harmless(f"  → {use['name']} {json.dumps(use['arguments'], ensure_ascii=False)}")
+
+
 def _table(found: list[dict[str, Any]], now: int) -> RenderableType:
     table = screen.table("agent job", "state", "skill", "model", "tries", "cost", "made", "description")
     for row in found:
@@ -98,7 +126,7 @@ def _story(story: service.Story) -> Iterator[str]:
     reasons = {} if row["reasons"] is None else json.loads(row["reasons"])
     skill, model = f"{row['skill']}: {reasons.get('skill')}", f"{row['model']} of {row['provider']}"
     facts = {
-        "asked": _short(row["description"], 200),
+        **_asked(row["description"], public_id(AGENT.name, row["id"])),
         "skill": None if row["skill"] is None else skill,
         "tier": None if row["tier"] is None else f"{row['tier']}: {reasons.get('tier')}",
         "model": None if row["model"] is None else model,
@@ -119,7 +147,7 @@ def _record(record: dict[str, Any]) -> Iterator[str]:
     yield f"{record['job_id']}: {record['status']}"
     agent = record["agent"] or {}
     facts = {
-        "asked": _short(record["description"], 200),
+        **_asked(record["description"], record["job_id"]),
         "states": " → ".join(record["state_transitions"]),
         "agent": ", ".join(f"{name} {agent[name]}" for name in ("skill", "tier", "model") if name in agent) or None,
         "retries": f"{record['retry_count']} of {record['max_retries']}",
@@ -132,6 +160,13 @@ def _record(record: dict[str, Any]) -> Iterator[str]:
     yield from lines(iter(facts.items()))
     if record["llm_response"]:
         yield f"\n{record['llm_response']}"
+
+
+def _asked(description: str, agent: str) -> dict[str, str | None]:
+    """Return the facts about a prompt. Of a long one only the beginning is on record."""
+    text, sent = service.shortened(description)
+    whole = None if sent is None else f"{sent}; all of it: keptwork agents transcript {agent}"
+    return {"asked": _short(text, 200), "sent": whole}
 
 
 def _short(text: str, longest: int = LONGEST) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from keptwork import ids, spans
@@ -24,6 +26,8 @@ from keptwork.store import Event, EventFilter, Job, NewJob, Store, Transaction
 from keptwork.store.agents import AgentAudit
 
 LONGEST_DESCRIPTION = 10_000
+BEGINNING = 2_000
+_SHORTENED = re.compile(r"(.*)… \[([\d,]+ bytes, sha256 [0-9a-f]{64})\]", re.DOTALL)
 USUAL_RETRIES, MOST_RETRIES = 3, 100
 USUAL_BASE_MS, LONGEST_BASE_MS = 1_000, 300_000
 Row = dict[str, Any]
@@ -128,6 +132,25 @@ def unfit(description: str) -> str | None:
     if size > LONGEST_DESCRIPTION:
         return f"a description of {size:,} bytes is over the limit of {LONGEST_DESCRIPTION:,}"
     return None
+
+
+def described(prompt: str) -> str:
+    """Return a prompt as the record of its agent job has it. Of a long one that is the beginning, the length and the
+    digest; the whole of it is in the transcript.
+
+    >>> described("Summarise this")
+    'Summarise this'
+    """
+    sent = current().text(prompt).encode("utf-8", "replace")
+    if len(sent) <= LONGEST_DESCRIPTION:
+        return prompt
+    return f"{sent.decode()[:BEGINNING]}… [{len(sent):,} bytes, sha256 {sha256(sent).hexdigest()}]"
+
+
+def shortened(description: str) -> tuple[str, str | None]:
+    """Return the text of a description, and the length and digest of the prompt if only its beginning is there."""
+    found = _SHORTENED.fullmatch(description)
+    return (description, None) if found is None else (found[1], found[2])
 
 
 def insist_fit(description: str) -> None:

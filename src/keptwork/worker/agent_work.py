@@ -61,10 +61,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked of an agent. `prompt` is what the model is given, where that is more than the description."""
+    """What is asked of an agent. `prompt` is what the model is given, where that is more than the description;
+    `chosen_by` is what skill and tier are chosen by, where that is another text."""
 
     description: str
     prompt: str = ""
+    chosen_by: str = ""
     skill: str | None = None
     tier: str | None = None
     schema: Mapping[str, Any] | None = None
@@ -78,6 +80,11 @@ class Wish:
     def text(self) -> str:
         """What the model is given."""
         return self.prompt or self.description
+
+    @property
+    def topic(self) -> str:
+        """What skill and tier are chosen by."""
+        return self.chosen_by or self.description
 
 
 class Said(NamedTuple):
@@ -272,7 +279,7 @@ class _Talk:
 def _routed(wish: Wish, lineup: Lineup) -> tuple[Skill, str]:
     if wish.skill is not None:
         return _skill_named(lineup, wish.skill), "it was asked for"
-    routed = route(wish.description, lineup.skills)
+    routed = route(wish.topic, lineup.skills)
     return routed.skill, routed.why
 
 
@@ -288,10 +295,10 @@ async def _graded(ctx: Context, wish: Wish, lineup: Lineup, turns: Turns) -> tup
     """As it was asked for; else by rules; where they have nothing to say, a cheap model may be asked."""
     if wish.tier is not None:
         return Tier(wish.tier), "it was asked for"
-    graded = grade(wish.description)
+    graded = grade(wish.topic)
     if graded.points or not lineup.config.models.classifier:
         return graded.tier, graded.why
-    question = (Message(Role.USER, wish.description),)
+    question = (Message(Role.USER, wish.topic),)
     try:
         request = Request(lineup.models[Tier.HAIKU], question, CLASSIFY, CLASSIFYING_TOKENS)
         answer = await turns.one_turn(ctx, request, Place(0))

@@ -23,7 +23,7 @@ from keptwork.lifecycle import JOB
 from keptwork.moments import span_us
 from keptwork.outcomes import PermanentError, TransientError, ValidationError
 from keptwork.service.agent_moves import AGENT_KIND
-from keptwork.service.agents import LONGEST_DESCRIPTION, USUAL_BASE_MS, USUAL_RETRIES
+from keptwork.service.agents import USUAL_BASE_MS, USUAL_RETRIES, described
 from keptwork.service.definitions import KINDS, shape
 from keptwork.service.flow_scene import inputs_of, value_of
 from keptwork.service.step_crews import SHARE
@@ -215,13 +215,14 @@ class StepKinds:
         return name
 
     async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
-        """An agent job. It is described by what it is asked, or, if that has become long by what was filled in, by what
-        is written in the file."""
+        """An agent job. It is described by what it is asked. Where that has become long by what was filled in, skill
+        and tier are chosen by what is written in the file."""
         step, prompt = task.step, expression.as_text(task.step.agent)
-        short = len(prompt.encode("utf-8", "replace")) <= LONGEST_DESCRIPTION
+        description = described(prompt)
         wish = Wish(
-            prompt if short else task.written,
+            description,
             prompt,
+            chosen_by="" if description == prompt else task.written,
             skill=step.skill,
             tier=step.tier,
             schema=step.output_schema,
