@@ -156,10 +156,12 @@ def test_every_decision_is_listed() -> None:
 
 
 def test_the_flow_in_the_page_about_flows_is_one(tmp_path: Path) -> None:
-    flow, short, inputs = blocks("docs/how-to/flows.md", "yaml")
+    flow, short, inputs, each = blocks("docs/how-to/flows.md", "yaml")
     readme = blocks("README.md", "yaml")
     fetched = "name: short\nsteps:\n  - {id: fetch, command: [cat, orders]}\n"
-    assert flow_names([flow + inputs, fetched + short, *readme], tmp_path) == ["release-check", "short", "release"]
+    listed = "name: each\nsteps:\n  - {id: files, call: 'shop.files:names'}\n"
+    found = flow_names([flow + inputs, fetched + short, listed + each, *readme], tmp_path)
+    assert found == ["release-check", "short", "each", "release"]
 
 
 def flow_names(texts: list[str], folder: Path) -> list[str]:
