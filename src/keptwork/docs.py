@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from typer.main import get_command
 
-from keptwork import errors
+from keptwork import errors, reference_page
 from keptwork.cli.lazy import load
 from keptwork.cli.main import COMMANDS, app
 from keptwork.lifecycle import LIFECYCLES, Lifecycle, render
@@ -227,6 +227,7 @@ PAGES: dict[str, Page] = {
     "reference/flow-files.md": flow_page,
     "reference/metrics.md": metrics_page,
     "reference/problems.md": problems_page,
+    "reference/references.md": reference_page.page,
     "reference/routes.md": routes_page,
     "reference/settings.md": settings_page,
 }
