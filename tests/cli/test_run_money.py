@@ -6,9 +6,9 @@ import json
 import signal
 from typing import Any
 
-from tests.cli.flow_stage import Stage
+from tests.cli.flow_stage import Stage, flow_id
 from tests.support.command import run as keptwork
-from tests.support.llm_server import Call, Cut, Hang, LlmServer, Say
+from tests.support.llm_server import Call, Cut, Hang, LlmServer, Say, Status
 
 PRICES = 'haiku = "m"\nmax_tokens = 500\n[models.prices."m"]\ninput_per_million_usd = 10\noutput_per_million_usd = 100'
 SCHEMA = {"type": "object", "required": ["n"]}
@@ -84,3 +84,46 @@ def test_abandoned_flow_tells_which_calls_stay_counted(stage: Stage) -> None:
         today = shown(stage, "budgets", "show", "today")
         assert (today["reserved_micros"], today["lost_calls"]) == (0, 1)
         process.kill()
+
+
+def test_resumed_flow_pays_no_finished_agent_again_at_any_depth(stage: Stage) -> None:
+    fails = iter([True])
+    with LlmServer(lambda call: Status(500) if "Mend two" in call.said and next(fails, False) else Say()) as server:
+        (stage.folder / "keptwork.toml").write_text(server.settings(more=PRICES))
+        stage.write("deep.yaml", asks("one"), asks("two", "one"), asks("three", "two"))
+        stage.write("inner.yaml", {"id": "deeper", "flow": "deep.yaml"})
+        file = str(stage.write("f.yaml", {"id": "sub", "flow": "inner.yaml"}))
+        code, told = stage.told(file)
+        assert (code, len(server.calls)) == (1, 2)
+        code, told = stage.told(file, "--resume", told["id"])
+        assert (code, told["outcome"], len(server.bills)) == (0, "succeeded", 3)
+        assert [call.said.rpartition(" ")[2] for call in server.calls] == ["one", "two", "two", "three"]
+    total = shown(stage, "cost")["total"]
+    assert (told["cost_micros"], told["lost_calls"]) == (total["cost_micros"], total["lost_calls"])
+
+
+def test_failed_run_is_resumed_by_a_fork_from_its_failed_step(stage: Stage) -> None:
+    mend = {"id": "b", "command": ["python3", "-c", "import os; os.stat('mended')"], "retries": 0}
+    steps = [stage.effect("a"), mend, stage.effect("c")]
+    for step in steps:
+        step.pop("depends_on", None)
+    file = str(stage.write("f.yaml", *steps, kind="run"))
+    first = stage.run(file)
+    failed = flow_id(first.stderr)
+    assert (first.returncode, f"Go on with: keptwork run {file} --resume {failed}" in first.stderr) == (1, True)
+    (stage.folder / "mended").touch()
+    second = stage.run(file, "--resume", failed)
+    assert second.returncode == 0, second.stderr
+    assert f"{failed} is FAILED, which is final. run_" in " ".join(second.stderr.split())
+    assert stage.effects == ["a", "c"]
+    third = stage.run(file, "--resume", failed)
+    assert (third.returncode, stage.effects) == (0, ["a", "c"]), "it is the same fork, which has succeeded"
+
+
+def test_abandoned_flow_cannot_be_resumed_and_says_what_can_be_done(stage: Stage) -> None:
+    file = str(stage.write("f.yaml", {"id": "a", "command": ["false"]}, abandon_after="0s"))
+    _, told = stage.told(file)
+    done = stage.run(file, "--resume", told["id"])
+    assert done.returncode == 1
+    fork = f"To run it anew from a step: keptwork workstreams fork {told['id']} --from STEP"
+    assert f"is S_ABANDONED, which is final: nothing of it can be resumed. {fork}" in " ".join(done.stderr.split())

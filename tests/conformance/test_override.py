@@ -179,3 +179,15 @@ async def test_forks_are_found_from_what_they_were_forked_from(store: Store) -> 
     forks = [await store.create(WORKSTREAM, **NEEDED["workstream"], forked_from=flow) for _ in range(2)]
     assert [row["id"] for row in await store.forks(flow)] == forks[::-1]
     assert await store.forks(forks[0]) == []
+
+
+@keeps(
+    Reader.resumption, "The flow of that kind that continues one which ended without success, or None if there is none"
+)
+async def test_one_flow_continues_a_flow_that_failed(store: Store) -> None:
+    flow, _ = await a_flow(store)
+    assert await store.resumption(WORKSTREAM, flow) is None
+    await store.create(WORKSTREAM, **NEEDED["workstream"], forked_from=flow)
+    assert await store.resumption(WORKSTREAM, flow) is None, "that one was forked to run steps anew"
+    new = await store.create(WORKSTREAM, **NEEDED["workstream"], forked_from=flow, resumes=1)
+    assert (await store.resumption(WORKSTREAM, flow), await store.resumption(RUN, flow)) == (new, None)

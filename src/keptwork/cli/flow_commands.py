@@ -219,7 +219,7 @@ def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
     yield "reason", row["reason"] if row["error"] is None else None
     yield "cost", money(story.cost) if story.cost.calls else None
     yield "key", row["key"]
-    yield "forked from", row.get("forked_from") and public_id("workstream", row["forked_from"])
+    yield "forked from", row.get("forked_from") and public_id(story.kind.name, row["forked_from"])
     for fork in story.forks:
         yield "fork", f"{public_id('workstream', fork['id'])} {fork['state']}"
     if story.around is not None:

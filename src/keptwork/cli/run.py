@@ -203,20 +203,27 @@ class _Run:
 
     async def _ref(self, app: Keptwork, store: Store) -> FlowRef:
         """The flow that is wanted: a new one, or one that is there and goes on if it can."""
-        from keptwork.service import flows
+        from keptwork.service import flows, pick_up
         from keptwork.service.flow_scene import Actor
-        from keptwork.service.pick_up import pick_up
 
         wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
         if wanted.resume is not None:
-            ref = await flows.found(store, wanted.resume, app.tenant_id)
+            named = await flows.found(store, wanted.resume, app.tenant_id)
+            ref = await pick_up.found(store, named, actor._replace(reason="resumed"))
+            if ref != named:
+                screen.complain(
+                    f"{named.public_id} is FAILED, which is final. {ref.public_id} continues it: a fork from the "
+                    "failed step that keeps every step which succeeded."
+                )
             await self._tell_if_changed(store, ref)
         else:
             ref = await self._started(app, store, actor, queue)
         (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
         self._resumed = row["queue"] != queue
         if self._resumed and not ref.kind.flow.state(row["state"]).final:
-            await pick_up(store, ref, actor._replace(reason="resumed"))
+            await pick_up.pick_up(store, ref, actor._replace(reason="resumed"))
+        elif wanted.resume is not None and not pick_up.succeeded(ref, row):
+            screen.complain(pick_up.ended(ref, row))
         return ref
 
     async def _tell_if_changed(self, store: Store, ref: FlowRef) -> None:
@@ -301,8 +308,7 @@ class _Run:
     def _code(self, found: FlowReport, left: Left | None) -> int:
         from keptwork.cli.run_session import Left
 
-        lost = found.word == "cancelled" or (found.word == "failed" and found.kind == "run")
-        if found.word != "succeeded" and not lost:
+        if found.word not in ("succeeded", "cancelled"):
             screen.complain(self._wanted.go_on(found.id))
         if found.word in ("succeeded", "held"):
             return 0

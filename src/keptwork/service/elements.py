@@ -32,11 +32,16 @@ async def expand(scene: Scene, parent: Row, items: Sequence[Any]) -> bool:
     scene.move(parent, Verb.START)
     await scene.write()
     if items and not await scene.tx.element_counts(parent["id"]):
-        rows = [_element(scene, parent, place, item) for place, item in enumerate(items)]
-        correlation = scene.flow["correlation_id"] or scene.public_id
-        birth = Birth(scene.tenant_id, scene.actor.name, None, correlation, scene.flow["trace_id"])
-        await scene.tx.create_many(scene.kind.step, rows, birth)
+        await make(scene, parent, items)
     return await go_on(scene, parent)
+
+
+async def make(scene: Scene, parent: Row, items: Sequence[Any]) -> None:
+    """Create the steps of a list; none of them begins with that."""
+    rows = [_element(scene, parent, place, item) for place, item in enumerate(items)]
+    correlation = scene.flow["correlation_id"] or scene.public_id
+    birth = Birth(scene.tenant_id, scene.actor.name, None, correlation, scene.flow["trace_id"])
+    await scene.tx.create_many(scene.kind.step, rows, birth)
 
 
 async def go_on(scene: Scene, parent: Row) -> bool:

@@ -303,9 +303,8 @@ def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
     shown |= {name: flow[name] for name in names if name in flow}
     shown["trace_id"] = trace_context.trace_id(flow["trace_id"])
     shown |= {name: _moment(flow[name]) for name in _TIMES}
-    if kind.flow is WORKSTREAM:
-        forked = flow["forked_from"]
-        shown["forked_from"] = None if forked is None else public_id(WORKSTREAM.name, forked)
+    forked = flow["forked_from"]
+    shown["forked_from"] = None if forked is None else public_id(kind.flow.name, forked)
     return shown
 
 

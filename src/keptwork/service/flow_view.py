@@ -64,6 +64,7 @@ class FlowView:
         self._cursor: str | None = None
         self._begun: dict[int, int] = {}
         self._inner: dict[int, int] = {}
+        self._continued: set[int] = set()
         self._about: dict[str, str] = {}
 
     @property
@@ -104,7 +105,8 @@ class FlowView:
 
     def inside(self, step: Row) -> Inside | None:
         """How much of what is inside a step is done; none where there is nothing inside."""
-        rows = list(self.within.get(step["id"], {}).values())
+        within = self.within.get(step["id"], {}).values()
+        rows = [row for row in within if row["flow_id"] not in self._continued]
         if not rows:
             return None
         counted = [row for row in rows if row["parent_id"] == step["id"]] or rows  # elements may be flows themselves
@@ -186,7 +188,8 @@ class FlowView:
     async def _found_around(self, row: Row) -> int:
         """By the steps around, from the inside out; 0 if it belongs to none of this flow's."""
         while row["flow_id"] != self.ref.id:
-            found = await self._store.rows(_kind(row).flow, [row["flow_id"]], ("step_id",))
+            found = await self._store.rows(_kind(row).flow, [row["flow_id"]], ("step_id", "forked_from", "resumes"))
+            self._continued |= {one["forked_from"] for one in found if one["resumes"]}
             rows = await self._store.steps_by_key([found[0]["step_id"]]) if found and found[0]["step_id"] else []
             if not rows:
                 return 0

@@ -11,13 +11,13 @@ from keptwork.errors import BadInput
 from keptwork.flow.inputs import bound
 from keptwork.flow.phase import Phase, phases
 from keptwork.flow.shape import Shape
-from keptwork.lifecycle import Verb
 from keptwork.service import advance, launch, secrecy
 from keptwork.service.approvals import Insist
 from keptwork.service.definitions import KINDS, shape, shape_of
 from keptwork.service.flow_scene import Actor, Row, Scene, inputs_of
 from keptwork.service.flows import FlowRef, row_of
 from keptwork.service.gate_answers import insist_on_step
+from keptwork.service.resumptions import keep
 from keptwork.service.settle import again_if_moved
 from keptwork.store import Store
 from keptwork.store.protocol import Reader, Transaction
@@ -89,7 +89,7 @@ async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name:
     await scene.look_at_all()
     kept = await _kept(tx, ref, set(shape.steps) - after(shape, name))
     for row, output in kept:
-        _keep(scene, scene.steps[row["name"]], row, output, f"kept from {ref.public_id}")
+        keep(scene, scene.steps[row["name"]], row, output, f"kept from {ref.public_id}")
     if kept:
         advance.begin_flow(scene)
     await scene.write()
@@ -111,14 +111,3 @@ async def _kept(tx: Transaction, ref: FlowRef, names: set[str]) -> list[tuple[Ro
     steps = [row for row in await tx.steps(ref.id, names=sorted(names)) if meaning[row["state"]] is Phase.SATISFIED]
     outputs = {one.name: one for one in await tx.outputs(ref.id, [row["name"] for row in steps])}
     return [(row, outputs[row["name"]]) for row in steps]
-
-
-def _keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
-    """The moves that lead to where the old step is: done, or skipped. What it cost stays with the old one."""
-    skipped = {move.target.name for move in scene.kind.step.moves if move.verb is Verb.SKIP}
-    if old["state"] in skipped:
-        scene.move(new, Verb.SKIP, reason)
-        return
-    scene.move(new, Verb.START, reason)
-    what = {"output": output.output, "output_hash": output.output_hash, "cost_micros": None}
-    scene.move(new, Verb.SUCCEED, reason, **what)

@@ -34,6 +34,7 @@ async def scene_of(
     webhook: str | None = None,
     queue: str | None = None,
     forked_from: int | None = None,
+    resumes: bool = False,
     trace_id: str | None = None,
     shape: Shape | None = None,
 ) -> Scene:
@@ -55,9 +56,11 @@ async def scene_of(
         "held_at": now if hold else None,
         "tree_id": None if inside is None else inside.tree,
         "wake_at": None if definition.timeout is None else now + span_us(definition.timeout),
+        "forked_from": forked_from,
+        "resumes": int(resumes),
     }
     if kind.name == "workstream":
-        columns |= {"max_retries": definition.max_retries, "forked_from": forked_from}
+        columns |= {"max_retries": definition.max_retries}
     told = ITSELF if inside is None else inside.flow["correlation_id"] or inside.public_id
     trace = trace_id if inside is None else inside.flow["trace_id"]
     birth = {"actor": actor.name, "reason": actor.reason, "correlation_id": told, "trace_id": trace}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 
 from keptwork.errors import BadInput
 from keptwork.flow.definition import Flow
+from keptwork.flow.phase import Phase
 from keptwork.lifecycle import JOB, WORKER, Verb
-from keptwork.service import definitions, flows
+from keptwork.service import definitions, flows, resumptions, subflows
 from keptwork.service.definitions import Library
-from keptwork.service.flow_scene import Actor, Row
+from keptwork.service.flow_scene import Actor, Row, Scene
 from keptwork.service.flows import FlowRef
 from keptwork.store import Job, Store
 from keptwork.store.protocol import Transaction
@@ -22,7 +23,7 @@ async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
     worker held in its last attempt gets one more: nobody has seen it fail."""
     flow = await flows.row_of(store, ref)
     if ref.kind.flow.state(flow["state"]).final:
-        raise BadInput(what=f"{ref.public_id} is {flow['state']}: there is nothing to go on with")
+        raise BadInput(what=ended(ref, flow))
     await store.atomically(lambda tx: _grant(tx, ref, flow["tree_id"] or ref.id, flow["tenant_id"]))
     if flow["held_at"] is not None:
         await flows.let_go(store, ref, actor)
@@ -30,6 +31,39 @@ async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
         await flows.retry(store, ref, actor)
     else:
         await flows.resume(store, ref, actor)
+    await _retry_inside(store, ref, actor)
+
+
+async def found(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
+    """Return the flow to continue: for a failed run, which is final, the run that is forked from its failed step."""
+    ref = await resumptions.last_of(store, ref)
+    (row,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
+    final = ref.kind.flow.state(row["state"]).final
+    return await resumptions.resumed_run(store, ref, actor) if final and _failed(ref, row) else ref
+
+
+def succeeded(ref: FlowRef, flow: Row) -> bool:
+    """Return whether a flow ended well."""
+    return flow["state"] in {move.target.name for move in ref.kind.flow.moves if move.verb is Verb.SUCCEED}
+
+
+def ended(ref: FlowRef, flow: Row) -> str:
+    """Say that a flow has ended for good, and what can still be done."""
+    says = f"{ref.public_id} is {flow['state']}, which is final: nothing of it can be resumed."
+    if ref.kind.name == "workstream":
+        says += f" To run it anew from a step: keptwork workstreams fork {ref.public_id} --from STEP"
+    return says
+
+
+async def _retry_inside(store: Store, ref: FlowRef, actor: Actor) -> None:
+    """Flows inside it may have failed and wait for an operator."""
+
+    async def failed(scene: Scene) -> list[FlowRef]:
+        inner = await subflows.inside(scene)
+        return [FlowRef(one.kind, one.id) for one in inner if one.own_phase is Phase.FAILED]
+
+    for one in await flows.change(store, ref, actor, failed):
+        await flows.retry(store, one, actor)
 
 
 async def is_another(store: Store, ref: FlowRef, flow: Flow, library: Library) -> bool:

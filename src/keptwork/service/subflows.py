@@ -54,11 +54,17 @@ async def _depth(scene: Scene) -> int:
 
 
 async def start(scene: Scene, row: Row, start: Start) -> bool:
-    """Starts it; true if it has ended already, because there was nothing to wait for in it: then so has the step."""
+    """Starts it; true if it has ended already, because there was nothing to wait for in it: then so has the step. If
+    the step was such a flow before, which ended without success, it continues from there: what succeeded is kept."""
+    from keptwork.service import resumptions
+
     await scene.write()
-    inner = await launch.scene_of(
-        scene.tx, start.template, start.inputs, actor=scene.actor, inside=scene, step_id=row["id"]
-    )
+    how: dict[str, Any] = {"actor": scene.actor, "inside": scene, "step_id": row["id"]}
+    earlier = await resumptions.left_by(scene, row, start.template, start.inputs)
+    if earlier is None:
+        inner = await launch.scene_of(scene.tx, start.template, start.inputs, **how)
+    else:
+        inner = await resumptions.continued(scene.tx, earlier, start.template, start.inputs, **how)
     if inner.over:
         await _told(inner, scene, row)
     return inner.over

@@ -106,6 +106,10 @@ class FlowReads(ABC):
         found = await self._ask(f"subflows_{lifecycle.table}", step_id=step)
         return await self._in_order(lifecycle, found)
 
+    async def resumption(self, lifecycle: Lifecycle, flow: int) -> int | None:
+        found = await self._ask(f"resumption_{lifecycle.table}", id=flow)
+        return int(found[0][0]) if found else None
+
     async def forks(self, workstream: int) -> list[dict[str, Any]]:
         return await self._in_order(WORKSTREAM, await self._ask("forks", id=workstream))
 

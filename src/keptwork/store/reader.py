@@ -280,6 +280,10 @@ class Reader(Protocol):
         """The flows of that kind that a step of another flow consists of, the newest first."""
         ...
 
+    async def resumption(self, lifecycle: Lifecycle, flow: int) -> int | None:
+        """The flow of that kind that continues one which ended without success, or None if there is none."""
+        ...
+
     async def forks(self, workstream: int) -> list[dict[str, Any]]:
         """The workstreams that were forked from one, the newest first."""
         ...

@@ -113,6 +113,7 @@ JOB_COLUMNS = tuple(Job.__dataclass_fields__)
 
 _OF_FLOWS = frozenset(
     {"key", "template_id", "tree_id", "step_id", "held_at", "wake_at", "name", "inputs", "webhook", "queue"}
+    | {"forked_from", "resumes"}
 )
 _OF_STEPS = frozenset({"flow_id", "name", "position", "max_retries", "parent_id", "place", "item"})
 
@@ -127,7 +128,7 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     ),
     "run": _OF_FLOWS,
     "run-step": _OF_STEPS,
-    "workstream": _OF_FLOWS | {"max_retries", "forked_from"},
+    "workstream": _OF_FLOWS | {"max_retries"},
     "workstream-step": _OF_STEPS,
     "breaker": frozenset({"name", "failure_threshold", "success_threshold", "cooldown_us"}),
     "agent": frozenset({"description", "max_retries", "job_id", "retry_base_ms"}),

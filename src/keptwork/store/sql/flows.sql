@@ -72,6 +72,10 @@ SELECT {job_columns} FROM jobs WHERE tree_id = :tree_id AND completed_at IS NULL
 -- The flows a step consists of, the newest first.
 SELECT id FROM {flows} WHERE step_id = :step_id ORDER BY id DESC;
 
+-- name: resumption
+-- The fork that continues a flow which ended without success.
+SELECT id FROM {flows} WHERE forked_from = :id AND resumes = 1;
+
 -- name: forks
 -- The workstreams that were forked from one, the newest first.
 SELECT id FROM workstreams WHERE forked_from = :id ORDER BY id DESC;

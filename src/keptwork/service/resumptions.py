@@ -1,0 +1,143 @@
+"""Continuing flows that ended without success: a fork that keeps every step which succeeded, at any depth.
+
+A final state stays final, so a failed run, and a flow inside another one that was retried, continue as a new flow of
+the same definition with the same inputs. Forks that somebody makes to run steps anew are in forks.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keptwork.errors import BadInput
+from keptwork.flow.phase import Phase, phases
+from keptwork.lifecycle import Verb
+from keptwork.service import advance, elements, launch
+from keptwork.service.definitions import KINDS, Kind
+from keptwork.service.flow_scene import Actor, Row, Scene, inputs_of
+from keptwork.service.flows import FlowRef, row_of
+from keptwork.service.settle import again_if_moved
+from keptwork.store import Store
+from keptwork.store.protocol import Reader, Transaction
+from keptwork.store.steps import Output
+from keptwork.store.templates import Template
+
+
+class Earlier(NamedTuple):
+    """A flow that ended without success, and can be continued."""
+
+    kind: Kind
+    flow: Row
+
+
+async def resumed_run(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
+    """Return the run that continues a failed one. Asked again, it is the same run."""
+
+    async def work(tx: Transaction) -> FlowRef:
+        seen = await row_of(tx, ref, ("id", "tree_id"))
+        if seen["tree_id"] not in (None, ref.id):
+            raise BadInput(what=f"{ref.public_id} is inside another flow; resume the outermost one")
+        await tx.lock_trees([ref.id])
+        old = await row_of(tx, ref)
+        key = await tx.resumption(ref.kind.flow, ref.id)
+        if key is None:
+            template = await tx.template(old["tenant_id"], old["template_id"])
+            if template is None:
+                raise BadInput(what=f"the definition of {ref.public_id} is gone, so it cannot be resumed")
+            how = {"actor": actor, "queue": old["queue"]}
+            key = (await continued(tx, Earlier(ref.kind, old), template, inputs_of(old), **how)).id
+        return FlowRef(ref.kind, key)
+
+    return await again_if_moved(store, work)
+
+
+async def last_of(store: Reader, ref: FlowRef) -> FlowRef:
+    """Return the newest flow that continues this one, or the flow itself."""
+    while (key := await store.resumption(ref.kind.flow, ref.id)) is not None:
+        ref = FlowRef(ref.kind, key)
+    return ref
+
+
+async def left_by(scene: Scene, row: Row, template: Template, inputs: Mapping[str, Any]) -> Earlier | None:
+    """Return the flow that a step was before, if that ended without success and would do the same; otherwise None."""
+    earlier = await _earlier(scene, row) if row["started_at"] is not None or scene.flow["resumes"] else None
+    if earlier is None:
+        return None
+    kind, flow = earlier
+    succeeded = {move.target.name for move in kind.flow.moves if move.verb is Verb.SUCCEED}
+    unsuccessful = kind.flow.state(flow["state"]).final and flow["state"] not in succeeded
+    same = flow["template_id"] == template.id and inputs_of(flow) == dict(inputs)
+    return earlier if unsuccessful and same else None
+
+
+async def _earlier(scene: Scene, row: Row) -> Earlier | None:
+    """Return the newest flow of this step, or of the same step in the flow that this one continues."""
+    tx, flow, step = scene.tx, scene.flow, row
+    while True:
+        found = [Earlier(kind, one) for kind in KINDS.values() for one in await tx.subflows(kind.flow, step["id"])]
+        if found:
+            return max(found, key=lambda one: int(one.flow["id"]))
+        older = await tx.rows(scene.kind.flow, [flow["forked_from"]]) if flow["resumes"] else []
+        steps = await tx.steps(older[0]["id"], names=[row["name"]]) if older else []
+        if not steps:
+            return None
+        flow, step = older[0], steps[0]
+
+
+async def continued(
+    tx: Transaction, earlier: Earlier, template: Template, inputs: Mapping[str, Any], **how: Any
+) -> Scene:
+    """Launch a flow that keeps what succeeded of an earlier one, and begin the rest."""
+    how |= {"hold": True, "forked_from": earlier.flow["id"], "resumes": True}
+    scene = await launch.scene_of(tx, template, inputs, **how)
+    scene.starting = scene.flow["step_id"] is not None  # whoever starts it inside another looks what became of it
+    await tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
+    scene.flow["held_at"] = None
+    await scene.look_at_all()
+    await _keep_all(scene, earlier)
+    await scene.write()
+    await advance.restart(scene)
+    return scene
+
+
+async def _keep_all(scene: Scene, earlier: Earlier) -> None:
+    old = FlowRef(earlier.kind, earlier.flow["id"])
+    meaning, rows = phases(earlier.kind.step), await scene.tx.steps(old.id)
+    outputs = {one.name: one for one in await scene.tx.outputs(old.id, [row["name"] for row in rows])}
+    items: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["parent_id"] is not None:
+            items.setdefault(row["parent_id"], []).append(row)
+    for row in rows:
+        if row["parent_id"] is not None:
+            continue
+        if meaning[row["state"]] is Phase.SATISFIED:
+            advance.begin_flow(scene)
+            keep(scene, scene.steps[row["name"]], row, outputs[row["name"]], f"kept from {old.public_id}")
+        elif row["id"] in items:
+            advance.begin_flow(scene)
+            await _keep_items(scene, row, items[row["id"]], outputs, f"kept from {old.public_id}")
+
+
+async def _keep_items(scene: Scene, old: Row, items: list[Row], outputs: Mapping[str, Output], reason: str) -> None:
+    """A list continues with the items that it had."""
+    parent, places = scene.steps[old["name"]], sorted(items, key=lambda row: int(row["place"]))
+    scene.move(parent, Verb.START, reason)
+    await scene.write()
+    await elements.make(scene, parent, [json.loads(outputs[row["name"]].item or "null") for row in places])
+    await scene.look_at(row["name"] for row in places)
+    for row in places:
+        if scene.phase(row) is Phase.SATISFIED:
+            keep(scene, scene.steps[row["name"]], row, outputs[row["name"]], reason)
+
+
+def keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
+    """Make the moves that lead to where the old step is: done, or skipped. What it cost stays with the old one."""
+    skipped = {move.target.name for move in scene.kind.step.moves if move.verb is Verb.SKIP}
+    if old["state"] in skipped:
+        scene.move(new, Verb.SKIP, reason)
+        return
+    scene.move(new, Verb.START, reason)
+    what = {"output": output.output, "output_hash": output.output_hash, "cost_micros": None}
+    scene.move(new, Verb.SUCCEED, reason, **what)
