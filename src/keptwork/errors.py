@@ -656,6 +656,43 @@ PostgreSQL. If only one machine opens the file, add to the URL: ?shared=ok"""
     lasting = True
 
 
+class BadBackup(StoreError):
+    """{file} cannot be restored: {detail}. Nothing was changed"""
+
+    lasting = True
+
+
+class NotBackedUp(StoreError):
+    """{url} cannot be backed up: {detail}. No file was written"""
+
+    lasting = True
+
+
+class RestoredOtherwise(StoreError):
+    """{url} was restored from {file}, but differs from it: {detail}. Drop the database and try again as its owner"""
+
+    lasting = True
+
+
+class InUse(StoreError):
+    """{path} is open. Stop its workers and servers, and try again. Nothing was changed"""
+
+    lasting = True
+
+
+class MissingProgram(StoreError):
+    """{program} of PostgreSQL {needed} or newer is not installed on this machine{older}. Install PostgreSQL's client \
+programs, or add their folder to PATH"""
+
+    lasting = True
+
+
+class ProgramFailed(StoreError):
+    """{program} failed: {detail}"""
+
+    lasting = True
+
+
 class HeldFile(StoreError):
     """{path} must not be opened: this process has the database {database} open, and closing a second descriptor drops \
 its locks. Query it in app.transaction(); copy it with: keptwork backup FILE"""

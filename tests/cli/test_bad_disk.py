@@ -16,7 +16,7 @@ from tests.support.command import Done, environment, run
 
 def damaged_or_reported(done: Done) -> None:
     """Either the file is refused in one line, or the audit lists what is wrong; never a clean verdict."""
-    assert done.returncode == 1
+    assert done.returncode in (1, 2)  # 2 where what is left lacks migrations
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
     if done.stdout:

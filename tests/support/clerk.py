@@ -128,7 +128,8 @@ async def _done(store: Store, verb: str, rest: str) -> int:
         case "enqueue":
             return len(await store.enqueue([NewJob("busy") for _ in range(int(rest))]))
         case "open":
-            open(rest, "rb").close()  # noqa: ASYNC230 - what careless code does
+            with contextlib.suppress(FileNotFoundError):  # its log is gone, once another process took it
+                open(rest, "rb").close()  # noqa: ASYNC230 - what careless code does
         case "sqlite3":
             db = sqlite3.connect(rest, uri=rest.startswith("file:"))
             with contextlib.suppress(sqlite3.Error):

@@ -64,6 +64,8 @@ COMMANDS = {
     ),
     "prune": Entry("keptwork.cli.prune:prune", "Delete jobs, flows and others that have been over for long enough."),
     "migrate": Entry("keptwork.cli.migrate:migrate", "Make a database, or bring it up to date."),
+    "backup": Entry("keptwork.cli.backup:backup", "Write the database into a backup file and compare both."),
+    "restore": Entry("keptwork.cli.restore:restore", "Put a backup in place of the database and compare both."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry("keptwork.cli.audit:app", "Check the event log against the database; export it."),
     "flows": Entry("keptwork.cli.flows:app", "Check and draw flow files; their JSON Schema."),

@@ -52,6 +52,11 @@ def inspect(path: str, real: str, *, shared: bool) -> None:
     """Refuse a file with several names, and one on a network file system unless the user accepts that (`shared`).
     `real` is the path without symbolic links."""
     refuse_hard_links(path, real)
+    refuse_mount(path, real, shared=shared)
+
+
+def refuse_mount(path: str, real: str, *, shared: bool) -> None:
+    """Refuse a file that is mounted alone or lies on a network file system; warn where locks may not be passed on."""
     mount = mount_of(real, mountinfo())
     if mount is None:
         return
