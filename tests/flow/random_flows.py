@@ -73,6 +73,8 @@ def _step(chance: Random, kind: str, place: int, inner: tuple[str, ...]) -> dict
         step["depends_on"] = [f"s{one}" for one in sorted(before)]
     if chance.random() < 0.15:
         step["when"] = chance.choice(("true", "false"))
+        if "for_each" in step:
+            step["when"] = {"true": "${item} not in [1, 4, 5]", "false": "${item} < 0"}[step["when"]]
     return step
 
 
