@@ -75,6 +75,17 @@ def test_run_marks_the_step_whose_output_was_cut(stage):
     assert re.search(r"✓\s+use\s+succeeded  ", done.stdout)
     _, told = stage.told(file)
     assert [step["truncated"] for step in told["steps"]] == ["stdout truncated", None]
+    narrow = keptwork("run", file, "--db", stage.url, cwd=stage.folder, stdin="", COLUMNS="60")
+    assert "! gen: stdout truncated" in narrow.stdout.splitlines()
+
+
+def test_picture_marks_the_step_whose_output_was_cut(here):
+    flood = {"id": "gen", "command": ["python3", "-c", "print('x' * 3_000_000)"]}
+    waits = {"id": "waits", "command": ["sleep", "1"], "depends_on": ["gen"]}
+    terminal = Terminal(here, str(here.write("f.yaml", flood, waits)))
+    terminal.until("stdout truncated")
+    assert "1 of 2 · 1 running" in terminal.written
+    assert terminal.ended() == 0
 
 
 def test_what_failed_can_be_mended_and_gone_on_with_and_nothing_else_is_done_again(stage):

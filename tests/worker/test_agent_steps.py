@@ -214,3 +214,39 @@ async def test_digest_on_record_is_that_of_the_transcript_from_which_secrets_wer
     (sent,) = [one.message["text"] for one in said if one.message["role"] == "user"]
     assert "horse" not in sent + row["description"]
     assert row["description"].endswith(f"… [{len(sent):,} bytes, sha256 {sha256(sent.encode()).hexdigest()}]")
+
+
+async def test_transcript_has_what_was_sent_to_a_model_that_did_not_answer(app: Keptwork) -> None:
+    app.provider = Scripted(SystemFailure("busy"))
+    await app.start_flow(flow({"id": "ask", "agent": "Fix the parser", "retries": 0}))
+    await done(app)
+    store = await app.open()
+    (row,) = await store.agents(app.tenant_id)
+    said = await transcripts.transcript(store, app.tenant_id, row["job_id"])
+    assert row["state"] == "FAILED"
+    assert [(one.message["role"], one.message["text"]) for one in said[1:]] == [("user", "Fix the parser")]
+
+
+async def test_answer_after_a_failed_call_follows_what_was_sent_once(app: Keptwork) -> None:
+    app.provider = Scripted(SystemFailure("busy"), "fine")
+    await app.start_flow(flow({"id": "ask", "agent": "Fix the parser", "retries": 1, "backoff": "1ms"}))
+    await done(app)
+    store = await app.open()
+    (row,) = await store.agents(app.tenant_id)
+    said = await transcripts.transcript(store, app.tenant_id, row["job_id"])
+    assert [one.message["role"] for one in said] == ["system", "user", "assistant"]
+
+
+async def test_transcript_has_the_prompt_also_where_a_classifier_chose_the_tier(app: Keptwork, tmp_path: Path) -> None:
+    """The exchange with the classifier took the places of the conversation."""
+    app._config = _settings(tmp_path, "classifier = true")
+    app.provider = Scripted("Opus, I think", "fine")
+    agent = await app.agent("Fix it")
+    await done(app)
+    store = await app.open()
+    (row,) = await store.agents(app.tenant_id)
+    said = await transcripts.transcript(store, app.tenant_id, row["job_id"])
+    first, *others = [(one.message["role"], one.message["text"]) for one in said]
+    assert "one word" not in first[1]
+    assert others == [("user", "Fix it"), ("assistant", "fine")]
+    assert (await agent.audit())["calls"] == 2

@@ -19,13 +19,14 @@ class Place(NamedTuple):
     said: dict[str, Any]
 
 
-def added(request: Request, answer: Answer) -> list[Place]:
-    """What a turn adds to the transcript: what was said to the model since it spoke last, and what it answered. The
-    first turn adds what it was told beforehand as well, at place 0."""
+def added(request: Request, answer: Answer | None) -> list[Place]:
+    """What a turn adds to the transcript: what was said to the model since it spoke last, and what it answered, if it
+    did. The first turn adds what it was told beforehand as well, at place 0."""
     spoke = _last_answer(request.messages)
     first = [Place(0, {"role": SYSTEM, "text": request.system})] if spoke < 0 else []
     told = [Place(spoke + 2 + n, document(message)) for n, message in enumerate(request.messages[spoke + 1 :])]
-    return [*first, *told, Place(len(request.messages) + 1, document(answer.message))]
+    answered = [] if answer is None else [Place(len(request.messages) + 1, document(answer.message))]
+    return [*first, *told, *answered]
 
 
 def _last_answer(messages: Sequence[Message]) -> int:

@@ -55,12 +55,14 @@ def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]]) -> Render
 
     shown, wrong = _shown(found.steps), [step for step in _shown(found.steps) if step.word in WRONG]
     beside = screen.stdout().width >= NARROW
-    parts: list[RenderableType] = [_title(found), "", _table(shown, bool(wrong) and beside)]
+    parts: list[RenderableType] = [_title(found), "", _table(shown, bool(wrong) and beside, beside)]
     hidden = len(found.steps) - len(shown)
     if hidden:
         parts.append(f"and {hidden:,} more that succeeded, none of them slower")
     if wrong and not beside:
         parts += ["", *(f"{GLYPHS[step.word][0]} {step.name}: {_short(step.error)}" for step in wrong)]
+    if not beside:
+        parts += [f"{GLYPHS['cut'][0]} {step.name}: {step.cut}" for step in shown if step.cut]
     for name, lines in written:
         parts += ["", f"{name} wrote last:", *(f"  {line}" for line in lines)]
     return Group(*parts, "")
@@ -90,7 +92,7 @@ def _shown(steps: list[StepReport]) -> list[StepReport]:
     return [step for step in steps if step.name in names]
 
 
-def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
+def _table(steps: list[StepReport], wrong: bool, wide: bool) -> RenderableType:
     from rich.text import Text
 
     table = screen.table("", "step", "state", "took", "attempts", "cost", *[""] * wrong)
@@ -104,7 +106,7 @@ def _table(steps: list[StepReport], wrong: bool) -> RenderableType:
         table.add_row(
             Text(glyph, style),
             step.name,
-            Text(f"{step.word}, {step.cut}" if step.cut else step.word, style),
+            Text(f"{step.word}, {step.cut}" if step.cut and wide else step.word, style),
             screen.took(step.took),
             str(step.attempts or "–"),
             _cost(step),

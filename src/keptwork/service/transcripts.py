@@ -29,11 +29,19 @@ async def append(
 ) -> None:
     """Writes down what a turn adds to the conversation, in the transaction that keeps its answer. `round` is which try
     of the job it is: each begins a conversation of its own. A job that is no longer held is `LeaseLost`."""
+    if not await tx.say(job, _lines(request, answer, round, redactor)):
+        raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="say")
+
+
+async def append_sent(tx: Transaction, job: Job, request: Request, *, round: int = 0) -> None:
+    """Write down what was sent to a model that did not answer. Of a job that is no longer held nothing is written."""
+    await tx.say(job, _lines(request, None, round, None))
+
+
+def _lines(request: Request, answer: Answer | None, round: int, redactor: Redactor | None) -> list[NewLine]:
     cleared = (redactor or current()).value
     new = [(place.position, line(cleared(place.said))) for place in added(request, answer)]
-    lines = [NewLine(round, position, Blob.of(text.encode())) for position, text in new]
-    if not await tx.say(job, lines):
-        raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="say")
+    return [NewLine(round, position, Blob.of(text.encode())) for position, text in new]
 
 
 async def transcript(store: Reader, tenant_id: int, job: int) -> list[Said]:

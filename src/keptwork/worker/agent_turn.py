@@ -59,10 +59,16 @@ Heard = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which turn of which round of a conversation this is. Each round begins where an answer was found wrong."""
+    """Which turn of which round of a conversation this is. Each round begins where an answer was found wrong. Turn 0 of
+    a job only chooses its tier."""
 
     turn: int
     round: int = 0
+
+    @property
+    def conversing(self) -> bool:
+        """Whether it belongs into the transcript, whose places the conversation itself needs."""
+        return self.turn > 0
 
     @property
     def name(self) -> str:
@@ -76,6 +82,7 @@ class _Admitted(NamedTuple):
     request: Request
     reservation: int
     breaker: str
+    place: Place
 
 
 class Turns:
@@ -105,13 +112,16 @@ class Turns:
             return answer_of(json.loads(kept.result))
         if ctx.cancel_requested:
             raise Suspended(Release("it was asked to stop before its next call"))
-        admitted = await self._admitted(ctx, replace(request, key=ctx.idempotency_key(name)), name, otherwise)
+        keyed = replace(request, key=ctx.idempotency_key(name))
+        admitted = await self._admitted(ctx, keyed, name, place, otherwise)
         answer = await self._asked(ctx, admitted)
-        return await _surely(self._kept(ctx, admitted, answer, place.round))
+        return await _surely(self._kept(ctx, admitted, answer))
 
     # --- before the call
 
-    async def _admitted(self, ctx: Context, request: Request, name: str, otherwise: str | None) -> _Admitted:
+    async def _admitted(
+        self, ctx: Context, request: Request, name: str, place: Place, otherwise: str | None
+    ) -> _Admitted:
         """Past the breaker of the model, and with what it may cost at most put aside. A job for which there is nothing
         left is held back until there is."""
         breaker = f"model:{self._provider.name}:{request.model}"
@@ -120,9 +130,9 @@ class Turns:
         if isinstance(answer, budgets.Reserved):
             if answer.warning is not None:
                 logger.warning("%s: %s", ctx.job_id, answer.warning)
-            return _Admitted(name, request, answer.id, breaker)
+            return _Admitted(name, request, answer.id, breaker, place)
         if answer.hold and otherwise is not None:
-            return await self._admitted(ctx, replace(request, model=otherwise), name, None)
+            return await self._admitted(ctx, replace(request, model=otherwise), name, place, None)
         raise Suspended(_held(answer))
 
     async def _reserved(self, ctx: Context, request: Request, name: str) -> budgets.Reserved | budgets.Refused:
@@ -203,14 +213,15 @@ class Turns:
 
     # --- after the call
 
-    async def _kept(self, ctx: Context, admitted: _Admitted, answer: Answer, round: int) -> Answer:
+    async def _kept(self, ctx: Context, admitted: _Admitted, answer: Answer) -> Answer:
         cost, usage = self._cost(admitted, answer.usage), answer.usage
         save = ctx.steps.save_whole(admitted.name, json.dumps(data_of(answer), separators=(",", ":")))
 
         async def work(tx: Transaction) -> None:
             if (await tx.checkpoint([save]))[0] is None:
                 raise LeaseLost(lifecycle=JOB.name, id=ctx.job_id, trigger="checkpoint")
-            await transcripts.append(tx, ctx.job, admitted.request, answer, round=round)
+            if admitted.place.conversing:
+                await transcripts.append(tx, ctx.job, admitted.request, answer, round=admitted.place.round)
             await tx.note_call(ctx.job.id, admitted.reservation, answer.text[:LONGEST_KEPT])
             await budgets.settle(tx, admitted.reservation, cost_micros=cost, usage=usage, outcome="answered")
 
@@ -240,6 +251,8 @@ class Turns:
             if not failure.sent:
                 await budgets.release(tx, admitted.reservation)
                 return
+            if admitted.place.conversing:
+                await transcripts.append_sent(tx, ctx.job, admitted.request, round=admitted.place.round)
             if failure.usage is None:
                 await budgets.give_up(tx, admitted.reservation)
             else:
