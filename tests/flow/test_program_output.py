@@ -17,8 +17,10 @@ from keptwork.errors import BadFlow
 from keptwork.flow.check import load
 from keptwork.flow.expression import as_text, filled, raw
 from keptwork.flow.plan import looking
-from keptwork.service.flow_scene import content
-from tests.flow.stage import Ran, flow_of, ran, returning
+from keptwork.service import forks
+from keptwork.service.flow_report import cut_of
+from keptwork.service.flow_scene import Actor, content
+from tests.flow.stage import Ran, flow_of, ran, returning, worked
 
 LIMIT = 1 << 10
 WORDS = st.text("a\n\r ", max_size=6)
@@ -199,6 +201,13 @@ async def test_step_whose_output_was_cut_says_so_as_does_what_it_is_inside(app: 
         "sub": "truncated: stdout of x",
         "c": None,
     }
+
+
+async def test_fork_that_keeps_a_step_whose_output_was_cut_still_says_so(app: Keptwork) -> None:
+    done = await ran(app, floods("a"), returning("b", "a"))
+    forked = await worked(app, await forks.fork(done.store, done.ref, "b", actor=Actor("ann")))
+    assert forked.steps["a"]["reason"] == f"truncated: stdout; kept from {done.ref.public_id}"
+    assert cut_of(forked.steps["a"]) == "stdout truncated"
 
 
 # --- checked before anything runs

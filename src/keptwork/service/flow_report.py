@@ -95,7 +95,7 @@ def word_of(view: FlowView, row: Row) -> str:
 
 def cut_of(row: Row) -> str | None:
     """Return which output of a step was cut, as people read it, or None."""
-    reason = row["reason"] or ""
+    reason = (row["reason"] or "").partition(";")[0]
     return f"{reason.removeprefix(TRUNCATED)} truncated" if reason.startswith(TRUNCATED) else None
 
 

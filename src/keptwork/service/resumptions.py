@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from keptwork.errors import BadInput
 from keptwork.flow.phase import Phase, phases
+from keptwork.flow.program import TRUNCATED
 from keptwork.lifecycle import Verb
 from keptwork.service import advance, elements, launch
 from keptwork.service.definitions import KINDS, Kind
@@ -139,5 +140,7 @@ def keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
         scene.move(new, Verb.SKIP, reason)
         return
     scene.move(new, Verb.START, reason)
+    if (old["reason"] or "").startswith(TRUNCATED):
+        reason = f"{old['reason'].partition(';')[0]}; {reason}"
     what = {"output": output.output, "output_hash": output.output_hash, "cost_micros": None}
     scene.move(new, Verb.SUCCEED, reason, **what)
