@@ -131,13 +131,13 @@ def cell(text: str, look: Look) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a cell has it; of a long one the beginning."""
+    """Return a value for a cell, and only the beginning of a long one."""
     text = json.dumps(value, ensure_ascii=False)
     return f"`{text}`" if len(text) <= LONGEST else f"`{text[:LONGEST]}…`"
 
 
 def refused(error: str) -> str:
-    """Return the reason in an error as a cell has it, without the remedy."""
+    """Return the reason in an error for a cell, without the remedy."""
     reason = error.partition("}")[2].removeprefix(": ").partition(";")[0]
     return f"error: {reason or 'no value'}"
 
@@ -153,7 +153,7 @@ What `${{{STEP}.VALUE}}` gives in each situation of the step `{STEP}`. An error 
 `there is no value for ${{{STEP}.VALUE}}`, with the reason below. [Run flows](../how-to/flows.md#values) explains the
 values.
 
-An approval shows the steps that it releases. There, a step that has not run yet is no error: its value is marked
+An approval shows the steps that it releases. It marks the value of a step that has not run yet as
 `{_in_approval(NOT_RUN)}`. In place of any other error it shows the reason, for instance
 `{_in_approval(SKIPPED)}`.
 

@@ -48,7 +48,7 @@ def read(output: dict[str, Any], way: Way, *, raw: bool, cut: bool) -> tuple[Any
 
 
 def was_cut(output: dict[str, Any], name: str) -> bool:
-    """Return whether a stream, or the JSON that is read from it, is not whole. Older outputs do not tell which was."""
+    """Return whether a stream, or the JSON read from it, was cut. Older outputs do not name the stream."""
     return bool(output.get(f"{_stream(name)}_truncated", output["truncated"]))
 
 
