@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Annotated
 
 import typer
@@ -23,13 +24,31 @@ def migrate(
     ] = False,
     as_json: screen.Json = False,
 ) -> None:
-    """Make the database if it is not there, and apply every migration it lacks."""
+    """Make the database if it is not there, and apply every migration it lacks.
+
+    On PostgreSQL a migration waits for locks for a fraction of a second at a time, so that other programs keep working,
+    and names the session it waits for. After Ctrl-C or SIGTERM, run the command again to continue."""
     looks_only = dry_run or sql
     if looks_only and guards:
         raise BadInput(what="--guards changes the database; leave out --dry-run and --sql")
-    found = asyncio.run(service.dry_run(db) if looks_only else service.migrate(db, guards=guards))
+    found = asyncio.run(service.dry_run(db)) if looks_only else migrated(db, guards=guards)
     human = (lambda: _script(found)) if sql else (lambda: _report(found, looks_only))
     screen.emit(_as_json(found, looks_only), human, as_json)
+
+
+def migrated(url: str | None, *, guards: bool = False) -> Migrated:
+    """Bring a database up to date, and tell on stderr what is waited for. SIGTERM interrupts it like Ctrl-C."""
+
+    async def run() -> Migrated:
+        migrating = asyncio.current_task()
+        assert migrating is not None  # noqa: S101 - this is a coroutine of asyncio.run
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, migrating.cancel)
+        return await service.migrate(url, guards=guards, tell=lambda line: screen.complain(f"keptwork: {line}"))
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _as_json(found: Migrated, with_sql: bool) -> dict[str, object]:

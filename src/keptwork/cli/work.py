@@ -15,8 +15,8 @@ import typer
 
 from keptwork.cli import screen, watch
 from keptwork.cli.database import Db
+from keptwork.cli.migrate import migrated
 from keptwork.errors import BadInput, StoreError
-from keptwork.service import migrate as service
 from keptwork.worker.bond import Bond, bound_to_supervisor
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def work(
         watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
         if migrate:
             with _refusals_told(bond):
-                asyncio.run(service.migrate(app.url))
+                migrated(app.url)
         settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
         if bond is not None:  # its stdout is its supervisor's stderr

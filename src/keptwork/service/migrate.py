@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keptwork.store.migrations import Migration
+from keptwork.store.migrations import Migration, Tell, log
 from keptwork.store.upgrade import pending, restore_access, restore_guards, upgrade
 from keptwork.store.url import database_url
 
@@ -18,13 +18,14 @@ class Migrated(NamedTuple):
     guards: Sequence[str] = ()
 
 
-async def migrate(url: str | None = None, *, guards: bool = False) -> Migrated:
+async def migrate(url: str | None = None, *, guards: bool = False, tell: Tell = log.warning) -> Migrated:
     """Create the database if it does not exist, and apply every pending migration. With `guards` also restore guards
-    that were dropped, changed or switched off, and on PostgreSQL the policies and grants of the present owner."""
+    that were dropped, changed or switched off, and on PostgreSQL the policies and grants of the present owner. `tell`
+    is given a line for each session that is waited for, and one that says where an interruption stopped it."""
     target = database_url(url)
-    access = await restore_access(target) if guards else []
-    applied = await upgrade(target)
-    restored = await restore_guards(target) if guards else []
+    access = await restore_access(target, tell) if guards else []
+    applied = await upgrade(target, tell)
+    restored = await restore_guards(target, tell) if guards else []
     return Migrated(target.shown, applied, [*restored, *(f"policies and grants of {name}" for name in access)])
 
 

@@ -8,7 +8,10 @@ counts: when a declaration changes, a new migration with the new fingerprint put
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -18,6 +21,9 @@ from keptwork.store.postgres_guards import postgres_guards
 from keptwork.store.sqlite_guards import sqlite_guards
 
 LOCK_KEY = 0x4B455054574F524B  # "KEPTWORK"; of PostgreSQL's advisory lock; any number nobody else uses
+
+Tell = Callable[[str], None]
+log = logging.getLogger("keptwork")
 
 HISTORY_TABLE = """CREATE TABLE IF NOT EXISTS keptwork_migrations (
     number     integer PRIMARY KEY,
@@ -37,6 +43,19 @@ class Migration(NamedTuple):
     name: str
     statements: tuple[str, ...]
     replaces_guards: bool
+
+
+@contextmanager
+def stops_told(migration: Migration, place: str, tell: Tell) -> Iterator[None]:
+    """Report the migration in which an error or an interruption stops the upgrade."""
+    try:
+        yield
+    except BaseException:
+        tell(
+            f"stopped in migration {migration.number:04} {migration.name} ({place}). "
+            "Each migration is applied whole or not at all. To continue, run: keptwork migrate"
+        )
+        raise
 
 
 def guards(dialect: Dialect) -> list[str]:

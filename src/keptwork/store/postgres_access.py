@@ -7,12 +7,15 @@ them, and a role created later never got them: `restore_access` makes all of the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import asyncpg
 
 from keptwork.errors import SeesNoRows
+from keptwork.store.migrations import Tell, log
 from keptwork.store.postgres_connections import APP_ROLE
+from keptwork.store.postgres_patience import Bounded, patiently
 from keptwork.store.url import DatabaseUrl
 
 _TENANT = "nullif(current_setting('keptwork.tenant', true), '')::int"
@@ -136,23 +139,26 @@ async def refuse_unseen(connection: asyncpg.Connection, url: DatabaseUrl) -> Non
         raise SeesNoRows(url=url.shown, login=found[0], owner=found[1])
 
 
-async def restore_access(connection: asyncpg.Connection) -> list[str]:
+async def restore_access(connection: asyncpg.Connection, tell: Tell = log.warning) -> list[str]:
     """Make every policy and grant anew for the owner of the tables; return what differs now, by name.
 
     The owner is granted the role keptwork_app, which is created if this login may. What others have granted stays.
     """
     before = dict(await connection.fetch(_PICTURE, list(TABLES)))
-    async with connection.transaction():
-        await connection.execute(_APP_ROLE)
-        await connection.execute(_MEMBERSHIP)
-        await connection.execute("SELECT set_config('role', $1, true)", await connection.fetchval(_OWNER))
-        has_app = await connection.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", APP_ROLE)
-        for (table,) in await connection.fetch(_PRESENT, list(TABLES)):
-            for statement in _statements(table, has_app):
-                await connection.execute(statement)
-        await connection.execute(_BESIDES)
+    await patiently(connection, partial(_restore, connection), tell)
     after = dict(await connection.fetch(_PICTURE, list(TABLES)))
     return [name for name, access in after.items() if before.get(name) != access]
+
+
+async def _restore(connection: asyncpg.Connection, bounded: Bounded) -> None:
+    await connection.execute(_APP_ROLE)
+    await connection.execute(_MEMBERSHIP)
+    await connection.execute("SELECT set_config('role', $1, true)", await connection.fetchval(_OWNER))
+    has_app = await connection.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", APP_ROLE)
+    for (table,) in await connection.fetch(_PRESENT, list(TABLES)):
+        for statement in _statements(table, has_app):
+            await connection.execute(bounded(statement))
+    await connection.execute(_BESIDES)
 
 
 def _statements(table: str, has_app: bool) -> Iterator[str]:

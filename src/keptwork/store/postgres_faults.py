@@ -8,7 +8,8 @@ import re
 import asyncpg
 
 from keptwork.store.dialect import POSTGRES
-from keptwork.store.migrations import migrations
+from keptwork.store.migrations import Tell, log, migrations
+from keptwork.store.postgres_patience import Bounded, patiently
 
 _GUARD = re.compile(r"CREATE TRIGGER (\w+) .*? ON (\w+)", re.DOTALL)
 
@@ -21,14 +22,17 @@ async def postgres_faults(connection: asyncpg.Connection) -> list[str]:
     return [f"the guard {guard[1]} is missing or switched off" for guard in await _lacking(connection)]
 
 
-async def restore_guards(connection: asyncpg.Connection) -> list[str]:
+async def restore_guards(connection: asyncpg.Connection, tell: Tell = log.warning) -> list[str]:
     """Puts every guard that is missing or switched off back as it is declared, in one transaction; returns which."""
-    async with connection.transaction():
+
+    async def restore(bounded: Bounded) -> list[str]:
         lacking = await _lacking(connection)
         for guard in lacking:
-            await connection.execute(f"DROP TRIGGER IF EXISTS {guard[1]} ON {guard[2]}")  # names of our declarations
-            await connection.execute(guard.string)
-    return [guard[1] for guard in lacking]
+            await connection.execute(bounded(f"DROP TRIGGER IF EXISTS {guard[1]} ON {guard[2]}"))  # names of our own
+            await connection.execute(bounded(guard.string))
+        return [guard[1] for guard in lacking]
+
+    return await patiently(connection, restore, tell)
 
 
 async def _lacking(connection: asyncpg.Connection) -> list[re.Match[str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import asyncpg
 
 from keptwork.errors import NotOurDatabase
 from keptwork.lifecycle import LIFECYCLES
 from keptwork.store.dialect import POSTGRES
-from keptwork.store.migrations import HISTORY_TABLE, LOCK_KEY, Migration, migrations
+from keptwork.store.migrations import HISTORY_TABLE, LOCK_KEY, Migration, Tell, log, migrations, stops_told
+from keptwork.store.postgres_patience import Bounded, patiently, take_turn
 
 Execute = Callable[[str], Awaitable[object]]
 
@@ -36,7 +38,7 @@ async def applied(connection: asyncpg.Connection) -> int:
 
 async def applied_at_rest(connection: asyncpg.Connection) -> int:
     """Return the same number once no program is migrating the database."""
-    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    await take_turn(connection, LOCK_KEY)
     await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
     return await applied(connection)
 
@@ -47,20 +49,22 @@ async def pending(connection: asyncpg.Connection) -> list[Migration]:
     return [migration for migration in migrations(POSTGRES) if migration.number > done]
 
 
-async def migrate_database(connection: asyncpg.Connection, execute: Execute | None = None) -> list[Migration]:
-    """Applies what is pending, each migration in one transaction with its row in the history, under a lock.
+async def migrate_database(
+    connection: asyncpg.Connection, execute: Execute | None = None, tell: Tell = log.warning
+) -> list[Migration]:
+    """Apply what is pending, each migration in one transaction with its row in the history, under a lock.
 
     Killed at any statement, a database is left as it was before the migration that was under way; the next call goes
-    on from there. Two programs at once take turns, and the second finds nothing left to do.
+    on from there. Two programs at once take turns, and the second finds nothing left to do. Programs that use the
+    database meanwhile wait for a fraction of a second at most, however long a migration has to wait for one of them.
     """
-    execute = execute or connection.execute
-    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    await take_turn(connection, LOCK_KEY, tell)
     try:
         await _prepare_schema(connection)
         waiting = await pending(connection)
-        for migration in waiting:
-            async with connection.transaction():
-                await _apply(connection, migration, execute)
+        for place, migration in enumerate(waiting, 1):
+            with stops_told(migration, f"{place} of {len(waiting)}", tell):
+                await patiently(connection, partial(_apply, connection, migration, execute or connection.execute), tell)
         return waiting
     finally:
         if not connection.is_closed():
@@ -96,13 +100,13 @@ async def refuse_foreign(connection: asyncpg.Connection) -> None:
         raise NotOurDatabase(path=f"{database} (it has a table {found}; ?search_path=keptwork in the URL avoids it)")
 
 
-async def _apply(connection: asyncpg.Connection, migration: Migration, execute: Execute) -> None:
+async def _apply(connection: asyncpg.Connection, migration: Migration, execute: Execute, bounded: Bounded) -> None:
     await execute(HISTORY_TABLE)
     if migration.replaces_guards:
         for row in await connection.fetch(_OUR_TRIGGERS):
-            await execute(row[0])
+            await execute(bounded(row[0]))
     for statement in migration.statements:
-        await execute(statement)
+        await execute(bounded(statement))
     await connection.execute(
         "INSERT INTO keptwork_migrations (number, name, applied_at) VALUES ($1, $2, $3)",
         migration.number,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import apsw
 
 from keptwork.store.dialect import SQLITE
-from keptwork.store.migrations import HISTORY_TABLE, Migration, migrations
+from keptwork.store.migrations import HISTORY_TABLE, Migration, Tell, log, migrations, stops_told
 
 Execute = Callable[[str], object]
 
@@ -27,7 +27,7 @@ def pending(db: apsw.Connection) -> list[Migration]:
     return [migration for migration in migrations(SQLITE) if migration.number > done]
 
 
-def migrate_file(db: apsw.Connection, execute: Execute | None = None) -> list[Migration]:
+def migrate_file(db: apsw.Connection, execute: Execute | None = None, tell: Tell = log.warning) -> list[Migration]:
     """Applies what is pending, each migration in one transaction with its row in the history.
 
     Killed at any statement, a file is left as it was before the migration that was under way; the next call goes on
@@ -41,8 +41,9 @@ def migrate_file(db: apsw.Connection, execute: Execute | None = None) -> list[Mi
             if not (waiting := pending(db)):
                 execute("ROLLBACK")
                 return done
-            _apply(db, waiting[0], execute)
-            execute("COMMIT")
+            with stops_told(waiting[0], f"{len(done) + 1} of {len(done) + len(waiting)}", tell):
+                _apply(db, waiting[0], execute)
+                execute("COMMIT")
             done.append(waiting[0])
         except BaseException:
             if db.in_transaction:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from keptwork.errors import MissingDriver, NewerDatabase
 from keptwork.store.dialect import SQLITE
-from keptwork.store.migrations import Migration, migrations, newest
+from keptwork.store.migrations import Migration, Tell, log, migrations, newest
 from keptwork.store.url import DatabaseUrl
 
 
@@ -17,14 +18,15 @@ async def pending(url: DatabaseUrl) -> list[Migration]:
     return await _postgres(url, apply=False)
 
 
-async def upgrade(url: DatabaseUrl) -> list[Migration]:
-    """Makes the database if need be, applies what is pending, and returns it."""
+async def upgrade(url: DatabaseUrl, tell: Tell = log.warning) -> list[Migration]:
+    """Makes the database if need be, applies what is pending, and returns it. `tell` is given one line for each session
+    that is waited for, and one that says where an interruption stopped it."""
     if url.dialect == "sqlite":
-        return await asyncio.to_thread(_sqlite, url, True)
-    return await _postgres(url, apply=True)
+        return await _sqlite_until_cancelled(url, tell)
+    return await _postgres(url, apply=True, tell=tell)
 
 
-async def restore_access(url: DatabaseUrl) -> list[str]:
+async def restore_access(url: DatabaseUrl, tell: Tell = log.warning) -> list[str]:
     """Make row-level security's policies and grants anew on PostgreSQL; return the names of those that differ now."""
     if url.dialect == "sqlite":
         return []
@@ -35,12 +37,12 @@ async def restore_access(url: DatabaseUrl) -> list[str]:
         with postgres_server.explained(url):
             if await postgres_migrate.applied(connection) == 0:
                 return []
-            return await postgres_access.restore_access(connection)
+            return await postgres_access.restore_access(connection, tell)
     finally:
         await connection.close()
 
 
-async def restore_guards(url: DatabaseUrl) -> list[str]:
+async def restore_guards(url: DatabaseUrl, tell: Tell = log.warning) -> list[str]:
     """Puts guards back that somebody has dropped, changed or switched off, and returns their names. The database must
     be up to date."""
     if url.dialect == "sqlite":
@@ -50,7 +52,7 @@ async def restore_guards(url: DatabaseUrl) -> list[str]:
     connection = await postgres_server.connect(url)
     try:
         with postgres_server.explained(url):
-            return await postgres_faults.restore_guards(connection)
+            return await postgres_faults.restore_guards(connection, tell)
     finally:
         await connection.close()
 
@@ -66,21 +68,41 @@ def _restore_sqlite(url: DatabaseUrl) -> list[str]:
         db.close()
 
 
-def _sqlite(url: DatabaseUrl, apply: bool) -> list[Migration]:
+async def _sqlite_until_cancelled(url: DatabaseUrl, tell: Tell) -> list[Migration]:
+    """Migrate in a thread, and end it between two statements if the caller is cancelled."""
+    cancelled = threading.Event()
+    migrating = asyncio.create_task(asyncio.to_thread(_sqlite, url, True, tell, cancelled))
+    try:
+        return await asyncio.shield(migrating)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait([migrating])
+        raise
+
+
+def _sqlite(
+    url: DatabaseUrl, apply: bool, tell: Tell = log.warning, cancelled: threading.Event | None = None
+) -> list[Migration]:
     from keptwork.store import sqlite_file, sqlite_migrate
 
     if not apply and sqlite_file.is_missing(url.path):
         return list(migrations(SQLITE))
     db = sqlite_file.connect(url.path, create=apply, shared=url.shared)
+
+    def execute(sql: str) -> object:
+        if cancelled is not None and cancelled.is_set():
+            raise asyncio.CancelledError
+        return db.execute(sql)
+
     try:
         with sqlite_file.explained(url.path):
             _refuse_newer(url, sqlite_migrate.applied(db))
-            return sqlite_migrate.migrate_file(db) if apply else sqlite_migrate.pending(db)
+            return sqlite_migrate.migrate_file(db, execute, tell) if apply else sqlite_migrate.pending(db)
     finally:
         db.close()
 
 
-async def _postgres(url: DatabaseUrl, *, apply: bool) -> list[Migration]:
+async def _postgres(url: DatabaseUrl, *, apply: bool, tell: Tell = log.warning) -> list[Migration]:
     try:
         from keptwork.store import postgres_access, postgres_migrate, postgres_server
     except ModuleNotFoundError as missing:
@@ -94,7 +116,7 @@ async def _postgres(url: DatabaseUrl, *, apply: bool) -> list[Migration]:
                 return await postgres_migrate.pending(connection)
             if found:
                 await postgres_access.refuse_unseen(connection, url)  # a migration would pass over what it cannot see
-            return await postgres_migrate.migrate_database(connection)
+            return await postgres_migrate.migrate_database(connection, tell=tell)
     finally:
         await connection.close()
 
