@@ -19,6 +19,7 @@ from keptwork.declared_job import DeclaredJob
 from keptwork.declared_schedules import DeclaredSchedules, How
 from keptwork.errors import BadInput, NeedsDatabase
 from keptwork.flow_handle import Definition, FlowHandle, start_flow
+from keptwork.home import Home, keep_for_ever, watch_forks
 from keptwork.job_handle import Handle
 from keptwork.job_type import Handler, JobType
 from keptwork.moments import Span, span_us
@@ -30,11 +31,14 @@ from keptwork.sizes import Size, size_bytes
 from keptwork.store import Artifact, NewJob, Store, Transaction, open_store
 from keptwork.store.approvals import Approval
 from keptwork.store.protocol import Enqueues
+from keptwork.store.scope import running_loop
 from keptwork.store.signals import Sent
+from keptwork.store.tally import Tally
 from keptwork.store.url import database_url
 from keptwork.sync import Sync
 from keptwork.target import refuse_while_loading
 from keptwork.throttle import Throttle
+from keptwork.visiting import VisitingStore
 from keptwork.worker.agent_turn import Heard
 from keptwork.worker.bond import Bond
 from keptwork.worker.report import Doing
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from keptwork.config import Config
 
 MEMORY = ":memory:"
+SHORT_SECONDS = 0.002
 
 
 class Keptwork:
@@ -82,8 +87,11 @@ class Keptwork:
         self.tenant_id = 1
         self._store: Store | None = None
         self._clock: Clock | None = None
-        self._opening = asyncio.Lock()
+        self._tally = Tally()
+        self._home = Home(self._close_store, self._abandon)
+        self._visiting: Store | None = None
         self._workers: list[Worker] = []
+        self._loops: dict[Worker, asyncio.AbstractEventLoop] = {}
         self._stopped = False
         self._server: str | None = None
         self._hang_up: Callable[[], None] = _nothing
@@ -180,46 +188,97 @@ class Keptwork:
         return twin
 
     async def open(self) -> Store:
-        """The store, opened when it is first needed."""
+        """The store, opened when it is first needed. It belongs to the event loop that opened it: in another one, or
+        after that one was closed, its calls are handed to the thread that `sync` uses."""
+        self._insist_on_database()
+        if self._store is not None and self._home.loop is asyncio.get_running_loop():
+            return self._store
+        return await self._opened()
+
+    def _insist_on_database(self) -> None:
         refuse_while_loading()
         if self._server is not None:
             raise NeedsDatabase(what=f"use one: it works for {self._server}, which can be asked by keptwork.client")
-        if self._store is not None:
-            return self._store
-        async with self._opening:
-            if self._store is None:
-                self.url = database_url(self.url).lasting
-                spans.adopt()
-                migrate = None if self.creates else False
-                store = await open_store(self.url, migrate=migrate, create=self.creates, clock=self._clock)
-                try:
-                    self.tenant_id = await store.tenant(self._tenant)
-                except BaseException:
-                    await store.close()
-                    raise
-                self._store, self._endings = store, Endings(store)
+
+    async def _opened(self, *, for_longer: bool = False) -> Store:
+        in_memory = _in_memory(self.url)  # one for all event loops: its writer is a thread of its own
+        while not (in_memory and self._store is not None):
+            if self._home.claim(for_longer=for_longer or in_memory):
+                async with self._home.opening:
+                    return self._store or await self._open_here()
+            if not in_memory:
+                return await self._visited()
+            await asyncio.sleep(SHORT_SECONDS)  # another loop is opening it
         return self._store
+
+    async def _visited(self) -> Store:
+        if self._visiting is None:
+            self.url = database_url(self.url).lasting
+            visiting = cast(Store, VisitingStore(self.sync))
+            self.tenant_id, self._visiting = await visiting.tenant(self._tenant), visiting
+        return self._visiting
+
+    async def _open_here(self) -> Store:
+        self.url = database_url(self.url).lasting
+        spans.adopt()
+        migrate = None if self.creates else False
+        store = await open_store(self.url, migrate=migrate, create=self.creates, clock=self._clock, tally=self._tally)
+        try:
+            self.tenant_id = await store.tenant(self._tenant)
+        except BaseException:
+            await store.close()
+            raise
+        self._store, self._endings = store, Endings(store)
+        watch_forks(self)
+        if not _in_memory(self.url):
+            await self._home.settle()
+        return store
 
     def lend(self, url: str | None, clock: Clock | None) -> tuple[str | None, Clock | None]:
         """Replace database and clock while the app is closed; return the previous ones. For `keptwork.testing`."""
         if self._store is not None:
             raise BadInput(what="the application has its database open: close it before it is given another")
+        self._visiting = None
         before = self.url, self._clock
         self.url, self._clock = url, clock
         return before
 
     async def close(self) -> None:
-        """Gives the database back."""
+        """Gives the database back, also what the thread for other event loops and ordinary code has of it, unless that
+        is in use. The next call opens it again."""
+        if _in_memory(self.url):
+            await self._close_store()
+            await self._home.leave()
+        else:
+            await self._home.close()
+        await self.sync.close_if_idle()
+
+    async def _close_store(self) -> None:
         if self._store is not None:
             await self._store.close()
             self._store = None
 
+    def _abandon(self) -> bool:
+        """Close a store whose event loop can close it no more. Return whether there was one."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.abandon()
+        return store is not None
+
+    def forked(self) -> None:
+        """Leave everything that belongs to event loops and connections to the parent; called in a forked child."""
+        keep_for_ever(self._store, self._home, self._workers, self.__dict__.get("_endings"))
+        self._store, self._home = None, Home(self._close_store, self._abandon)
+        self._workers, self._loops, self._tally = [], {}, Tally()
+
     async def __aenter__(self) -> Keptwork:
-        await self.open()
+        self._insist_on_database()
+        await self._opened(for_longer=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        if self._home.loop in (None, running_loop()) or _in_memory(self.url):
+            await self.close()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -246,7 +305,7 @@ class Keptwork:
     async def _put(self, job: NewJob, transaction: Any) -> int:
         if transaction is None:
             for worker in self._workers:
-                if (key := await worker.start_here(job)) is not None:
+                if self._loops[worker] is running_loop() and (key := await worker.start_here(job)) is not None:
                     return key
         (key,) = await (await self.queue(transaction)).enqueue([job])
         return key
@@ -286,7 +345,11 @@ class Keptwork:
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
         """What the handler of a job returned, once it has ended; see `Handle.result`."""
         store = await self.open()
-        return await results.result(store, self.tenant_id, job_id, timeout, self._endings)
+        return await results.result(store, self.tenant_id, job_id, timeout, self._endings if self._home.here else None)
+
+    def handle(self, key: int) -> Handle:
+        """The handle to a job."""
+        return Handle(key, self)
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
         """What a job keeps beside its result: name, media type, size and hash of each."""
@@ -427,21 +490,38 @@ class Keptwork:
         self._stopped = False  # from here on: what is asked while the database is being opened counts
         if server is not None:
             return await self._work_for(server, key, key_file, settings, until_idle)
-        store = await self.open()
+        self._insist_on_database()
+        await self._opened(for_longer=True)
+        async with self._store_for_worker() as store:
+            return await self._work_with(store, settings, until_idle)
+
+    async def _work_with(self, store: Store, settings: Settings, until_idle: bool) -> int:
         await self._declare_limits(store)
         await self.keep_schedules()
         config = partial(_read_config, self._config)
         steps = StepKinds(self.open, config, self.provider, self.heard)
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         settings = replace(settings, database=self.url)
-        worker = Worker(
-            store, kinds, settings, self.leases_store, older=self.older_kinds, ended=self._endings.reached_by
-        )
-        self._endings.workers_here.append(worker.works_on)
+        # Who waits in the home loop hears only of workers there.
+        endings = self._endings if self._home.here else Endings(store)
+        worker = Worker(store, kinds, settings, self.leases_store, older=self.older_kinds, ended=endings.reached_by)
+        endings.workers_here.append(worker.works_on)
         try:
             return await self._run(worker, until_idle)
         finally:
-            self._endings.workers_here.remove(worker.works_on)
+            endings.workers_here.remove(worker.works_on)
+
+    @asynccontextmanager
+    async def _store_for_worker(self) -> AsyncIterator[Store]:
+        """The store at home. A worker beside it, in another event loop, has connections of its own."""
+        if self._store is not None and (self._home.here or _in_memory(self.url)):
+            yield self._store
+            return
+        store = await open_store(self.url, create=False, clock=self._clock, tally=self._tally)
+        try:
+            yield store
+        finally:
+            await store.close()
 
     async def _work_for(
         self, server: str, key: str | None, key_file: str | None, settings: Settings, until_idle: bool
@@ -461,6 +541,7 @@ class Keptwork:
             self._server, self._hang_up = None, _nothing
 
     async def _run(self, worker: Worker, until_idle: bool) -> int:
+        self._loops[worker] = asyncio.get_running_loop()
         self._workers.append(worker)
         if self._stopped:
             self.stop()
@@ -468,14 +549,15 @@ class Keptwork:
             return await worker.run(until_idle=until_idle)
         finally:
             self._workers.remove(worker)
+            del self._loops[worker]
 
     def doing(self) -> Doing | None:
         """What the worker in this process is doing; none while there is none."""
         return self._workers[0].doing() if self._workers else None
 
     def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever a worker in this process has written what came of jobs; returns how to stop."""
-        return self._endings.on_settled(heard)
+        """Calls back whenever a worker in this event loop has written what came of jobs; returns how to stop."""
+        return self._endings.on_settled(heard) if self._home.here else _nothing
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -496,7 +578,7 @@ class Keptwork:
         if _in_memory(self.url):
             yield await self.open()
             return
-        store = await open_store(self.url, migrate=False, create=False, tally=(await self.open()).tally)
+        store = await open_store(self.url, create=False, tally=self._tally)
         try:
             yield store
         finally:

@@ -1,5 +1,8 @@
 """Enqueueing from ordinary code (Django, Flask, scripts): calls that wait until what they ask for is done.
 
+Calls from event loops that the application's own store does not belong to are handed to the same thread; `visiting`
+does that.
+
 A thread of its own runs an event loop and a store of its own, from the first call on. Any thread may call. Before a
 fork the store is closed, for neither database's connection survives one; parent and child each open another when they
 need it. It is closed when the program ends.
@@ -18,8 +21,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keptwork.errors import BadInput, OtherLoop, TransactionEnded
+from keptwork.home import keep_for_ever
 from keptwork.lane import PATIENCE_SECONDS, Lane
 from keptwork.store.scope import COMMITTED, ROLLED_BACK
+from keptwork.store.url import database_url
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from keptwork.store.signals import Sent
 
 T = TypeVar("T")
+
+SHORT_SECONDS = 0.002
 
 
 class AppLane(Lane):
@@ -125,7 +132,7 @@ class Sync:
         """As `await job.enqueue(…)`, with the same `_key`, `_run_in`, `_priority` and so on."""
         lent = self._lent(_tx)
         with self._entered(inside=lent is not None) as lane:
-            return lane.run(lane.app.declared(job).enqueue(_tx=lent, **arguments))
+            return self._app.handle(lane.run(lane.app.declared(job).enqueue(_tx=lent, **arguments)).key)
 
     def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: SyncTransaction | None = None
@@ -133,7 +140,7 @@ class Sync:
         """As `await app.enqueue_many(…)`: all or none."""
         lent, jobs = self._lent(_tx), list(many)
         with self._entered(inside=lent is not None) as lane:
-            return lane.run(lane.app.enqueue_many(job, jobs, _tx=lent))
+            return [self._app.handle(made.key) for made in lane.run(lane.app.enqueue_many(job, jobs, _tx=lent))]
 
     def send_event(
         self,
@@ -217,6 +224,48 @@ class Sync:
             )
         return given.lent
 
+    # --- other event loops
+
+    @property
+    def url(self) -> str:
+        """Which database, fit to be shown."""
+        return database_url(self._app.url).shown
+
+    async def hand(self, ask: Callable[[AppLane], Coroutine[Any, Any, T]], *, long: bool = False) -> T:
+        """Run on the thread what a caller in another event loop asks for, and return what came of it. A fork does not
+        wait for the end of a `long` call that its own thread has made."""
+        while True:
+            if (lane := self._enter_at_once()) is not None:
+                break
+            await asyncio.sleep(SHORT_SECONDS)  # waiting for the gate itself would block the caller's loop
+        self._of_thread.stays = getattr(self._of_thread, "stays", 0) + long
+        try:
+            return await lane.awaited(ask(lane), self._leave)
+        finally:
+            self._of_thread.stays -= long
+
+    def _enter_at_once(self) -> AppLane | None:
+        if not self._gate.acquire(blocking=False):
+            return None
+        try:
+            if self._closing:
+                return None
+            lane = self._lane = self._lane or self._opened()
+            self._calls += 1
+            return lane
+        finally:
+            self._gate.release()
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._calls -= 1
+            self._gate.notify_all()
+
+    async def close_if_idle(self) -> None:
+        """Close the thread and its store unless somebody uses them. The next call opens them again."""
+        if self._lane is not None:
+            await asyncio.to_thread(self._close, 0.0)
+
     @contextmanager
     def _entered(self, *, inside: bool = False) -> Iterator[AppLane]:
         """Whoever wants to close it goes first; except before what a transaction still needs to come to its end."""
@@ -227,9 +276,7 @@ class Sync:
         try:
             yield lane
         finally:
-            with self._gate:
-                self._calls -= 1
-                self._gate.notify_all()
+            self._leave()
 
     def _opened(self) -> AppLane:
         if self._torn:
@@ -253,7 +300,8 @@ class Sync:
     def before_fork(self) -> None:
         """Lets calls end and closes the store; holds the gate until the fork is done."""
         self._gate.acquire()
-        self._close(0.0 if getattr(self._of_thread, "inside", False) else PATIENCE_SECONDS)
+        inside = getattr(self._of_thread, "inside", False) or getattr(self._of_thread, "stays", 0)
+        self._close(0.0 if inside else PATIENCE_SECONDS)
 
     def after_fork_in_parent(self) -> None:
         self._gate.release()
@@ -262,7 +310,8 @@ class Sync:
         """The threads are the parent's; what they were in the middle of cannot be gone on with here."""
         self._torn = self._torn or self._lane is not None
         self._gate, self._calls, self._closing = threading.Condition(), 0, 0
-        self._lane, self._kept = None, self._lane  # never let go of: freeing it would close the parent's connection
+        keep_for_ever(self._lane)
+        self._lane = None
 
 
 _DOORS: weakref.WeakSet[Sync] = weakref.WeakSet()

@@ -43,6 +43,27 @@ async def test_what_was_acknowledged_is_there_when_the_store_is_opened_again(dat
     await again.close()
 
 
+@keeps(Promises.abandon, "Closes the store of an event loop that was closed, without awaiting anything")
+def test_store_of_a_closed_event_loop_leaves_no_thread_and_no_session(database_url: str) -> None:
+    before, loop = our_threads(), asyncio.new_event_loop()
+    store = loop.run_until_complete(open_store(database_url))
+    loop.run_until_complete(store.counts(JOB))
+    loop.close()
+    store.abandon()
+    store.abandon()
+    assert our_threads() == before
+    if database_url.startswith("postgres"):
+        asyncio.run(eventually(lambda: nobody_else_on(database_url)))
+
+
+async def nobody_else_on(url: str) -> bool:
+    connection = await asyncpg.connect(url)
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    count = await connection.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {others}")
+    await connection.close()
+    return bool(count == 0)
+
+
 def our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("keptwork")}
 

@@ -51,7 +51,7 @@ class AsyncClient(AsyncApi):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.wire.__aexit__(kind, error, traceback)
 
 
 class Client(Api):

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from typing import Any, TypeVar
 
 from keptwork.client.wire import Query, Wire
+from keptwork.home import keep_for_ever
 from keptwork.lane import Lane
 
 T = TypeVar("T")
@@ -67,6 +68,26 @@ class SyncWire:
         lane = self._entered()
         return lane.run(ask(self._wire))
 
+    async def hand(self, ask: Callable[[Wire], Coroutine[Any, Any, T]]) -> T:
+        """The same for a caller in an event loop, which is not blocked meanwhile."""
+        lane = self._entered()
+        return await lane.awaited(ask(self._wire))
+
+    async def visited(self, path: str, query: Query | None, after: str | None) -> AsyncGenerator[Any, None]:
+        """What a stream tells, for a caller in an event loop."""
+        lane, end = self._entered(), object()
+        source = self._wire.follow(object, path, query, after=after)
+
+        async def following() -> Any:
+            return await anext(source, end)
+
+        try:
+            while (one := await lane.awaited(following())) is not end:
+                yield one
+        finally:
+            if not lane.closed:
+                await lane.awaited(source.aclose())
+
     def close(self) -> None:
         """Lets go of all connections. A later call makes new ones."""
         with self._gate:
@@ -92,6 +113,7 @@ class SyncWire:
     def _entered(self) -> Lane:
         with self._gate:
             if self._process != os.getpid():  # the thread, and the connections, are the parent's
+                keep_for_ever(self._lane, self._wire)
                 self._lane, self._wire, self._process = None, self._make(), os.getpid()
             if self._lane is None:
                 self._lane = Lane("keptwork-client")

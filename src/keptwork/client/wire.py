@@ -1,5 +1,8 @@
 """The wire to a server: one request and its answer, asked again where that is safe.
 
+Connections belong to the event loop that opened them. Requests from another loop, or after that one was closed, are
+handed to a thread.
+
 Everything is JSON both ways, but for what is read as it was kept. A change carries an idempotency key of its own
 making, so that one whose answer was lost is sent again and done once. An answer that is no success is raised as the
 error it tells of.
@@ -11,12 +14,13 @@ import asyncio
 import json
 import random
 import ssl
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -25,7 +29,12 @@ from keptwork.client.patience import Patience, asked_seconds, passes
 from keptwork.client.problems import MEDIA_TYPE, error_of
 from keptwork.client.stream import followed
 from keptwork.errors import BadInput, KeptworkError, MissingExtra, NoAnswer, StrangeAnswer
+from keptwork.home import Home, keep_for_ever, watch_forks
 from keptwork.provider.key import Key
+from keptwork.store.scope import running_loop
+
+if TYPE_CHECKING:
+    from keptwork.client.sync_wire import SyncWire
 
 try:
     import httpx2
@@ -103,6 +112,9 @@ class Wire:
         self._most_bytes = most_bytes
         self.dice = dice
         self._opened: httpx2.AsyncClient | None = None
+        self._home = Home(self._close_here, self._abandon)
+        self._visits: SyncWire | None = None
+        self._gate = threading.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r}, key hidden)"
@@ -113,13 +125,44 @@ class Wire:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if self._home.loop in (None, running_loop()):
+            await self.close()
 
     async def close(self) -> None:
         """Lets go of all connections. A later request makes new ones."""
+        await self._home.close()
+        visits, self._visits = self._visits, None
+        if visits is not None:
+            await asyncio.to_thread(visits.close)
+
+    async def _close_here(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.aclose()
+
+    def _abandon(self) -> bool:
+        """Leave connections to the garbage collector that no event loop can close any more."""
+        opened, self._opened = self._opened, None
+        return opened is not None
+
+    def forked(self) -> None:
+        """Leave all connections to the parent; called in a forked child."""
+        keep_for_ever(self._opened, self._home)
+        self._opened, self._home = None, Home(self._close_here, self._abandon)
+
+    def _elsewhere(self) -> SyncWire | None:
+        """The wire of a thread, for calls from an event loop other than the one that has the connections."""
+        if self._home.claim():
+            return None
+        from keptwork.client.sync_wire import SyncWire
+
+        with self._gate:
+            self._visits = self._visits or SyncWire(self._another)
+            return self._visits
+
+    def _another(self) -> Wire:
+        how: dict[str, Any] = {"patience": self.patience, "most_bytes": self._most_bytes, "dice": self.dice}
+        return Wire(self.server, self._key, **how)
 
     # --- asking
 
@@ -180,7 +223,14 @@ class Wire:
         self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
     ) -> AsyncGenerator[T, None]:
         """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
-        return followed(self, path, query, after)
+        return self._followed(path, query, after)
+
+    async def _followed(self, path: str, query: Query | None, after: str | None) -> AsyncGenerator[Any, None]:
+        elsewhere = self._elsewhere()
+        source = followed(self, path, query, after) if elsewhere is None else elsewhere.visited(path, query, after)
+        async with aclosing(source):
+            async for one in source:
+                yield one
 
     @asynccontextmanager
     async def listening(
@@ -202,6 +252,9 @@ class Wire:
     # --- sending
 
     async def _answered(self, asked: Asked) -> Answer:
+        elsewhere = self._elsewhere()
+        if elsewhere is not None:
+            return await elsewhere.hand(lambda wire: wire._answered(asked))
         in_doubt: NoAnswer | None = None
         for tried in count(1):
             outcome = await self._try(asked)
@@ -223,7 +276,7 @@ class Wire:
     @asynccontextmanager
     async def _sent(self, asked: Asked) -> AsyncIterator[httpx2.Response]:
         wait = self.patience.read_seconds if asked.read_seconds is None else asked.read_seconds
-        async with self._http().stream(
+        async with (await self._http()).stream(
             asked.method,
             self.server + asked.path,
             params=asked.query,
@@ -253,7 +306,7 @@ class Wire:
             return None
         return self.patience.pause(tried, self.dice, asked_seconds(outcome.headers))
 
-    def _http(self) -> httpx2.AsyncClient:
+    async def _http(self) -> httpx2.AsyncClient:
         """Redirects are not followed, as they would carry the key elsewhere. What is packed may be of any size."""
         if self._opened is None:
             # Reading certificates takes longer than all else, and nothing here needs them without TLS.
@@ -268,6 +321,8 @@ class Wire:
                     "User-Agent": "keptwork-client",
                 },
             )
+            watch_forks(self)
+            await self._home.settle()
         return self._opened
 
     # --- understanding

@@ -103,6 +103,11 @@ class PostgresStore(PostgresVerbs):
         if self._app is not None:
             await self._app.close()
 
+    def abandon(self) -> None:
+        self._engine.abandon()
+        if self._app is not None:
+            self._app.abandon()
+
     @asynccontextmanager
     async def transaction(self, tenant_id: int | None = None) -> AsyncIterator[PostgresTransaction]:
         async with self._begun() as transaction:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from contextlib import suppress
 
 import asyncpg
 
+from keptwork.errors import OtherLoop
 from keptwork.store.postgres_server import SESSION_SETTINGS, connect_seconds, wanted
+from keptwork.store.scope import running_loop
 from keptwork.store.url import DatabaseUrl
 
 MOST_AT_HAND = 2
@@ -26,6 +30,7 @@ class Connections:
 
     def __init__(self, pool: asyncpg.Pool, most_at_hand: int = MOST_AT_HAND) -> None:
         self._pool = pool
+        self._loop = running_loop()
         self._at_hand: list[asyncpg.Connection] = []
         self._most_at_hand = most_at_hand
         self._lent = 0
@@ -34,6 +39,8 @@ class Connections:
 
     async def acquired(self) -> asyncpg.Connection:
         """One at hand, one of the pool, or the first that is given back."""
+        if running_loop() is not self._loop:
+            raise OtherLoop(what="this store")
         while True:
             if self._at_hand:
                 connection = self._at_hand.pop()
@@ -73,6 +80,14 @@ class Connections:
         while self._at_hand:
             await self.release(self._at_hand.pop())
         await self._pool.close()
+
+    def abandon(self) -> None:
+        """Hang up where nothing can be awaited any more, because the event loop was closed. The server then ends the
+        sessions."""
+        for connection in [holder._con for holder in self._pool._holders if holder._con is not None]:
+            with suppress(Exception):
+                connection._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+                connection._transport._call_connection_lost(None)  # what the loop would do; not under TLS
 
     async def _from_pool(self) -> asyncpg.Connection:
         """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""

@@ -61,6 +61,11 @@ class Guest:
         self._schema = schema
         self._insist_open()
 
+    def through(self, schema: Callable[[], Awaitable[str]]) -> Guest:
+        """The same, where the database must be asked another way for its schema."""
+        self._schema = schema
+        return self
+
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         """All jobs are queued when the transaction commits, or none."""
         if not jobs:

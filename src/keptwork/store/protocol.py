@@ -105,3 +105,7 @@ class Store(Reader, Writer, Protocol):
     async def close(self) -> None:
         """Gives everything back; what was acknowledged is on disk."""
         ...
+
+    def abandon(self) -> None:
+        """Closes the store of an event loop that was closed, without awaiting anything."""
+        ...

@@ -73,6 +73,12 @@ class SqliteStore(SqliteVerbs):
             self._bell.close()
             await asyncio.to_thread(self._close)
 
+    def abandon(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._bell.close()
+            self._close()
+
     def _close(self) -> None:
         self._readers.close()
         self._writer.close()

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from keptwork.store.scope import running_loop
+
 QUIET_SECONDS = 0.002
 
 
@@ -41,8 +43,18 @@ class MemoryBell:
             heard()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        self._listeners.append(heard)
-        return lambda: self._listeners.remove(heard)
+        """Calls back on the event loop that listens, whichever loop rings."""
+        loop = asyncio.get_running_loop()
+
+        def hear() -> None:
+            if running_loop() is loop:
+                heard()
+            else:
+                with contextlib.suppress(RuntimeError):  # that loop has ended
+                    loop.call_soon_threadsafe(heard)
+
+        self._listeners.append(hear)
+        return lambda: self._listeners.remove(hear)
 
     def close(self) -> None:
         self._listeners.clear()
@@ -58,14 +70,16 @@ class SocketBell:
         self._sender.setblocking(False)
         self._rang_at = 0.0
         self._later: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def ring(self) -> None:
         """Something was put into a queue and committed."""
-        if self._later is not None:
+        if self._later is not None and self._loop is not None and not self._loop.is_closed():
             return
         wait = self._rang_at + QUIET_SECONDS - time.monotonic()
         if wait > 0:
-            self._later = asyncio.get_running_loop().call_later(wait, self._ring_now)
+            self._loop = asyncio.get_running_loop()
+            self._later = self._loop.call_later(wait, self._ring_now)
         else:
             self._ring_now()
 

@@ -1,0 +1,156 @@
+"""A store as an event loop sees it that the store does not belong to: each call is handed to the store's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from keptwork.store.follow import following
+from keptwork.store.records import Event, EventFilter
+from keptwork.store.scope import COMMITTED, ROLLED_BACK, Scope
+
+if TYPE_CHECKING:
+    from keptwork.store import Store
+    from keptwork.store.protocol import Enqueues, Reader
+    from keptwork.sync import AppLane, Sync
+
+T = TypeVar("T")
+Verb = Callable[..., Coroutine[Any, Any, Any]]
+Begin = Callable[["Store"], AbstractAsyncContextManager[Any]]
+
+
+class VisitingStore:
+    """All verbs of a store. None of them opens a connection in the caller's event loop."""
+
+    def __init__(self, door: Sync, narrow: Callable[[Store], Store] = lambda store: store) -> None:
+        self._door = door
+        self._narrow = narrow
+        self._seen: Store | None = None
+
+    def __getattr__(self, verb: str) -> Verb:
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+
+        async def handed(*values: Any, **how: Any) -> Any:
+            return await self._asked(lambda store: getattr(store, verb)(*values, **how))
+
+        return handed
+
+    @property
+    def url(self) -> str:
+        return self._door.url
+
+    def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Any]:
+        return self._lent(lambda store: store.transaction(tenant_id))
+
+    def snapshot(self) -> AbstractAsyncContextManager[Any]:
+        return self._lent(lambda store: store.snapshot())
+
+    def narrowed(self, tenant_id: int) -> VisitingStore:
+        return VisitingStore(self._door, lambda store: store.narrowed(tenant_id))
+
+    def within(self, transaction: Any) -> Enqueues:
+        """The queue inside a transaction that was opened in the caller's loop."""
+        if isinstance(transaction, VisitingTransaction):
+            return cast("Enqueues", transaction)
+        if self._seen is None:
+            raise LookupError("a visiting store has been asked for nothing yet")
+        found = self._seen.within(transaction)
+        through = getattr(found, "through", None)
+        return found if through is None else cast("Enqueues", through(self._schema))
+
+    async def follow(self, wanted: EventFilter | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
+        async for event in following(cast("Reader", self), wanted or EventFilter(), after):
+            yield event
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Rings get lost on the way to another loop, as any ring may. Whoever listens also looks now and then."""
+        return _nothing
+
+    async def close(self) -> None:
+        """The thread closes its store."""
+
+    async def _asked(self, ask: Callable[[Store], Awaitable[T]]) -> T:
+        async def on_the_thread(lane: AppLane) -> T:
+            self._seen = self._narrow(await lane.app.open())
+            return await ask(self._seen)
+
+        return await self._door.hand(on_the_thread)
+
+    async def _schema(self) -> str:
+        return str(await self._asked(lambda store: cast(Any, store)._schema()))
+
+    @asynccontextmanager
+    async def _lent(self, begin: Begin) -> AsyncIterator[VisitingTransaction]:
+        """One task of the thread opens and ends the transaction, whatever becomes of the caller's task meanwhile."""
+        stay, scope = _Stay(lambda store: begin(self._narrow(store))), Scope()
+        hosting = asyncio.ensure_future(self._door.hand(stay.host, long=True))
+        try:
+            either: list[asyncio.Future[Any]] = [asyncio.wrap_future(stay.begun), hosting]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if hosting.done():
+                hosting.result()
+            yield VisitingTransaction(stay, scope)
+        except BaseException:
+            scope.end(ROLLED_BACK)
+            stay.end(commits=False)
+            await asyncio.wait({hosting})
+            raise
+        scope.end(COMMITTED)
+        stay.end(commits=True)
+        try:
+            await asyncio.shield(hosting)
+        except BaseException:
+            scope.end("its commit failed")
+            raise
+
+
+class _Undone(Exception):
+    """Rolls a transaction back."""
+
+
+class _Stay:
+    """A transaction that a task of the thread holds open until the caller has ended it."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._over: Future[bool] = Future()
+        self.begun: Future[tuple[AppLane, Any]] = Future()
+
+    async def host(self, lane: AppLane) -> None:
+        store = await lane.app.open()
+        with contextlib.suppress(_Undone):
+            async with self._begin(store) as lent:
+                self.begun.set_result((lane, lent))
+                if not await asyncio.wrap_future(self._over):
+                    raise _Undone
+
+    def end(self, *, commits: bool) -> None:
+        if not self._over.done():
+            self._over.set_result(commits)
+
+
+class VisitingTransaction:
+    """A transaction of the thread's store, for use in the event loop and the block that opened it."""
+
+    def __init__(self, stay: _Stay, scope: Scope) -> None:
+        self._lane, self._lent = stay.begun.result()
+        self._scope = scope
+
+    def __getattr__(self, verb: str) -> Verb:
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+
+        async def handed(*values: Any, **how: Any) -> Any:
+            self._scope.insist()
+            return await self._lane.awaited(getattr(self._lent, verb)(*values, **how))
+
+        return handed
+
+
+def _nothing() -> None:
+    """There is nothing to stop."""
