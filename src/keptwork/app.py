@@ -39,6 +39,7 @@ from keptwork.sync import Sync
 from keptwork.target import refuse_while_loading
 from keptwork.throttle import Throttle
 from keptwork.visiting import VisitingStore
+from keptwork.window import put_unique
 from keptwork.worker.agent_turn import Heard
 from keptwork.worker.bond import Bond
 from keptwork.worker.report import Doing
@@ -313,11 +314,18 @@ class Keptwork:
     async def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None
     ) -> list[Handle]:
-        """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits."""
-        await self.declare_limit(job.kind)
+        """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits.
+
+        Where the kind is declared with `unique=`, sets of equal arguments make one job, and each of them returns its
+        handle."""
+        await self.open()
+        await self.declare_limit(job.kind, _tx)
         queue = await self.queue(_tx)
         kind = self.kinds.get(job.kind.name, job.kind)
-        return [Handle(key, self) for key in await put(queue, new_jobs(kind, many, self.tenant_id))]
+        jobs = new_jobs(kind, many, self.tenant_id)
+        if kind.unique_us is None:
+            return [Handle(key, self) for key in await put(queue, jobs)]
+        return [Handle(key, self) for key in await put_unique(queue, jobs, kind.unique_us)]
 
     async def crew(
         self,
@@ -430,10 +438,16 @@ class Keptwork:
         check_name("queue", name)
         self._queue_limits[name] = Throttle.of(limit, rate)
 
-    async def declare_limit(self, kind: JobType) -> None:
-        """Makes the limit of a kind known to the database, once, before the first of its jobs is."""
-        if kind.throttle is not None and kind.name not in self._declared:
-            await limits.declare(await self.open(), [limits.rule("job", kind.name, kind.throttle)])
+    async def declare_limit(self, kind: JobType, transaction: Any = None) -> None:
+        """Makes the limit of a kind known to the database, once, before the first of its jobs is. A SQLite file has one
+        writer: inside a transaction only that transaction can do it, and if it is undone the next call does it."""
+        if kind.throttle is None or kind.name in self._declared:
+            return
+        rules = [limits.rule("job", kind.name, kind.throttle)]
+        if transaction is not None and database_url(self.url).dialect == "sqlite":
+            await limits.declare(cast(Store, await self.queue(transaction)), rules)
+        else:
+            await limits.declare(await self.open(), rules)
             self._declared.add(kind.name)
 
     async def _declare_limits(self, store: Store) -> None:

@@ -53,6 +53,8 @@ class DeclaredJob:
         `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
         `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
 
+        `_debounce` excludes `_run_in`, `_unique` and a kind that is declared with `unique=`.
+
         `_trace_id` names the trace it belongs to; a header `traceparent` is continued by the spans of the job.
         """
         if _priority is not None:
@@ -70,8 +72,8 @@ class DeclaredJob:
             priority=new.priority if _priority is None else _priority,
             queue=new.queue if _queue is None else _queue,
         )
-        await self._app.declare_limit(self.kind)
-        window = Window.of(new, self.kind.unique_us if _unique is None else _unique, _debounce, _debounce_most)
+        await self._app.declare_limit(self.kind, _tx)
+        window = Window.of(new, _unique, _debounce, _debounce_most, declared_us=self.kind.unique_us)
         if window is not None:
             new = new._replace(trace_id=spans.carried(new.trace_id))
             return Handle(await window.enqueue(await self._app.queue(_tx), new), self._app)

@@ -49,6 +49,7 @@ class DeclaredSchedules:
             rule = Rule.of(how.get("cron"), how.get("every"), how.get("tz", "UTC"))
             declaration = Declaration.of(name, rule, how.get("catch_up", "latest"))
             kind.payload(arguments)
+            kind.insist_not_unique("schedules")
         except BadInput as refusal:
             raise BadInput(what=f"schedule {name}: {refusal}") from None
         self._declared[name] = Declared(declaration, kind, arguments)

@@ -108,6 +108,8 @@ class JobType:
             raise BadInput(what=f"job {self.name}: {refusal}") from None
         if self.on_exhausted not in ("dead_letter", "fail"):
             raise BadInput(what=f"job {self.name}: on_exhausted is {self.on_exhausted!r}; say 'dead_letter' or 'fail'")
+        if self.unique_us == 0:
+            raise BadInput(what=f"job {self.name}: unique= is no time at all. Give a window such as unique='10m'.")
         if not self.lease_us:
             raise BadInput(what=f"job {self.name}: a lease of no time at all cannot be kept; 30s to 120s is usual")
 
@@ -115,6 +117,11 @@ class JobType:
     def hold_key(self) -> str | None:
         """What its jobs are held back by, when it opens."""
         return None if self.breaker is None else self.breaker.hold_key
+
+    def insist_not_unique(self, where: str) -> None:
+        """Refuse a way into the queue that cannot keep a declared window."""
+        if self.unique_us is not None:
+            raise BadInput(what=f"job {self.name}: unique= does not apply to {where}. Use a kind without it.")
 
     def payload(self, arguments: Mapping[str, Any]) -> str:
         """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""

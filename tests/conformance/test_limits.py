@@ -236,7 +236,7 @@ async def test_one_job_is_made_in_a_unique_window(timed: Store, clock: SetClock)
     Writer.enqueue_debounced,
     "Makes a job that is due after a wait",
     "one made before under that key of the tenant that has not started is pushed back by the wait instead, and takes "
-    "the new payload",
+    "the new payload, queue, priority and ids",
     "It is due at the latest `most_us` after it was made",
     "Returns which job it is",
 )

@@ -79,6 +79,7 @@ def new_crew(
 ) -> NewCrew:
     """A crew whose shares are jobs of this kind; what is not as it must be is `BadInput`, and nothing is kept of it."""
     check(task, workers, key, arguments)
+    kind.insist_not_unique("shares of a crew")
     shares = [new_job(kind, given, tenant_id) for given in shares_given(arguments, task, workers)]
     length = None if timeout is None else span_us(timeout)
     return NewCrew(tenant_id, task, workers, kind.name, work_of(shares, arguments), key, length, actor)

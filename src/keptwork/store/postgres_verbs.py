@@ -30,6 +30,7 @@ from keptwork.store.flow_verbs import Rows
 from keptwork.store.postgres_keys import KeyPages
 from keptwork.store.postgres_reads import PostgresReads
 from keptwork.store.records import (
+    DEBOUNCED,
     DEFAULT_TENANT,
     FORGOTTEN,
     JOB_COLUMNS,
@@ -153,7 +154,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     async def _enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
         async with self._transaction() as transaction:
             ((made, first_at, _),) = await transaction._fetch("recent_job", tenant_id=job.tenant_id, key=key)
-            values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+            values = {name: getattr(job, name) for name in DEBOUNCED}
             values |= {"id": made, "wait_us": wait_us, "latest": first_at + most_us}
             if made and await transaction._fetch("push_back", **values):
                 await transaction._fetch("wake_later", ids=[made])

@@ -159,6 +159,9 @@ HELD_BY_LIMIT = "limit"
 """What holds a job back that waits for its limit."""
 
 
+DEBOUNCED = ("tenant_id", "payload", "limit_key", "held_by", "priority", "queue", "correlation_id", "trace_id")
+"""What a job takes from the newest of the calls that it was made for."""
+
 FORGOTTEN = ("forget_recent_jobs", "forget_uses", "forget_limit_rows")
 """The statements that drop what limits and windows need no longer."""
 

@@ -236,6 +236,10 @@ class SqliteWithin(SqliteVerbs):
         self._enqueued.difference_update(job.id for job in jobs)
         return jobs
 
+    async def enqueue_unique(self, job: NewJob, key: str, window_us: int) -> int:
+        self._told = True
+        return await super().enqueue_unique(job, key, window_us)
+
     async def fire_schedules(self, plan: Planner, limit: int, most_jobs: int) -> int:
         self._told = True
         return await super().fire_schedules(plan, limit, most_jobs)

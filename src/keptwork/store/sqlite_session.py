@@ -21,6 +21,7 @@ from keptwork.store.blobs import Artifact, Blob, with_blobs
 from keptwork.store.checkpoints import PROGRESS, Report, Save, columns
 from keptwork.store.own_sql import insist_harmless
 from keptwork.store.records import (
+    DEBOUNCED,
     FORGOTTEN,
     Birth,
     Counter,
@@ -127,7 +128,7 @@ class Session(SessionReads):
 
     def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
         ((made, first_at, _),) = self._run("recent_job", tenant_id=job.tenant_id, key=key)
-        values = {name: getattr(job, name) for name in ("tenant_id", "payload", "limit_key", "held_by")}
+        values = {name: getattr(job, name) for name in DEBOUNCED}
         if made and self._run("push_back", **values, id=made, wait_us=wait_us, latest=first_at + most_us):
             self._run("wake_later", ids=json.dumps([made]))
             return int(made)

@@ -55,8 +55,8 @@ class Writer(Protocol):
 
     async def enqueue_debounced(self, job: NewJob, key: str, wait_us: int, most_us: int) -> int:
         """Makes a job that is due after a wait; one made before under that key of the tenant that has not started is
-        pushed back by the wait instead, and takes the new payload. It is due at the latest `most_us` after it was made.
-        Returns which job it is."""
+        pushed back by the wait instead, and takes the new payload, queue, priority and ids. It is due at the latest
+        `most_us` after it was made. Returns which job it is."""
         ...
 
     async def claim(

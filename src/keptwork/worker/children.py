@@ -97,6 +97,7 @@ class Children:
             "trace_id": spans.carried(parent.trace_id),
         }
         try:
+            kind.insist_not_unique("ctx.spawn")
             return [new_job(kind, arguments, parent.tenant_id)._replace(**inherited) for arguments in many]
         except BadInput as refusal:
             raise PermanentError(str(refusal)) from None

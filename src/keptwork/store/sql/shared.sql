@@ -130,8 +130,9 @@ UPDATE recent_jobs SET job_id = :job_id, first_at = {now}, until = {now} + :wind
 WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: push_back
--- A job that has not started takes a new payload, and waits once more, but not beyond its time.
-UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by,
+-- A job that has not started becomes the job of the newest call, and waits once more, but not beyond its time.
+UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by, priority = :priority, queue = :queue,
+    correlation_id = :correlation_id, trace_id = :trace_id,
     run_at = CASE WHEN {now} + CAST(:wait_us AS {time}) < CAST(:latest AS {time}) THEN {now} + CAST(:wait_us AS {time})
         ELSE CAST(:latest AS {time}) END
 WHERE id = :id AND tenant_id = :tenant_id AND state = {job.queued} AND epoch = 0 RETURNING id;
