@@ -21,6 +21,14 @@ READ = frozenset({*STREAMS, JSON})
 TRUNCATED = "truncated: "
 """What the reason of a step begins with whose output was cut."""
 
+_CUT = {
+    JSON: "stdout was truncated, so it is not JSON; print less, or write to a file",
+    **{
+        name: f"{name} was truncated; `truncated: allow` in the step that uses it accepts what is left"
+        for name in STREAMS
+    },
+}
+
 MOST_NAMED = 3
 _MARK = '"truncated":true'
 Way = Sequence[str | int]
@@ -39,7 +47,7 @@ def read(output: dict[str, Any], way: Way, *, raw: bool, cut: bool) -> tuple[Any
     """
     name, rest = str(way[0]), way[1:]
     if not cut and was_cut(output, name):
-        raise Absent(f"{_stream(name)} was truncated; `truncated: allow` in the step that uses it accepts what is left")
+        raise Absent(_CUT[name])
     if name == JSON:
         return _json(output), rest
     if rest and rest[0] == RAW:
