@@ -549,6 +549,11 @@ class Unreachable(StoreError):
 check that it runs and that host and port are right"""
 
 
+class Unconfirmed(Unreachable):
+    """A commit to {url} is unconfirmed: the server stopped waiting for a standby, so a failover can lose the change. \
+Repeat the call."""
+
+
 class WrongPassword(StoreError):
     """The PostgreSQL server refused the login of {url}: {detail}; check user and password"""
 

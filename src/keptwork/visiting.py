@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from keptwork.errors import KeptworkError, StoreError
 from keptwork.store.follow import following
 from keptwork.store.records import Event, EventFilter
 from keptwork.store.scope import COMMITTED, ROLLED_BACK, Scope
@@ -53,6 +54,28 @@ class VisitingStore:
     def narrowed(self, tenant_id: int) -> VisitingStore:
         return VisitingStore(self._door, lambda store: store.narrowed(tenant_id))
 
+    @asynccontextmanager
+    async def acknowledging(self) -> AsyncIterator[None]:
+        """Each call is an operation of its own on the thread, so what they read is waited for once more at the end."""
+        try:
+            yield
+        except KeptworkError as error:
+            await self._refuse(error)
+        await self._confirmed()
+
+    async def _refuse(self, error: KeptworkError) -> NoReturn:
+        """Raise a refusal when the standbys have the rows that it rests on."""
+        if not isinstance(error, StoreError):
+            await self._confirmed()
+        raise error
+
+    async def _confirmed(self) -> None:
+        async def read(store: Store) -> None:
+            async with store.acknowledging():
+                await store.now()
+
+        await self._asked(read)
+
     def within(self, transaction: Any) -> Enqueues:
         """The queue inside a transaction that was opened in the caller's loop."""
         if isinstance(transaction, VisitingTransaction):
@@ -95,10 +118,12 @@ class VisitingStore:
             if hosting.done():
                 hosting.result()
             yield VisitingTransaction(stay, scope)
-        except BaseException:
+        except BaseException as error:
             scope.end(ROLLED_BACK)
             stay.end(commits=False)
             await asyncio.wait({hosting})
+            if isinstance(error, KeptworkError):
+                await self._refuse(error)
             raise
         scope.end(COMMITTED)
         stay.end(commits=True)
@@ -150,6 +175,10 @@ class VisitingTransaction:
             return await self._lane.awaited(getattr(self._lent, verb)(*values, **how))
 
         return handed
+
+    def acknowledging(self) -> AbstractAsyncContextManager[None]:
+        """The end of the transaction waits for the standbys."""
+        return nullcontext()
 
 
 def _nothing() -> None:

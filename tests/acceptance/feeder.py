@@ -21,13 +21,17 @@ PAUSE_SECONDS = 0.05
 
 
 class Feeder:
-    """A thread that keeps a stage's queue filled; what was acknowledged, and only that, goes into the stage's ids."""
+    """A thread that keeps a stage's queue filled; what was acknowledged, and only that, goes into the stage's ids. It
+    gives a call up after its patience in seconds, if that has an end, and repeats it."""
 
-    def __init__(self, on: Stage, at_least: int, longest: float) -> None:
+    def __init__(self, on: Stage, at_least: int, longest: float, patience: float | None = None) -> None:
         self.refusals: Counter[str] = Counter()
         self._on = on
         self._at_least = at_least
         self._longest = longest
+        self._patience = patience
+        self.is_eager = False
+        """Whether it enqueues on, however many jobs wait."""
         self._enough = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._feed()), daemon=True)
 
@@ -61,13 +65,14 @@ class Feeder:
     async def _acknowledged(self, store: Store, jobs: list[NewJob]) -> list[int]:
         while True:
             try:
-                return await store.enqueue(jobs)
-            except StoreError as refusal:
+                async with asyncio.timeout(self._patience):
+                    return await store.enqueue(jobs)
+            except (StoreError, TimeoutError) as refusal:
                 self.refusals[type(refusal).__name__] += 1
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _there_is_room(self, store: Store) -> None:
-        while True:
+        while not self.is_eager:
             try:
                 rows = await store.rows(JOB, self._on.ids[-LONGEST_QUEUE:], ("state",))
                 if sum(row["state"] == "queued" for row in rows) < LONGEST_QUEUE:

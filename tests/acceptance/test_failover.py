@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from keptwork.store.postgres import PostgresStore
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.feeder import Feeder, back_at_work
 from tests.acceptance.test_killed_server import LONGEST_WORK, RECONNECT_SECONDS, kill_everyone, needs_proc
@@ -69,6 +70,83 @@ def test_five_failovers_with_8_workers_lose_and_double_none_of_4000_jobs_each(se
         stage(both(first.create_database(), second), seed=32 + seed) as on,
     ):
         check(on, first, second, workers=8, jobs=4_000, peace=5)
+
+
+# --- a standby that hears nothing any more, and a caller that does not wait for it
+
+SHORT_PATIENCE = 0.3
+GIVEN_UP = 4
+"""So often the caller gives a call up before the primary dies."""
+
+
+def cut_off(first: PostgresServer, second: PostgresServer) -> None:
+    """From now on the standby receives nothing."""
+    second.superuser_sql("ALTER SYSTEM SET primary_conninfo = ''")
+    second.superuser_sql("SELECT pg_reload_conf()")
+    until(lambda: first.superuser_sql("SELECT count(*) FROM pg_stat_replication") == "0", 30)
+
+
+def lost_behind_a_deaf_standby(on: Stage, first: PostgresServer, second: PostgresServer, workers: int) -> list[str]:
+    """Cut the standby off under load, let the primary die, and return what is wrong with the acknowledged jobs."""
+    on.fleet.start(workers)
+    with Feeder(on, 0, LONGEST_WORK, SHORT_PATIENCE) as feeder:
+        until(lambda: len({delivery.pid for delivery in list(on.sink.deliveries)}) == workers)
+        cut_off(first, second)
+        feeder.is_eager = True
+        before, gave_up = len(on.ids), feeder.refusals["TimeoutError"]
+        until(lambda: feeder.refusals["TimeoutError"] >= gave_up + GIVEN_UP or len(on.ids) > before + 50)
+        acknowledged, feeder.is_eager = len(on.ids), False
+        kill_everyone(first)
+        second.superuser_sql("SELECT pg_promote()")
+        back_at_work(on)
+    on.wait_until_done()
+    died, found = on.fleet.bury_dead(), on.examine()
+    print(
+        f"\n{acknowledged - before} of {acknowledged:,} jobs acknowledged behind the standby, "
+        f"{feeder.refusals['TimeoutError']} calls given up, {found}"
+    )
+    assert died == []
+    assert 0 < before <= acknowledged
+    return found.wrong
+
+
+@needs_proc
+@pytest.mark.timeout(180)
+def test_failover_behind_a_deaf_standby_loses_nothing_that_a_repeated_call_was_told() -> None:
+    with (
+        postgres_server.start() as first,
+        standby(first) as second,
+        stage(both(first.create_database(), second), seed=41) as on,
+    ):
+        assert lost_behind_a_deaf_standby(on, first, second, workers=2) == []
+
+
+@needs_proc
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_failovers_behind_a_deaf_standby_lose_nothing_with_8_workers(seed: int) -> None:
+    with (
+        postgres_server.start(durable=True) as first,
+        standby(first) as second,
+        stage(both(first.create_database(), second), seed=42 + seed) as on,
+    ):
+        assert lost_behind_a_deaf_standby(on, first, second, workers=8) == []
+
+
+@needs_proc
+@pytest.mark.timeout(180)
+def test_twin_that_answers_without_the_record_loses_acknowledged_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(_: PostgresStore) -> None: ...
+
+    monkeypatch.setattr(PostgresStore, "confirm", nothing)  # of the caller; workers are processes of their own
+    with (
+        postgres_server.start() as first,
+        standby(first) as second,
+        stage(both(first.create_database(), second), seed=43) as on,
+    ):
+        wrong = lost_behind_a_deaf_standby(on, first, second, workers=2)
+    assert any(lost.endswith("is gone") for lost in wrong)
 
 
 @needs_proc

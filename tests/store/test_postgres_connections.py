@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from keptwork.store.postgres_connections import MOST_CONNECTIONS, Connections
+from keptwork.store.postgres_connections import MOST_CONNECTIONS, Connections, Session
 
 
 @pytest.fixture
 async def connections(postgres_url: str) -> AsyncIterator[Connections]:
-    made = Connections(await asyncpg.create_pool(postgres_url, min_size=0, max_size=MOST_CONNECTIONS))
+    pool = asyncpg.create_pool(postgres_url, min_size=0, max_size=MOST_CONNECTIONS, connection_class=Session)
+    made = Connections(await pool)
     yield made
     await made.close()
 

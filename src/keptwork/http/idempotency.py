@@ -86,7 +86,12 @@ class Once:
 
     async def __call__(self, asked: Asked, work: Work, status: int = 200, secret: str | None = None) -> Response:
         """The answer: what the work returned as JSON, or what it returned the first time. The field that is secret is
-        told this once, and remembered as null."""
+        told this once, and remembered as null. The answer or the refusal waits for the standbys, as
+        `Store.acknowledging` says."""
+        async with self._store.acknowledging():
+            return await self._once(asked, work, status, secret)
+
+    async def _once(self, asked: Asked, work: Work, status: int, secret: str | None) -> Response:
         key = self.key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))
@@ -104,6 +109,10 @@ class Once:
     async def at_length(self, asked: Asked, work: Work, status: int = 200) -> Response:
         """The same for work of many transactions, which must be harmless to do twice: it is remembered when it has
         ended, and of several who do it at the same time all are told what the first one was."""
+        async with self._store.acknowledging():
+            return await self._at_length(asked, work, status)
+
+    async def _at_length(self, asked: Asked, work: Work, status: int) -> Response:
         key = self.key(asked)
         if key is None:
             return _answer(status, _text(await work(self._store)))

@@ -11,6 +11,7 @@ from keptwork.errors import AlreadyDecided, BadInput, NotFound
 from keptwork.lifecycle import JOB, RUN_STEP
 from keptwork.moments import rfc3339
 from keptwork.service import flows
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.entities import public_id
 from keptwork.service.flows import FlowRef
 from keptwork.service.jobs import document
@@ -120,6 +121,7 @@ def anybody(who: str | None) -> None:
     """Refuses nobody: whoever has the database may answer everything."""
 
 
+@acknowledged
 async def decide(
     store: Store,
     tenant_id: int,

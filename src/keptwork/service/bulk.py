@@ -8,6 +8,7 @@ from typing import NamedTuple
 from keptwork.errors import BadInput, KeptworkError
 from keptwork.lifecycle import JOB
 from keptwork.service import jobs
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.entities import public_id
 from keptwork.store import JobFilter, Store
 
@@ -24,6 +25,7 @@ class Bulk(NamedTuple):
     more: bool
 
 
+@acknowledged
 async def cancel(
     store: Store, chosen: Chosen, *, hard: bool = False, reason: str | None = None, actor: str | None = None
 ) -> Bulk:
@@ -35,6 +37,7 @@ async def cancel(
     return await _each(chosen, one)
 
 
+@acknowledged
 async def retry(store: Store, chosen: Chosen, *, again: bool = False, actor: str | None = None) -> Bulk:
     """Runs each again, as a new job whose id is told."""
 

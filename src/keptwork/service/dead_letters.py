@@ -14,6 +14,7 @@ from keptwork.lifecycle.guards import DEAD_LETTER_REASONS
 from keptwork.lifecycle.job import DEAD_LETTERED
 from keptwork.moments import rfc3339
 from keptwork.service import jobs
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.entities import public_id
 from keptwork.service.redrive import COLUMNS, run_again, run_all_again
 from keptwork.store import JobFilter, Store
@@ -73,6 +74,7 @@ async def later_jobs(store: Store, tenant_id: int, rows: list[dict[str, Any]]) -
     return found
 
 
+@acknowledged
 async def redrive_one(
     store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> Redriven:
@@ -104,13 +106,17 @@ async def redrive(
     if rate is not None and not 0 < rate < float("inf"):
         raise BadInput(what=f"a rate of {rate} jobs a second never ends; it must be above 0")
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / BATCHES_PER_SECOND)))
-    owed = 0.0
+    owed, found = 0.0, False
     async for batch in _batches(store, await _as_of_now(store, wanted, again), limit, size, COLUMNS):
         if owed:
             await pause(owed)
+        found = True
         for row, new in zip(batch, await run_all_again(store, batch, again=again, actor=actor), strict=True):
             yield Redriven(row["id"], new)
         owed = len(batch) / rate if rate else 0.0
+    if not found:
+        async with store.acknowledging():  # that nothing is left to do, an earlier call may have seen to
+            await store.now()
 
 
 async def _as_of_now(store: Store, wanted: JobFilter, again: bool) -> JobFilter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keptwork.errors import LeaseLost
 from keptwork.lifecycle import WORKER, Verb, decide, insist
 from keptwork.lifecycle.worker import IDLE, RUNNING
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.decisions import decided
 from keptwork.service.orders import DRAINED
 from keptwork.service.workers import Row, find
@@ -14,6 +15,7 @@ LONGEST_REASON = 500
 TRIES = 5
 
 
+@acknowledged
 async def start(store: Store, tenant_id: int, id: str, actor: str | None = None) -> Row:
     """Its registration is over and it is at work; one that is already stays so."""
     for _ in range(TRIES):
@@ -25,6 +27,7 @@ async def start(store: Store, tenant_id: int, id: str, actor: str | None = None)
     raise LeaseLost(lifecycle=WORKER.name, id=id, trigger="start_task")
 
 
+@acknowledged
 async def end(store: Store, tenant_id: int, id: str, reason: str | None = None, error: str | None = None) -> Row:
     """As the worker itself wants it: it has drained, or met an error it cannot recover from. One that is not at work is
     terminated. One that has ended stays as it is."""

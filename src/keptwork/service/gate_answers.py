@@ -5,6 +5,7 @@ from __future__ import annotations
 from keptwork.errors import BadInput, NothingAsked
 from keptwork.flow.definition import Step
 from keptwork.service import flows
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.approvals import Insist, anybody
 from keptwork.service.definitions import shape
 from keptwork.service.flow_scene import Row
@@ -15,6 +16,7 @@ from keptwork.store.approvals import Approval
 from keptwork.store.protocol import Reader
 
 
+@acknowledged
 async def answer(
     store: Store,
     ref: FlowRef,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from keptwork.breaker import hold_of
 from keptwork.lifecycle import BREAKER, decide, insist
 from keptwork.lifecycle.breaker import CLOSED, HALF_OPEN, OPEN
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.breakers import find, freed, locked
 from keptwork.service.decisions import decided
 from keptwork.store import Store, Transaction
@@ -94,6 +95,7 @@ async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: 
     return first.let_go + (await all_gone(partial(tend, store, tenant_id, own)) if first.more else 0)
 
 
+@acknowledged
 async def close(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> Tended:
     """The same, in one transaction: the first jobs are let go with it, and workers let the others go."""
     seen = (await find(store, tenant_id, name)).row

@@ -16,6 +16,7 @@ from keptwork.lifecycle import JOB, Change
 from keptwork.lifecycle.job import QUEUED, RUNNING, SUCCEEDED
 from keptwork.moments import LONGEST_US, Span, rfc3339, span_us
 from keptwork.service import children, limits, settle
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.blobs import whole
 from keptwork.service.decisions import decided
 from keptwork.service.endings import Endings
@@ -170,6 +171,7 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told, late)
 
 
+@acknowledged
 async def cancel(
     store: Store,
     tenant_id: int,
@@ -192,6 +194,7 @@ async def cancel(
     raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")
 
 
+@acknowledged
 async def retry(
     store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> int:

@@ -13,6 +13,7 @@ from keptwork.api_key import ApiKey
 from keptwork.bounds import check_name
 from keptwork.errors import BadInput, KeyEnded, NotFound, StoreError
 from keptwork.moments import Span, rfc3339, span_us
+from keptwork.service.acknowledged import acknowledged
 from keptwork.store import Store
 from keptwork.store.api_keys import PREFIX, ApiKeyRow, LiveApiKey, NewApiKey
 
@@ -94,6 +95,7 @@ async def listed(
     return await store.api_keys(tenant_id, ended=ended, after=after, limit=limit)
 
 
+@acknowledged
 async def revoke(store: Store, tenant_id: int, id: str, *, by: str) -> ApiKeyRow:
     """The key opens nothing any more; every `KeyRing` knows within 5 s. Twice is as good as once."""
     found = await store.revoke_api_key(tenant_id, (await find(store, tenant_id, id)).id, by)
@@ -102,6 +104,7 @@ async def revoke(store: Store, tenant_id: int, id: str, *, by: str) -> ApiKeyRow
     return found
 
 
+@acknowledged
 async def rotate(store: Store, tenant_id: int, id: str, *, overlap: Span = USUAL_OVERLAP, by: str) -> Made:
     """A new key of the same name, scopes and life; the old one lives on for the overlap, until all have the new one."""
     overlap_us = span_us(overlap)

@@ -8,6 +8,7 @@ from keptwork.errors import BadInput
 from keptwork.lifecycle import JOB, RUN, WORKSTREAM, Lifecycle, override
 from keptwork.lifecycle.machine import OVERRIDE
 from keptwork.service import budgets
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.definitions import KINDS
 from keptwork.service.doctor import rounds
 from keptwork.service.doctor.finding import Finding
@@ -39,6 +40,7 @@ class Overridden(NamedTuple):
         return public_id(self.lifecycle.name, self.before["id"])
 
 
+@acknowledged
 async def overridden(
     store: Store, tenant_id: int, id: str, to: str, *, reason: str, actor: str, dry_run: bool = False
 ) -> Overridden:

@@ -29,6 +29,7 @@ from keptwork.schedule import (
     zone,
 )
 from keptwork.service import limits, secrecy, templates
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.jobs import check_kind, new_job
 from keptwork.store import EventFilter, NewJob, Store, Transaction
 from keptwork.store.schedules import SCHEDULER, Plan, Schedule
@@ -113,6 +114,7 @@ async def jobs(store: Store, schedule: Schedule) -> list[dict[str, Any]]:
     return await store.rows(JOB, sorted({event.entity_id for event in log}), ("id", "state"))
 
 
+@acknowledged
 async def pause(store: Store, tenant_id: int, name: str) -> Schedule:
     """Its ticks pass from now on. Returns the schedule as it was before."""
     before = await find(store, tenant_id, name)
@@ -121,6 +123,7 @@ async def pause(store: Store, tenant_id: int, name: str) -> Schedule:
     return before
 
 
+@acknowledged
 async def resume(store: Store, tenant_id: int, name: str) -> Schedule:
     """From its next tick on it is fired again; those of its pause are not. Returns the schedule as it was before."""
     before = await find(store, tenant_id, name)
@@ -129,6 +132,7 @@ async def resume(store: Store, tenant_id: int, name: str) -> Schedule:
     return before
 
 
+@acknowledged
 async def delete(store: Store, tenant_id: int, name: str) -> Schedule:
     """It is gone; its jobs stay. Returns what it was."""
     before = await find(store, tenant_id, name)

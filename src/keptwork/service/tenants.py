@@ -9,6 +9,7 @@ from keptwork import allowance
 from keptwork.bounds import check_name
 from keptwork.errors import BadInput
 from keptwork.moments import rfc3339
+from keptwork.service.acknowledged import acknowledged
 from keptwork.store import Store, Transaction
 from keptwork.store.protocol import Reader
 from keptwork.store.records import Tenant
@@ -24,6 +25,7 @@ async def name_of(store: Store, id: int) -> str:
     return next(tenant.name for tenant in await store.tenants() if tenant.id == id)
 
 
+@acknowledged
 async def add(store: Store, name: str) -> Tenant:
     """A new tenant; a name that is taken is refused."""
     check_name("tenant", name)

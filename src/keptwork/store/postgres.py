@@ -22,12 +22,14 @@ from keptwork.store.handover import Unmoved
 from keptwork.store.migrations import newest
 from keptwork.store.own_sql import insist_harmless
 from keptwork.store.postgres_access import refuse_unseen
+from keptwork.store.postgres_acknowledgement import Acknowledging, Operation, acknowledges, changed, current, sent
 from keptwork.store.postgres_bell import Bell
 from keptwork.store.postgres_connections import (
     APP_ROLE,
     AppConnections,
     Connections,
     TenantConnections,
+    insist_confirmed,
     new_pool,
     usable,
 )
@@ -66,6 +68,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 MOST_ROUNDS = 8
 
 
+@acknowledges
 class PostgresStore(PostgresVerbs):
     """An open PostgreSQL database."""
 
@@ -259,10 +262,14 @@ class PostgresStore(PostgresVerbs):
 
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
         """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
+        operation = current()
+        if operation is not None:
+            operation.queried = True
         try:
             connection = await self._connections.acquired()
             try:
-                rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
+                rows, wrote = await sent(connection, sql, values)
+                insist_confirmed(connection)
             except BaseException:
                 await self._connections.release(connection)
                 raise
@@ -271,10 +278,26 @@ class PostgresStore(PostgresVerbs):
             raise
         except FROM_POSTGRES as error:
             raise explanation(error, self._url) from error
+        if wrote and operation is not None:
+            operation.committed()
         return rows
+
+    def acknowledging(self) -> Acknowledging:
+        return Acknowledging(self)
+
+    async def confirm(self) -> None:
+        """Write a record to the log, and return when the standbys have it."""
+        await self._surely(partial(self._fetch, "confirm"))
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
+        """A transaction lent to the caller, whose end waits for the standbys also where it wrote nothing."""
+        whole = Acknowledging(self, bound=False, reads_only="readonly" in options)
+        async with whole as operation, self._lent(operation, **options) as lent:
+            yield lent
+
+    @asynccontextmanager
+    async def _lent(self, operation: Operation, **options: Any) -> AsyncIterator[PostgresTransaction]:
         """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
         with explained(self._url):
             connection = await self._connections.acquired()
@@ -283,6 +306,7 @@ class PostgresStore(PostgresVerbs):
             with explained(self._url):
                 await transaction.start()
             lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
+            lent.operation = operation
             try:
                 yield lent
                 lent.scope.end(COMMITTED)
@@ -296,16 +320,19 @@ class PostgresStore(PostgresVerbs):
             try:
                 with explained(self._url):
                     await transaction.commit()
+                    insist_confirmed(connection)
             except BaseException:
                 lent.scope.end("its commit failed")
                 raise
+            if lent.wrote:
+                operation.committed()
         except BaseException:
             await self._connections.release(connection)
             raise
         await self._connections.put_back(connection)
 
-    def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
-        return self.transaction()
+    def _transaction(self, **options: Any) -> AbstractAsyncContextManager[PostgresVerbs]:
+        return self._begun(**options)
 
 
 class PostgresTransaction(PostgresVerbs):
@@ -323,6 +350,9 @@ class PostgresTransaction(PostgresVerbs):
         self.scope = Scope()
         self._used_at = time.monotonic()
         self._spoilt = False
+        self.operation = Operation()
+        self.wrote = False
+        """Whether it has written or locked rows, so that its commit waits for the standbys."""
         self.untold: set[int] | None = None
         """Jobs that nobody was told of yet; none where each call tells by itself."""
 
@@ -336,11 +366,16 @@ class PostgresTransaction(PostgresVerbs):
         insist_harmless(sql)
         async with self._connection() as connection:
             if values:
-                return _changed(await connection.execute(sql, *values))
+                return self._counted(await connection.execute(sql, *values))
             # Without values the driver would send it in a way that lets it be several statements.
             prepared = await connection.prepare(sql)
             await prepared.fetch()
-            return _changed(prepared.get_statusmsg())
+            return self._counted(prepared.get_statusmsg())
+
+    def _counted(self, status: str) -> int:
+        count = changed(status)
+        self.wrote |= count > 0
+        return count
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         insist_harmless(sql)
@@ -368,6 +403,7 @@ class PostgresTransaction(PostgresVerbs):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         self.scope.insist()
+        self.operation.queried = True
         try:
             with explained(self._url):
                 yield self._own
@@ -383,15 +419,20 @@ class PostgresTransaction(PostgresVerbs):
             self.scope.end(idle_for(postgres_server.IDLE_SECONDS))
             raise TransactionEnded(how=idle_for(postgres_server.IDLE_SECONDS))
 
+    async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
+        async with self._connection() as connection:
+            rows, wrote = await sent(connection, sql, values)
+            self.wrote |= wrote
+            return rows
+
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[PostgresVerbs]:
+    async def acknowledging(self) -> AsyncIterator[None]:
+        """The end of the transaction waits for all of it."""
+        yield
+
+    @asynccontextmanager
+    async def _transaction(self, **options: Any) -> AsyncIterator[PostgresVerbs]:
         yield self
-
-
-def _changed(status: str) -> int:
-    """How many rows, from what the server says of a statement that is done, such as INSERT 0 1."""
-    verb, *numbers = status.split()
-    return int(numbers[-1]) if verb in ("INSERT", "UPDATE", "DELETE", "MERGE") else 0
 
 
 async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:

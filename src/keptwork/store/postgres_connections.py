@@ -6,11 +6,18 @@ import asyncio
 import socket
 from collections import deque
 from contextlib import suppress
+from typing import ClassVar
 
 import asyncpg
 
 from keptwork.errors import OtherLoop
-from keptwork.store.postgres_server import SESSION_SETTINGS, connect_seconds, wanted
+from keptwork.store.postgres_server import (
+    SESSION_SETTINGS,
+    WaitCancelled,
+    connect_seconds,
+    is_cancelled_wait,
+    wanted,
+)
 from keptwork.store.scope import running_loop
 from keptwork.store.url import DatabaseUrl
 
@@ -93,7 +100,10 @@ class Connections:
         """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
         self._lent += 1
         try:
-            return await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+            found = await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
+            if Session.gave_up:
+                found.take_unconfirmed()  # of a caller that left while its commit waited
+            return found
         except BaseException:
             self._lent -= 1
             self._hand(None)
@@ -139,7 +149,35 @@ class Connections:
         return False
 
 
-class AppConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver says nothing of its types
+class Session(asyncpg.Connection):  # type: ignore[misc]  # the driver says nothing of its types
+    """A session that notices when the server gave up waiting for a synchronous standby.
+
+    The server then answers the commit like any other, with a warning before it. The driver passes warnings on to
+    listeners alone, and its pool removes those whenever a session is given back.
+    """
+
+    gave_up: ClassVar[bool] = False
+    """Whether it ever happened in this process, so that sessions need not be asked."""
+    _unconfirmed = False
+
+    def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
+        if is_cancelled_wait(fields):
+            self._unconfirmed = Session.gave_up = True
+        super()._process_log_message(fields, last_query)
+
+    def take_unconfirmed(self) -> bool:
+        """Return whether a commit was not confirmed since the last call."""
+        found, self._unconfirmed = self._unconfirmed, False
+        return found
+
+
+def insist_confirmed(session: Session) -> None:
+    """Raise if the server gave up waiting for a standby: nobody knows whether the commit lasts."""
+    if Session.gave_up and session.take_unconfirmed():
+        raise WaitCancelled
+
+
+class AppConnection(Session):
     """A session of the role that sees one tenant's rows, or none at all until it was told which. It is that role from
     its first statement on, and no RESET makes it another."""
 
@@ -195,7 +233,7 @@ class TenantConnections:
         return await self._sessions.acquired_for(self._tenant_id)
 
 
-def new_pool(url: DatabaseUrl, *, connection_class: type = asyncpg.Connection, **settings: str) -> asyncpg.Pool:
+def new_pool(url: DatabaseUrl, *, connection_class: type = Session, **settings: str) -> asyncpg.Pool:
     """A pool of sessions with the settings every one of ours has, and these; it is open once it was awaited."""
     return asyncpg.create_pool(
         url.text,

@@ -235,8 +235,6 @@ class PostgresReads(SharedReads):
     async def _fetch_batch(self, statement: BatchStatement, columns: Columns) -> list[asyncpg.Record]:
         return await self._sent(statement.sql, statement.values(columns))
 
+    @abstractmethod
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
         """The rows a statement gives."""
-        async with self._connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
-            return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from keptwork.errors import (
     PostgresTooOld,
     SchemaDamaged,
     StoreError,
+    Unconfirmed,
     Unreachable,
     WrongPassword,
 )
@@ -36,6 +37,7 @@ SESSION_SETTINGS = {
     "application_name": "keptwork",
     "timezone": "UTC",
     "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",  # a client that froze must not hold its locks for ever
+    "client_min_messages": "warning",  # that a standby was not waited for is told in a warning
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -43,11 +45,32 @@ SESSION_SETTINGS = {
     "enable_mergejoin": "off",
 }
 
+
+class WaitCancelled(Exception):
+    """the wait for a synchronous standby was cancelled on the server"""
+
+
+# How the server warns of a commit that it no longer holds back for a standby: because a user cancelled the wait, or
+# because the session ends. The text of the warning is in the server's language.
+CANCELLED_WAIT, CANCELLED_IN = frozenset({"01000", "57P01"}), "SyncRepWaitForLSN"
+
+
+def is_cancelled_wait(fields: Mapping[str, str]) -> bool:
+    """Return whether a message of the server says that it gave up waiting for a standby."""
+    return fields.get("R") == CANCELLED_IN and fields.get("C") in CANCELLED_WAIT
+
+
 # The driver's internal error is what it says when a server dies at a bad moment: "another operation is in progress".
-FROM_POSTGRES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+FROM_POSTGRES = (
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
+    WaitCancelled,
+)
 
 
-BROKEN = (asyncpg.ConnectionDoesNotExistError, asyncpg.InternalClientError, ConnectionResetError, BrokenPipeError)
+BROKEN = (
+    *(asyncpg.ConnectionDoesNotExistError, asyncpg.InternalClientError, ConnectionResetError, BrokenPipeError),
+    WaitCancelled,
+)
 
 
 # Of transactions that wait for each other, or cannot have come one after the other, the server undoes one.
@@ -97,7 +120,7 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
 
 
 def lost_answer(error: StoreError) -> bool:
-    """Whether the connection broke while a call was under way, so that nobody knows whether it was done."""
+    """Whether nobody knows what became of a call: its connection broke, or its commit was not confirmed."""
     return isinstance(error.__cause__, BROKEN)
 
 
@@ -110,6 +133,8 @@ def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
     """The error of ours that tells a user what the driver's means."""
     detail = " ".join(str(error).split()) or type(error).__name__
     match error:
+        case WaitCancelled():
+            return Unconfirmed(url=url.shown)
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             return WrongPassword(url=url.shown, detail=detail)
         case asyncpg.InvalidCatalogNameError():

@@ -67,7 +67,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     tally: Tally
 
     @abstractmethod
-    def _transaction(self) -> AbstractAsyncContextManager[PostgresVerbs]:
+    def _transaction(self, **options: Any) -> AbstractAsyncContextManager[PostgresVerbs]:
         """The same verbs inside one transaction: this one's if it is in one already."""
 
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
@@ -91,7 +91,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
 
     async def digest(self, after: str | None, limit: int) -> Digest:
         """In the order of the index, also where the planner knows too little of the log and would sort all of it."""
-        async with self._transaction() as transaction:
+        async with self._transaction(readonly=True) as transaction:
             await transaction._set("enable_sort", "off")
             rows = await transaction._fetch("digest", **start(POSTGRES, after), limit=limit)
             await transaction._set("enable_sort", "on")
@@ -350,7 +350,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id).of(lifecycle, id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}
-        await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
+        await self._surely(partial(self._sent, statement.sql, [values[name] for name in statement.parameters]))
         return id
 
     async def create_many(
@@ -365,22 +365,17 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         statement = self._catalogue.births(lifecycle, tuple(rows[0]))
         given = ",".join([_object({**row, "id": key}) for row, key in zip(rows, sorted(keys), strict=True)])
         values = {**birth._asdict(), "rows": f"[{given}]"}
-        await self._surely(partial(self._execute, statement.sql, [values[name] for name in statement.parameters]))
+        await self._surely(partial(self._sent, statement.sql, [values[name] for name in statement.parameters]))
         return sorted(keys)
 
     async def amend(self, lifecycle: Lifecycle, ids: Sequence[int], tenant_id: int, **columns: Any) -> int:
         statement = self._catalogue.amendment(lifecycle, tuple(columns))
         values = {**columns, "tenant_id": tenant_id, "ids": list(ids)}
-        async with self._connection() as connection:
-            return len(await connection.fetch(statement.sql, *[values[name] for name in statement.parameters]))
+        return len(await self._sent(statement.sql, [values[name] for name in statement.parameters]))
 
     async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
         async with self._transaction() as transaction:
             await postgres_blobs.keep(transaction._fetch, [(tenant_id, blob)])
-
-    async def _execute(self, sql: str, values: Sequence[Any]) -> None:
-        async with self._connection() as connection:
-            await connection.execute(sql, *values)
 
     async def request_stop(self, id: int, tenant_id: int) -> bool:
         return bool(await self._fetch("request_stop", id=id, tenant_id=tenant_id))

@@ -30,6 +30,10 @@ class Transaction(Reader, Writer, Protocol):
         """What comes of the work, done as a part of this transaction."""
         ...
 
+    def acknowledging(self) -> AbstractAsyncContextManager[Any]:
+        """A block of a decision inside the transaction, whose own end waits for the standbys."""
+        ...
+
     async def execute(self, sql: str, *values: Any) -> int:
         """Runs a statement of the caller's own, written for that database, and returns how many rows it changed. The
         guards hold for it as for any other; one that would end the transaction, or outlive it, is `BadInput`."""
@@ -81,6 +85,11 @@ class Store(Reader, Writer, Protocol):
         """What comes of the work, done in one transaction. It may be done again from the start where the database asks
         for that, and awaits nothing but calls of the transaction it is given: on SQLite it is done at one go. `weight`
         says about how many rows it will touch."""
+        ...
+
+    def acknowledging(self) -> AbstractAsyncContextManager[Any]:
+        """A block that decides by reading, as every write does by itself: it ends, also with a refusal, only when the
+        synchronous standbys of the database have the rows it read. Without standbys it waits for nothing."""
         ...
 
     def within(self, transaction: Any) -> Enqueues:

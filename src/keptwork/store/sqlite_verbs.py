@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 from keptwork.lifecycle.machine import Change, Lifecycle
@@ -212,6 +213,10 @@ class SqliteVerbs(SqliteReads, SharedVerbs):
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
         """Which thread and which transaction: a subclass says."""
+
+    def acknowledging(self) -> AbstractAsyncContextManager[None]:
+        """A file has no standby to wait for."""
+        return nullcontext()
 
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
         return await self._write(lambda session: session.run(statement, **values))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from keptwork.errors import KeptworkError, NotFound, StoreError
 from keptwork.flow.phase import Phase, phases
 from keptwork.service import flows
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.definitions import KINDS, Kind
 from keptwork.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS
 from keptwork.service.doctor.chart import USUAL, Chart, Limits, success
@@ -72,6 +73,7 @@ async def examine_flow(reader: Reader, ref: FlowRef, limits: Limits = USUAL) -> 
     return (await _examined(reader, ref.kind, ref.id, limits)).findings
 
 
+@acknowledged
 async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> Outcome:
     """Mends what can be mended by declared moves, and what becomes visible when that is mended. What another has mended
     meanwhile is found well, and left alone."""

@@ -186,9 +186,15 @@ WHERE c.oid = to_regclass('keptwork_migrations');
 SELECT pg_notify('keptwork_jobs', :ring::text);
 
 -- name: resume_queue
--- From the next claim on the queue is served again; rings, for what waits in it could be due.
-WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name)
-SELECT pg_notify('keptwork_jobs', '');
+-- From the next claim on the queue is served again; rings, for what waits in it could be due. A queue that was never
+-- paused has no row.
+WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name RETURNING name),
+rung AS (SELECT pg_notify('keptwork_jobs', ''))
+SELECT name FROM served LEFT JOIN rung ON true;
+
+-- name: confirm
+-- Writes a record to the log, so that the commit waits for the standbys as that of a write does.
+SELECT pg_logical_emit_message(true, 'keptwork', '');
 
 -- name: held
 -- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.

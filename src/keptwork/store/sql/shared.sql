@@ -309,8 +309,10 @@ DELETE FROM telemetry WHERE (entity_id, ts, kind, entity) IN (
 RETURNING entity_id;
 
 -- name: take_duty
--- The first to come when a duty is due takes it, and the next time is set.
-INSERT INTO duties (name, next_at) VALUES (:name, {now} + :every_us)
+-- The first to come when a duty is due takes it, and the next time is set. A duty that is not due is only read: a conflict
+-- would lock its row, and PostgreSQL writes a lock to its log.
+INSERT INTO duties (name, next_at) SELECT CAST(:name AS text), {now} + CAST(:every_us AS {time})
+WHERE NOT EXISTS (SELECT 1 FROM duties AS d WHERE d.name = :name AND d.next_at > {now})
 ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;
 
 -- name: schedules

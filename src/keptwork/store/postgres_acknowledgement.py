@@ -1,0 +1,218 @@
+"""Delay an answer until the synchronous standbys have the rows it rests on.
+
+A commit waits for the standbys only if its transaction wrote to the write-ahead log. An operation that finds its work
+done already writes nothing. Its answer would reach the caller while the commit it reports still waits for a standby,
+and would be false after a failover. Such an operation writes one record to the log before it answers or refuses, and
+the commit of that record waits. An operation that wrote rows pays nothing.
+
+The record is the statement `confirm` in `sql/postgres.sql`. `postgres_connections` notices a wait that was cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+
+from keptwork.errors import KeptworkError, StoreError
+from keptwork.store.writer import Writer
+
+S = TypeVar("S", bound="Confirms")
+
+EXEMPT: Mapping[str, str] = MappingProxyType(
+    {
+        "claim": "An empty claim promises nothing. A repeated claim that returns jobs writes the record.",
+        "renew": "A lost lease is a reason to stop, not a promise; the holder is fenced either way.",
+        "beat": "A heartbeat of an unknown worker is the lost renewal of a worker.",
+        "take_duty": "A duty that is not due is looked at again.",
+        "take_deliveries": "An empty claim of webhook deliveries promises nothing.",
+        "fire_schedules": "A sweep that finds nothing due.",
+        "silent_workers": "A sweep that finds nothing.",
+        "pump": "A sweep that finds nothing to let go.",
+        "lift_holds": "A sweep that finds nothing to let go.",
+        "withdraw_approvals": "A sweep that finds nothing.",
+        "drop_unused_blobs": "A sweep that finds nothing.",
+        "prune": "A sweep that finds nothing.",
+        "forget_signals": "A sweep that finds nothing.",
+        "forget_deliveries": "A sweep that finds nothing.",
+        "forget_budgets": "A sweep that finds nothing.",
+        "forget_requests": "A sweep that finds nothing.",
+        "forget_limits": "A sweep that finds nothing.",
+        "forget_telemetry": "A sweep that finds nothing.",
+        "note_progress": "Telemetry expires and promises nothing.",
+        "record_telemetry": "Telemetry expires and promises nothing.",
+        "touch_api_key": "The use of a key is noted at intervals, also for requests that only read.",
+        "lock_trees": "A lock answers nothing; the transaction that takes it does.",
+    }
+)
+"""Writing operations that may write nothing and answer without a record, and why."""
+
+_LOCKS = r"FOR (?:NO KEY )?UPDATE|FOR (?:KEY )?SHARE"
+_WRITING = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM|{_LOCKS})\b")
+_MAIN = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b")
+_OPENING = ("INSERT", "UPDATE", "DELETE", "MERGE")
+
+
+class Operation:
+    """What an operation has done so far, in its own task."""
+
+    __slots__ = ("_task", "outer", "pending", "queried", "wrote")
+
+    def __init__(self, outer: Operation | None = None) -> None:
+        self.outer = outer
+        self.queried = False
+        """It sent a statement."""
+        self.wrote = False
+        """A commit of its own wrote rows, and so waited for the standbys."""
+        self.pending = False
+        """Since then, a part of it answered from rows as they were."""
+        self._task = asyncio.current_task()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in the task of this operation: a task it started outlives it."""
+        return self._task is asyncio.current_task()
+
+    def committed(self) -> None:
+        """Note a commit that waited: what was read before it is on the standbys as well."""
+        self.queried = self.wrote = True
+        self.pending = False
+
+    def needs_record(self, refuses: bool) -> bool:
+        """Return whether the answer, or the refusal, rests on rows that no commit of this operation has waited for."""
+        return self.queried if refuses else self.pending or (self.queried and not self.wrote)
+
+
+class Confirms(Protocol):
+    """A store that can write the record."""
+
+    async def confirm(self) -> None:
+        """Write a record to the log, and return when the standbys have it."""
+        ...
+
+
+_operation: ContextVar[Operation | None] = ContextVar("operation", default=None)
+
+
+def current() -> Operation | None:
+    """Return the operation that the caller is a part of, or None."""
+    found = _operation.get()
+    return found if found is None or found.is_current else None
+
+
+class Acknowledging:
+    """A block whose answer or refusal waits. A block inside another one leaves the record to that one.
+
+    `bound` makes the calls of this task a part of it. A transaction is not: it notes what was done on it by itself, and
+    another task might end it. A block that is exempt, or only reads, never writes the record.
+    """
+
+    def __init__(self, store: Confirms, *, bound: bool = True, exempt: bool = False, reads_only: bool = False) -> None:
+        self._store = store
+        self._bound = bound
+        self.exempt = exempt
+        self._reads_only = reads_only
+
+    async def __aenter__(self) -> Operation:
+        self._own = Operation(current())
+        if self._bound:
+            self._token = _operation.set(self._own)
+        return self._own
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bound:
+            _operation.reset(self._token)
+        needed = self._own.needs_record(error is not None) and not (self.exempt or self._reads_only)
+        if self._own.outer is not None:
+            self._fold(self._own.outer, needed)
+        elif needed and (error is None or is_refusal(error)):
+            await self._store.confirm()
+
+    def _fold(self, whole: Operation, needed: bool) -> None:
+        """Leave what is left to do to the operation around this one."""
+        if self._own.wrote:
+            whole.committed()
+        if not self.exempt:
+            whole.queried |= self._own.queried
+            whole.pending |= needed
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether an error can rest on rows: a refusal of Keptwork, or a violated constraint."""
+    if isinstance(error, StoreError):
+        return isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError)
+    return isinstance(error, KeptworkError)
+
+
+def acknowledges(store: type[S]) -> type[S]:
+    """Make every writing operation of a store, except the exempt ones, wait for the rows its answer rests on."""
+    for name in verbs():
+        setattr(store, name, _waiting(getattr(store, name), name in EXEMPT))
+    return store
+
+
+def verbs() -> list[str]:
+    """Return the writing operations of the contract."""
+    return [name for name, _ in inspect.getmembers(Writer, inspect.isfunction) if not name.startswith("_")]
+
+
+def _waiting(verb: Callable[..., Awaitable[Any]], exempt: bool) -> Callable[..., Awaitable[Any]]:
+    @wraps(verb)
+    async def waits(self: Confirms, *values: Any, **named: Any) -> Any:
+        whole = Acknowledging(self, exempt=exempt)
+        async with whole:
+            answer = await verb(self, *values, **named)
+            whole.exempt = exempt and not (named.get("again") and answer)
+            return answer
+
+    return waits
+
+
+async def sent(connection: asyncpg.Connection, sql: str, values: Sequence[Any]) -> tuple[list[asyncpg.Record], bool]:
+    """Send a statement; return its rows, and whether it wrote any."""
+    writes, tells = manner(sql)
+    if writes and not tells:
+        return [], changed(await connection.execute(sql, *values)) > 0
+    rows: list[asyncpg.Record] = await connection.fetch(sql, *values)
+    return rows, writes and bool(rows)
+
+
+@lru_cache(maxsize=10_000)
+def manner(sql: str) -> tuple[bool, bool]:
+    """Return whether a statement writes or locks rows, and whether it returns them.
+
+    A statement that writes and returns rows returns one only for rows that it wrote or locked; a test holds the
+    catalogue to that.
+
+    >>> manner("UPDATE jobs SET queue = $1"), manner("SELECT id FROM jobs FOR SHARE"), manner("SELECT 1")
+    ((True, False), (True, True), (False, True))
+    """
+    main = _without_brackets(sql)
+    found = _MAIN.search(main)
+    tells = found is None or found[0] == "SELECT" or "RETURNING" in main
+    return bool(_WRITING.search(sql)), tells
+
+
+def _without_brackets(sql: str) -> str:
+    depth, kept = 0, []
+    for sign in sql:
+        depth += sign == "("
+        if depth == 0:
+            kept.append(sign)
+        depth -= sign == ")"
+    return "".join(kept)
+
+
+def changed(status: str) -> int:
+    """Return how many rows a statement changed, from the server's answer to it, such as INSERT 0 1."""
+    verb, *numbers = status.split()
+    return int(numbers[-1]) if verb in _OPENING else 0

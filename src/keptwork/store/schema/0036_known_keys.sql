@@ -1,0 +1,1 @@
+-- Only PostgreSQL has synchronous standbys and the function `keptwork_enqueue`.
