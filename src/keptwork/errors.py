@@ -594,6 +594,13 @@ Log in as {owner}, who owns the tables. If they were restored from a dump, run a
     lasting = True
 
 
+class HoldsNoRows(StoreError):
+    """{url} has Keptwork's tables but no row in them, not even a tenant: it was restored from an empty dump. \
+A dump by a login that is neither the owner of the tables nor a superuser is empty. Restore another"""
+
+    lasting = True
+
+
 class SchemaDamaged(StoreError):
     """{url} lacks something this Keptwork made there ({detail}); \
 restore your last backup, or begin anew with an empty database and: keptwork migrate"""

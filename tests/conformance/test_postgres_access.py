@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from keptwork.errors import NotPermitted, SeesNoRows
+from keptwork.errors import HoldsNoRows, NotPermitted, SeesNoRows
 from keptwork.lifecycle import JOB
 from keptwork.service import migrate as service
 from keptwork.service.audit import verify
@@ -99,6 +99,24 @@ async def test_a_login_that_owns_nothing_is_told_that_it_sees_no_rows(postgres_c
         assert "keptwork: This login sees no rows" in done.stderr
     with pytest.raises(NotPermitted):
         await service.migrate(reader, guards=True)
+
+
+@keeps(Promises.insist_on_sight, "Raise `HoldsNoRows` if it was restored from an empty dump")
+async def test_a_dump_by_a_login_that_sees_no_rows_is_refused_once_it_is_restored(
+    postgres_server: PostgresServer, other_cluster: PostgresServer, postgres_copy: str, reader: str
+) -> None:
+    store = await open_store(postgres_copy)
+    await queued(store)
+    await store.close()
+    url = restored(postgres_server, reader, other_cluster)
+    with pytest.raises(SeesNoRows):
+        await open_store(url)
+    for command in (("migrate", "--guards"), ("doctor",), ("jobs", "list")):
+        done = run(*command, "--db", url)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "it was restored from an empty dump" in done.stderr
+    with pytest.raises(HoldsNoRows):
+        await open_store(url)
 
 
 async def test_a_dump_restored_in_another_cluster_under_another_owner_is_refused_until_access_is_restored(

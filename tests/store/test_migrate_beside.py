@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from keptwork.store.url import database_url as parsed
 from tests.store.conftest import hand_on
 from tests.store.schemas import history
 from tests.store.test_migrate_versions import leave_behind
-from tests.support import command
+from tests.support import command, postgres_server
 
 PATIENCE = 60.0
 LONGEST_WAIT = 1.0
@@ -144,6 +145,33 @@ async def test_a_migration_gives_way_to_a_transaction_that_waits_for_it(postgres
     assert await postgres_migrate.applied(migrator) == newest() + 1
     await migrator.close()
     await writer.close()
+
+
+@pytest.mark.chaos
+async def test_an_automatic_vacuum_gives_way_to_a_migration_without_anybody_waiting_for_it(later: None) -> None:
+    """It is slowed down so much that it would go on for minutes."""
+    often = {"autovacuum": "on", "autovacuum_naptime": "1s", "autovacuum_vacuum_threshold": "1"}
+    slow = "autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1"
+    with postgres_server.start(settings=often) as server:
+        url = server.create_database()
+        assert command.run("migrate", "--db", url).returncode == 0  # a process of this release
+        store = await open_store(url)
+        await store.enqueue([NewJob("kind")] * 10_000)
+        await store.close()
+        async with scene(url) as on:
+            await on.reader.execute(f"ALTER TABLE jobs SET ({slow})")
+            await on.reader.execute("UPDATE jobs SET priority = 1")
+            locks = "SELECT count(*) FROM pg_locks WHERE relation = 'jobs'::regclass"
+            vacuums = f"{locks} AND mode = 'ShareUpdateExclusiveLock' AND granted"
+            async with asyncio.timeout(PATIENCE):
+                while not await on.reader.fetchval(vacuums):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                began = time.monotonic()
+                await postgres_migrate.migrate_database(on.migrator, tell=on.told.append)
+                took = time.monotonic() - began
+        print(f"\nmigrated beside an automatic vacuum in {took:.1f} s; longest wait for a lock {on.longest:.2f} s")
+    assert took > 0.5
+    assert on.longest < LONGEST_WAIT
 
 
 async def test_restoring_guards_waits_as_shortly_as_a_migration(postgres_copy: str) -> None:

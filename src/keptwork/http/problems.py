@@ -52,6 +52,8 @@ def _detail(error: KeptworkError) -> str:
         return f"There is no such {error.facts['what']}"
     if isinstance(error, errors.SeesNoRows):
         return "This login sees no rows of the database; the server's log names the repair"
+    if isinstance(error, errors.HoldsNoRows):
+        return "The database holds no rows; the server's log names the repair"
     if isinstance(error, errors.StoreError):
         return "The database does not answer as it should; the server's log says more"
     if isinstance(error, errors.BadFlow):

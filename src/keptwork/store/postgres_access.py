@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from keptwork.errors import SeesNoRows
+from keptwork.errors import HoldsNoRows, SeesNoRows
 from keptwork.store.migrations import Tell, log
 from keptwork.store.postgres_connections import APP_ROLE
 from keptwork.store.postgres_patience import Bounded, patiently
@@ -133,10 +133,13 @@ ORDER BY c.relname LIMIT 1"""
 
 
 async def refuse_unseen(connection: asyncpg.Connection, url: DatabaseUrl) -> None:
-    """Raise `SeesNoRows` if row-level security hides the rows of a table of ours from this login."""
+    """Raise `SeesNoRows` if row-level security hides the rows of a table of ours from this login, and `HoldsNoRows` if
+    the dump of such a login was restored here: every database has a tenant."""
     found = await connection.fetchrow(_UNSEEN, list(TABLES))
     if found is not None:
         raise SeesNoRows(url=url.shown, login=found[0], owner=found[1])
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM tenants)"):
+        raise HoldsNoRows(url=url.shown)
 
 
 async def restore_access(connection: asyncpg.Connection, tell: Tell = log.warning) -> list[str]:

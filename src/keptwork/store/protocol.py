@@ -78,7 +78,8 @@ class Store(Reader, Writer, Protocol):
         ...
 
     async def insist_on_sight(self) -> None:
-        """Raise `SeesNoRows` if the database hides its rows from this login."""
+        """Raise `SeesNoRows` if the database hides its rows from this login. Raise `HoldsNoRows` if it was restored
+        from an empty dump."""
         ...
 
     async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
