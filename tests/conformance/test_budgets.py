@@ -227,6 +227,24 @@ async def test_lost_call_is_corrected_once_by_its_late_outcome(store: Store) -> 
     assert (await totals(), (await sums(store))[0]) == ((1, 40, 2), (0, 40))
 
 
+@keeps(
+    Writer.outlived,
+    "In a transaction",
+    "whether a job has ended, or was reclaimed since that epoch",
+    "If not, neither happens before the transaction is over",
+    "A job that is gone is not known to have ended",
+)
+async def test_job_that_ended_makes_no_more_calls(store: Store) -> None:
+    (job,) = await queued(store)
+    async with store.transaction() as tx:
+        assert not await tx.outlived(job, 0)
+        cancelling = asyncio.create_task(moved(store, JOB, job, "cancel"))
+        assert not (await asyncio.wait([cancelling], timeout=0.2))[0]
+    await cancelling
+    assert await store.atomically(lambda tx: tx.outlived(job, 0))
+    assert not await store.atomically(lambda tx: tx.outlived(12345, 0))
+
+
 @keeps(Reader.charges_in_flight, "The calls of these jobs that are under way")
 @keeps(
     Reader.uncertain,

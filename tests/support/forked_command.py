@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from keptwork.process import bonds
@@ -31,10 +31,10 @@ ALSO = ("keptwork.store.sqlite", "keptwork.store.postgres", "keptwork.worker.wor
 class ForkedCommands:
     """Runs commands, for every thread of this process, until it is closed or this process ends."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], also: Sequence[str] = ()) -> None:
         self._line, theirs = socket.socketpair()
         self._turn = threading.Lock()
-        argv = [sys.executable, "-m", "tests.support.forked_command", str(theirs.fileno())]
+        argv = [sys.executable, "-m", "tests.support.forked_command", str(theirs.fileno()), *also]
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join((environment["PYTHONPATH"], root))
         with theirs:
@@ -43,9 +43,16 @@ class ForkedCommands:
             )
 
     def run(
-        self, arguments: Sequence[str], cwd: Path | None, env: Mapping[str, str], files: Sequence[int], seconds: float
+        self,
+        arguments: Sequence[str],
+        cwd: Path | None,
+        env: Mapping[str, str],
+        files: Sequence[int],
+        seconds: float,
+        begun: Callable[[int], None] = lambda process: None,
     ) -> int:
-        """The exit code of the command with these standard streams; one that takes too long is killed."""
+        """The exit code of the command with these standard streams; one that takes too long is killed. `begun` is told
+        its process."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             with self._turn:
@@ -54,6 +61,7 @@ class ForkedCommands:
             ours.sendall(told[socket.send_fds(ours, [told], files) :])
             theirs.close()
             process = _answer(ours)
+            begun(process)
             ours.settimeout(seconds)
             try:
                 return _answer(ours)
@@ -118,16 +126,16 @@ def _tell_of(command: int, connection: socket.socket, files: Sequence[int]) -> N
         connection.sendall(framed(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])))
 
 
-def import_all() -> None:
+def import_all(also: Sequence[str] = ()) -> None:
     """What any command would, but the command itself."""
     commands = importlib.import_module("keptwork.cli.main").COMMANDS.values()
-    for name in (*ALSO, *(entry.target.partition(":")[0] for entry in commands)):
+    for name in (*ALSO, *also, *(entry.target.partition(":")[0] for entry in commands)):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no collection after a fork copies what is shared
 
 
 if __name__ == "__main__":
-    import_all()
+    import_all(sys.argv[2:])
     become_commands(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("keptwork", run_name="__main__", alter_sys=True)

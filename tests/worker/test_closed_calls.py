@@ -13,6 +13,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.agent.conversation import Answer, Request, SystemFailure, Tell, Usage
+from keptwork.errors import LeaseLost
 from keptwork.lifecycle import JOB, decide, insist
 from keptwork.service import agent_moves, agents, budgets, flows, jobs, overrides, settle
 from keptwork.service.budgets import Reserved
@@ -185,6 +186,25 @@ async def test_call_is_lost_in_the_transaction_that_ends_the_claim_of_its_job(ap
     charge = await store.charge(id)
     assert charge is not None
     assert charge.state == "lost"
+
+
+async def test_worker_whose_job_has_ended_reserves_nothing_more(app: Keptwork) -> None:
+    store = await app.open()
+    job, _ = await claimed(app)
+    await jobs.cancel(store, app.tenant_id, job.public_id, hard=True)
+    with pytest.raises(LeaseLost):
+        await budgets.reserve(
+            store,
+            tenant_id=app.tenant_id,
+            job_id=job.id,
+            flow_tree=None,
+            call="turn 2",
+            provider="p",
+            model="m",
+            ceiling_micros=100,
+            epoch=job.epoch,
+        )
+    assert await day(app) == (100, 0)
 
 
 async def test_ledger_names_the_step_also_for_shares_of_a_crew(app: Keptwork, model: Slow) -> None:

@@ -109,6 +109,8 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
     other."""
     now = await tx.now()
     charge = wish.charge._replace(day=day_of(now))
+    if await tx.outlived(charge.job_id, charge.epoch):  # otherwise nobody would close the call
+        raise LeaseLost(lifecycle=JOB.name, id=public_id(JOB.name, charge.job_id), trigger="reserve")
     own = await _own_budgets(tx, wish)
     under_way = await tx.open_charges(charge.job_id, charge.call)
     if under_way:

@@ -118,6 +118,10 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
     async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
         return len(await self._tell("forget_budgets", older_than=older_than, limit=limit))
 
+    async def outlived(self, job: int, epoch: int) -> bool:
+        found = await self._tell("outlived", id=job, epoch=epoch)
+        return bool(found and found[0][0])
+
     async def open_charge(self, charge: NewCharge) -> int:
         return await self.atomically(lambda tx: tx._open_charge(charge))
 

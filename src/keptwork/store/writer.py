@@ -269,6 +269,11 @@ class Writer(Protocol):
         returns how many. One that has something reserved stays."""
         ...
 
+    async def outlived(self, job: int, epoch: int) -> bool:
+        """In a transaction: whether a job has ended, or was reclaimed since that epoch. If not, neither happens before
+        the transaction is over. A job that is gone is not known to have ended."""
+        ...
+
     async def open_charge(self, charge: NewCharge) -> int:
         """Enters a call into the ledger, and reserves its ceiling in the budgets it counts against; returns its key. A
         call of that job and name that is under way is not entered again: its key is returned."""

@@ -80,13 +80,17 @@ SELECT {charge_columns} FROM ledger WHERE id = :id;
 SELECT {charge_columns} FROM ledger
 WHERE job_id = :job_id AND (CAST(:call AS text) IS NULL OR call = :call) AND state = {charge_open} ORDER BY id;
 
+-- name: outlived
+-- Whether a job has ended or was reclaimed since that epoch; nobody changes that before the transaction is over.
+SELECT CASE WHEN completed_at IS NOT NULL OR epoch > :epoch THEN 1 ELSE 0 END FROM jobs WHERE id = :id {for_share};
+
 -- name: charges_in_flight
 -- The calls of several jobs that are under way.
 SELECT {charge_columns} FROM ledger WHERE job_id IN {ids} AND state = {charge_open} ORDER BY id;
 
 -- name: correct_charge
--- The outcome of a call that was given up as lost, and counted with its ceiling until now.
-UPDATE ledger SET state = :state, outcome = :outcome, ended_at = {now}, cost_micros = :cost_micros,
+-- The outcome of a call that was given up as lost, and counted with its ceiling until now. Its reservation ended then.
+UPDATE ledger SET state = :state, outcome = :outcome, cost_micros = :cost_micros,
     input_tokens = :input_tokens, output_tokens = :output_tokens, cache_read_tokens = :cache_read_tokens,
     cache_write_tokens = :cache_write_tokens
 WHERE id = :id AND state = {charge_lost} RETURNING {charge_columns};
