@@ -29,6 +29,7 @@ from tests.support import postgres_server
 from tests.support.deaf_standby import Primary, local, primary
 from tests.support.postgres_server import PostgresServer
 from tests.support.postgres_stock import EMPTY, Stock
+from tests.support.second_server import standby
 
 AGAIN = ("claim", "claim and start")
 """A repeated claim is told apart from a first one, and only that one is exempt."""
@@ -350,3 +351,37 @@ async def test_refusal_in_another_event_loop_waits_for_the_rows_it_rests_on(pair
 
         with pytest.raises(RunAgainBefore):
             await pair.confirmed(asyncio.to_thread(retry))
+
+
+# --- two servers, of which the second stops receiving
+
+
+async def given_up_and_repeated(pair: Pair, name: str) -> bool:
+    """Give a call up while its commit waits, and repeat it; return whether the repetition answered."""
+    call, made = CALLS[name], Recorded()
+    await pair.deaf.hand.execute(EMPTY)
+    given = await call.arrange(pair.impatient)
+    await pair.deaf.deafen()
+    try:
+        pair.careful._keys = made
+        assert not await pair.answers(call.make(pair.careful, given, False))
+        pair.careful._keys = Replayed(made, pair.impatient)
+        return await pair.answers(call.make(pair.careful, given, True))
+    finally:
+        await pair.deaf.hear()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+async def test_every_repeated_write_waits_for_a_standby_that_stopped_receiving() -> None:
+    with postgres_server.start(settings={"autovacuum": "off"}) as first, standby(first) as second:
+        url = first.create_database()
+        careful, impatient = [await PostgresStore.open(database_url(one)) for one in (url, local(url))]
+        careful._reserve_pages = impatient._reserve_pages  # type: ignore[method-assign]  # a sequence may write, too
+        async with primary(first, url, second) as deaf:
+            pair = Pair(deaf, impatient, careful)
+            answered = [name for name in REPEATED if await given_up_and_repeated(pair, name)]
+        await careful.close()
+        await impatient.close()
+    print(f"\n{len(REPEATED)} writes were given up and repeated, {len(answered)} answered without the standby")
+    assert answered == []

@@ -22,6 +22,7 @@ from tests.http.conftest import Keys, Running, serving, two_tenants
 from tests.support import postgres_server
 from tests.support.deaf_standby import Primary, local, primary
 from tests.support.postgres_server import PostgresServer
+from tests.support.second_server import standby
 
 PATIENCE = 60
 
@@ -120,6 +121,23 @@ async def test_twin_without_the_record_is_caught(
         await deaf.deafen()
         held.append((await repeated(name, {}, deaf, *servers))[0])
     assert not all(held)  # a page that the server tidies up on the way is written to the log, and waits once
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+async def test_every_repeated_request_waits_for_a_standby_that_stopped_receiving() -> None:
+    with postgres_server.start(settings={"autovacuum": "off"}) as first, standby(first) as second:
+        url, keys, answered = first.create_database(), Keys(), []
+        with serving(local(url), keys) as impatient, serving(url, keys) as careful:
+            careful.app.state.store._keys = in_stock()
+            async with primary(first, url, second) as deaf:
+                for name in REQUESTS:
+                    two_tenants(impatient)
+                    await deaf.deafen()
+                    held, _ = await repeated(name, {}, deaf, impatient, careful)
+                    answered += [] if held else [name]
+    print(f"\n{len(REQUESTS)} requests were repeated, {len(answered)} answered without the standby")
+    assert answered == []
 
 
 async def test_get_is_answered_without_a_standby(deaf: Primary, servers: tuple[Running, Running]) -> None:
