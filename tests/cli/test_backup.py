@@ -136,6 +136,12 @@ def test_copy_starts_paused_if_asked(database_url, elsewhere, tmp_path):
 # --- SQLite
 
 
+def test_backup_is_readable_by_no_more_users_than_the_database(sqlite_copy, tmp_path):
+    Path(sqlite_copy.removeprefix("sqlite:///")).chmod(0o600)
+    asyncio.run(backups.back_up(sqlite_copy, tmp_path / "copy"))
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.fixture
 def crashed(sqlite_copy: str) -> Path:
     """A file whose process was killed, with its log."""
@@ -192,6 +198,18 @@ def test_restore_over_damage_needs_no_readable_file(crashed, tmp_path):
     crashed.write_bytes(b"\xff" * 5000)
     assert run("restore", f"{tmp_path}/copy.db", "--db", url).returncode == 0
     assert verified(url)["job"] == 30
+
+
+def test_restore_beside_a_log_without_its_file_keeps_the_log(crashed, tmp_path):
+    url = f"sqlite:///{crashed}"
+    asyncio.run(backups.back_up(url, tmp_path / "copy.db"))
+    with clerk(url) as one:
+        one.enqueue(5)
+    log = Path(f"{crashed}-wal").read_bytes()
+    crashed.unlink()
+    aside = asyncio.run(backups.restore(url, tmp_path / "copy.db")).aside
+    assert verified(url)["job"] == 30
+    assert Path(f"{aside}-wal").read_bytes() == log
 
 
 def test_damaged_backup_is_refused_and_the_database_stays(crashed, tmp_path):

@@ -60,6 +60,19 @@ def test_other_commands_refuse_a_damaged_table_too(command, copy):
     assert copy.read_bytes() == before
 
 
+def test_audit_verify_finds_an_index_that_contradicts_its_table(copy):
+    """SQLite's own check of every page and index belongs to the audit: replaying the log reads no such index."""
+    db = apsw.Connection(str(copy))
+    db.execute("PRAGMA writable_schema=ON; CREATE TABLE spare (a); CREATE INDEX hollow ON spare (a)")
+    (pages,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'hollow'").fetchall()
+    db.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = 'events_by_time'", pages)
+    db.execute("DELETE FROM sqlite_schema WHERE name = 'hollow'")
+    db.close()
+    done = run("audit", "verify", "--json", "--db", f"sqlite:///{copy}")
+    damaged_or_reported(done)
+    assert "missing from index events_by_time" in done.stdout
+
+
 WORKS_UNTIL_KILLED = """
 import asyncio, os, sys
 from keptwork.store import open_store

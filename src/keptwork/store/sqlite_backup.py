@@ -43,6 +43,7 @@ def back_up(url: DatabaseUrl, file: Path) -> Backup:
                 rows, wrong = _copied(db, copy)
                 if wrong:
                     raise NotBackedUp(url=url.shown, detail=wrong)
+                os.chmod(copy, os.stat(url.path).st_mode & 0o7777)  # readable by no more users than the database
                 os.rename(copy, file)
                 _sync_folder(file)
         except OSError as error:

@@ -7,6 +7,7 @@ file, log nor index. If the two do not fit, all three stay as they are.
 
 from __future__ import annotations
 
+import logging
 import os
 
 import apsw
@@ -16,6 +17,8 @@ from keptwork.store.migrations import newest
 from keptwork.store.sqlite_migrate import applied
 
 APPLICATION_ID = 0x4B455054  # "KEPT"
+
+logger = logging.getLogger("keptwork")
 
 
 def has_log(real: str) -> bool:
@@ -60,6 +63,7 @@ def _judge(db: apsw.Connection, path: str) -> None:
         raise NotOurDatabase(path=path)
     if (found := applied(db)) > newest():
         raise NewerDatabase(url=f"sqlite:///{path}", found=found, needed=newest())
+    logger.info("checking %s and the log that a crash left", path)
     db.pragma("cell_size_check", True)
     for (fault,) in db.execute("PRAGMA integrity_check(1)").fetchall():
         if fault != "ok":
