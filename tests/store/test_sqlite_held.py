@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.errors import HeldFile
+from keptwork.errors import HardLinks, HeldFile
 from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, open_store
 from tests.support.clerk import Clerk, Refused, clerk
@@ -87,6 +87,26 @@ async def test_snapshots_and_second_stores_of_a_process_are_not_refused(sqlite_c
         assert await snapshot.counts(JOB) == (1, 0)
     await first.close()
     await second.close()
+
+
+async def test_file_opened_by_a_link_is_held_by_the_name_of_the_link_too(sqlite_copy, file, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(file)
+    store = await open_store(f"sqlite:///{link}")
+    for name in (link, file, tmp_path / f"{file.name}-shm"):
+        with pytest.raises(HeldFile):
+            sqlite3.connect(name)
+    await store.close()
+
+
+async def test_second_store_by_a_hard_link_is_refused_in_the_same_process_too(sqlite_copy, file):
+    store = await open_store(sqlite_copy)
+    os.link(file, file.with_name("other.db"))
+    with pytest.raises(HardLinks):
+        await open_store(f"sqlite:///{file.with_name('other.db')}")
+    async with store.snapshot() as snapshot:  # what is open by its one name goes on
+        assert await snapshot.counts(JOB) == (0, 0)
+    await store.close()
 
 
 def test_forked_child_may_open_what_its_parent_holds(sqlite_copy, file):

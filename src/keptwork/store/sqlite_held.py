@@ -36,9 +36,11 @@ class Connection(apsw.Connection):
 
 
 class Held(NamedTuple):
-    """An open file: its path without symbolic links, its device and inode, and its connections."""
+    """An open file: its path without symbolic links, the paths it was opened by, its device and inode, and its
+    connections."""
 
     path: str
+    spellings: set[str]
     identity: tuple[int, int]
     connections: WeakSet[Connection]
 
@@ -53,10 +55,13 @@ def hold(path: str, connection: Connection) -> None:
     found = os.stat(path)
     identity = (found.st_dev, found.st_ino)
     with _lock:
-        if identity not in _held:
-            _held[identity] = Held(os.path.realpath(path), identity, WeakSet())
+        held = _held.get(identity) or _held.setdefault(
+            identity, Held(os.path.realpath(path), set(), identity, WeakSet())
+        )
+        held.connections.add(connection)
+        if (spelling := os.path.abspath(path)) not in held.spellings:
+            held.spellings.add(spelling)
             _index()
-        _held[identity].connections.add(connection)
     _listen()
 
 
@@ -67,7 +72,7 @@ def _listen() -> None:
 
 
 def holds(path: str) -> bool:
-    """Return whether this process has the file open."""
+    """Return whether this process has the file open by this name. A hard link is another name of the same file."""
     if not _held:
         return False
     try:
@@ -75,7 +80,9 @@ def holds(path: str) -> bool:
     except OSError:
         return False
     held = _held.get((found.st_dev, found.st_ino))
-    return held is not None and bool(held.connections)
+    if held is None or not held.connections:
+        return False
+    return os.path.abspath(path) in held.spellings or os.path.realpath(path) == held.path
 
 
 def _release(connection: Connection) -> None:
@@ -92,8 +99,9 @@ def _index() -> None:
     global _names
     names: dict[str, list[Held]] = {}
     for held in _held.values():
-        for suffix in SUFFIXES:
-            names.setdefault(f"{os.path.basename(held.path)}{suffix}".casefold(), []).append(held)
+        spelled = {os.path.basename(path).casefold() for path in (held.path, *held.spellings)}
+        for name in {f"{base}{suffix}" for base in spelled for suffix in SUFFIXES}:
+            names.setdefault(name, []).append(held)
     _names = names
 
 
