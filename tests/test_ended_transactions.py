@@ -65,7 +65,7 @@ async def failed(app: Keptwork) -> Any:
 
 async def timed_out(app: Keptwork) -> Any:
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), app.transaction() as tx:
+        async with app.transaction() as tx, asyncio.timeout(0.01):
             await asyncio.Event().wait()
     return tx
 

@@ -191,9 +191,11 @@ class Keptwork:
     async def open(self) -> Store:
         """The store, opened when it is first needed. It belongs to the event loop that opened it: in another one, or
         after that one was closed, its calls are handed to the thread that `sync` uses."""
+        refuse_while_loading()
+        store = self._store
+        if store is not None and self._server is None and self._home.place.here:
+            return store
         self._insist_on_database()
-        if self._store is not None and self._home.loop is asyncio.get_running_loop():
-            return self._store
         return await self._opened()
 
     def _insist_on_database(self) -> None:
@@ -308,7 +310,8 @@ class Keptwork:
             for worker in self._workers:
                 if self._loops[worker] is running_loop() and (key := await worker.start_here(job)) is not None:
                     return key
-        (key,) = await (await self.queue(transaction)).enqueue([job])
+        queue = await (self.open() if transaction is None else self.queue(transaction))
+        (key,) = await queue.enqueue([job])
         return key
 
     async def enqueue_many(

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 
 from keptwork.errors import BadInput
-from keptwork.store.scope import running_loop
+from keptwork.store.scope import Place, running_loop
 
 PATIENCE_SECONDS = 5.0
 
@@ -26,6 +26,7 @@ class Home:
 
     def __init__(self, close: Callable[[], Awaitable[None]], abandon: Callable[[], bool]) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.place = Place(None)
         self.opening = asyncio.Lock()
         self._close = close
         self._abandon = abandon
@@ -36,7 +37,7 @@ class Home:
     @property
     def here(self) -> bool:
         """Whether the caller runs in the home loop."""
-        return self.loop is running_loop()
+        return self.place.here
 
     def claim(self, *, for_longer: bool = False) -> bool:
         """Return whether the running event loop is the home, after making it that if there is none."""
@@ -45,9 +46,9 @@ class Home:
             raise BadInput(what="This process was forked inside a running event loop. Start a new one: asyncio.run(…)")
         with self._gate:
             if self.loop is not None and self.loop.is_closed():
-                self.loop, self._left = None, self._abandon()
+                self.loop, self.place, self._left = None, Place(None), self._abandon()
             if self.loop is None and (for_longer or not self._left):
-                self.loop, self.opening = here, asyncio.Lock()
+                self.loop, self.opening, self.place = here, asyncio.Lock(), Place(here)
             return self.loop is here
 
     async def settle(self) -> None:
@@ -70,7 +71,7 @@ class Home:
     async def leave(self) -> None:
         """Give the home up. The next call claims it again."""
         watch, self._watch = self._watch, None
-        self.loop, self._left = None, False
+        self.loop, self.place, self._left = None, Place(None), False
         if watch is not None:
             await watch.aclose()
 
@@ -83,7 +84,7 @@ class Home:
                     async with asyncio.timeout(PATIENCE_SECONDS):
                         await self._close()
                 self._abandon()
-                self.loop, self._left, self._watch = None, True, None
+                self.loop, self.place, self._left, self._watch = None, Place(None), True, None
 
 
 class Inherited(Protocol):

@@ -18,7 +18,7 @@ from keptwork.store.postgres_server import (
     is_cancelled_wait,
     wanted,
 )
-from keptwork.store.scope import running_loop
+from keptwork.store.scope import Place, running_loop
 from keptwork.store.url import DatabaseUrl
 
 MOST_AT_HAND = 2
@@ -37,7 +37,7 @@ class Connections:
 
     def __init__(self, pool: asyncpg.Pool, most_at_hand: int = MOST_AT_HAND) -> None:
         self._pool = pool
-        self._loop = running_loop()
+        self._place = Place(running_loop())
         self._at_hand: list[asyncpg.Connection] = []
         self._most_at_hand = most_at_hand
         self._lent = 0
@@ -46,7 +46,7 @@ class Connections:
 
     async def acquired(self) -> asyncpg.Connection:
         """One at hand, one of the pool, or the first that is given back."""
-        if running_loop() is not self._loop:
+        if not self._place.here:
             raise OtherLoop(what="this store")
         while True:
             if self._at_hand:

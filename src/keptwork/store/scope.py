@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from threading import get_ident
 
 from keptwork.errors import OtherLoop, TransactionEnded
 
 COMMITTED = "it was committed"
 ROLLED_BACK = "it was rolled back"
 
+_forks = 0
+
+
+class Place:
+    """The event loop that something belongs to. Asking asyncio for the running loop takes a system call on Python 3.11,
+    so this looks whether the loop runs in the calling thread instead."""
+
+    __slots__ = ("_forks", "_loop", "_thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        self._thread = get_ident()
+        self._forks = _forks
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller runs in that event loop."""
+        loop = self._loop
+        if loop is None or self._forks != _forks or not loop.is_running():
+            return False
+        return get_ident() == self._thread or running_loop() is loop  # a loop may be run by several threads in turn
+
 
 class Scope:
     """The event loop that opened a transaction, and how the transaction ended."""
 
-    __slots__ = ("_ended", "_loop")
+    __slots__ = ("_ended", "_place")
 
     def __init__(self) -> None:
-        self._loop = running_loop()
+        self._place = Place(running_loop())
         self._ended: str | None = None
 
     def end(self, how: str) -> None:
@@ -27,7 +51,7 @@ class Scope:
         """Raise unless the transaction is open and the caller runs in its event loop."""
         if self._ended is not None:
             raise TransactionEnded(how=self._ended)
-        if running_loop() is not self._loop:
+        if not self._place.here:
             raise OtherLoop(what="this transaction")
 
 
@@ -42,3 +66,11 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 def idle_for(seconds: float) -> str:
     """Return how a transaction ended that was left idle."""
     return f"it was idle for {seconds:g} s and was rolled back"
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
