@@ -50,6 +50,14 @@ def start_others(ctx):
 def start_caged(ctx):
     subprocess.run([sys.executable, "-c", OTHERS])
 
+@app.job(lease="10m", max_attempts=50)
+async def wait_long(ctx):
+    await asyncio.sleep(600)
+
+@app.job(lease="10m", max_attempts=2)
+async def exits(ctx, code):
+    os._exit(code)
+
 @app.job()
 async def quick(ctx): ...
 """
@@ -95,7 +103,7 @@ class Database:
         return next(worker for worker in self.workers() if worker["pid"] == pid)
 
     def enqueue(self, kind: str, count: int = 1, **arguments: Any) -> list[int]:
-        job = NewJob(kind, json.dumps(arguments), max_attempts=50)
+        job = NewJob(kind, json.dumps(arguments), max_attempts=2 if kind == "exits" else 50)
         made: list[int] = self.using(lambda store: store.enqueue([job] * count))
         return made
 

@@ -91,20 +91,36 @@ def commanded(scene: Ground) -> None:
     print("\n" + ", ".join(f"{what}: {seconds:.2f} s" for what, seconds in took.items()))
 
 
-def test_a_killed_worker_is_replaced_by_a_new_one_and_its_jobs_wait_for_their_leases(lite: Ground) -> None:
-    database, supervised = lite.database, lite.supervise("--workers", "2")
-    first = {worker["id"] for worker in lite.up(2)}
-    (job,) = database.enqueue("wait")
-    victim = database.holder(job)
+def test_killed_worker_is_replaced_and_its_jobs_do_not_wait_for_their_leases(scene: Ground) -> None:
+    database, supervised = scene.database, scene.supervise("--workers", "2")
+    first = {worker["id"] for worker in scene.up(2)}
+    jobs = [*database.enqueue("wait_long", 2), *database.enqueue("start_caged")]
+    victim = database.holder(jobs[0])
+    held = {job for job in jobs if database.holder(job)["id"] == victim["id"]}
     kill(victim["pid"], signal.SIGKILL)
     seconds = until(lambda: len({w["id"] for w in database.alive()} - first) == 1, "a new worker is there", PROMPT)
     assert supervised.events("ended")[0]["exit_code"] == -9
     assert database.story(victim)[-1].reason == "its process was killed by SIGKILL"
-    lease_until = database.jobs([job])[0]["lease_until"]
-    until(lambda: database.jobs([job])[0]["epoch"] == 1, "its job is reclaimed")
+    back = until(lambda: all(database.jobs([job])[0]["epoch"] == 1 for job in held), "its jobs are reclaimed", PROMPT)
     expired = [event for event in database.using(lambda s: s.events()) if event.type == "job_lease_expired"]
-    assert all(event.ts >= lease_until for event in expired)
-    print(f"\nreplaced after {seconds:.2f} s")
+    assert {event.entity_id for event in expired} == held, "jobs of a worker that lives were touched"
+    assert expired[0].reason == "its worker's process was killed by SIGKILL in attempt 1 of 50"
+    print(f"\nreplaced after {seconds:.2f} s, its jobs were back {back:.2f} s later")
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_handler_that_ends_its_process_is_no_failed_start_and_the_next_job_starts(lite: Ground, code: int) -> None:
+    database, supervised = lite.database, lite.supervise("--workers", "1")
+    lite.up(1)
+    (deadly,) = database.enqueue("exits", code=code)
+    until(lambda: database.jobs([deadly])[0]["state"] == "dead_lettered", "its attempts are used up")
+    assert database.jobs([deadly])[0]["attempts"] == 2
+    (quick,) = database.enqueue("quick")
+    seconds = until(lambda: database.jobs([quick])[0]["state"] == "succeeded", "the next job is done", PROMPT)
+    assert not supervised.events("backing off"), "a death with a job in hand is not a failed start"
+    assert [event["exit_code"] for event in supervised.events("ended")] == [code or 1] * 2
+    assert f"called os._exit({code})" in supervised.words
+    print(f"\nthe next job was done {seconds:.2f} s after it was enqueued")
 
 
 def test_nothing_survives_a_killed_supervisor(lite: Ground) -> None:

@@ -14,6 +14,7 @@ from keptwork.agent import spending
 from keptwork.errors import LeaseLost
 from keptwork.lifecycle import WORKER, Change
 from keptwork.service import breakers, budgets
+from keptwork.service.leases import LEASE_ENDED
 from keptwork.store import EventFilter, Job, JobFilter, Store, sqlite_file
 from keptwork.store.checkpoints import Checkpoint, Save
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
@@ -94,8 +95,8 @@ def _attempts_are_never_used_up() -> None:
     """Reapers that give a job back however often it has been tried."""
     shipped = reaper.reaped
 
-    def reaped(job: Job, now: int) -> Change:
-        return shipped(replace(job, max_attempts=job.attempts + 1), now)
+    def reaped(job: Job, now: int, why: str = LEASE_ENDED) -> Change:
+        return shipped(replace(job, max_attempts=job.attempts + 1), now, why)
 
     reaper.reaped = reaped
 

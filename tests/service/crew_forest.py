@@ -94,7 +94,7 @@ class Fleet:
         self._random = random.Random(forest.seed)
         self._kinds = {"dig": JobType.of(self._dig, name="dig", max_attempts=1000, backoff="10ms", lease="30s")}
         self._in_hand: list[Job] = []
-        self._threads = Threads(lambda count: None)
+        self._threads = Threads(lambda: None)
         self._called_off = False
         self.deeds: dict[str, int] = {}
 

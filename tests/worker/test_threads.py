@@ -21,7 +21,7 @@ from tests.worker.scene import last, reaches, state
 
 
 async def test_threads_are_used_again_and_no_more_are_made_than_are_needed() -> None:
-    threads = Threads(lambda count: None)
+    threads = Threads(lambda: None)
     barrier = threading.Barrier(3)
 
     def meet() -> str:

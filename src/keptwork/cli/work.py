@@ -17,6 +17,7 @@ from keptwork.cli import screen, watch
 from keptwork.cli.database import Db
 from keptwork.cli.migrate import migrated
 from keptwork.errors import BadInput, StoreError
+from keptwork.worker import exits
 from keptwork.worker.bond import Bond, bound_to_supervisor
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def work(
                 shown.cancel()
                 await asyncio.wait([shown])
 
-    with watch.observed("keptwork-worker", log):
+    with watch.observed("keptwork-worker", log), exits.reported():
         watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
         if migrate:
             with _refusals_told(bond):

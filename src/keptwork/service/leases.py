@@ -1,4 +1,4 @@
-"""Leases that are over: what becomes of the jobs."""
+"""Leases that are over, and those of workers that are dead: what becomes of the jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import json
 from typing import Any
 
 from keptwork.lifecycle import JOB, Change, decide, insist
-from keptwork.store import Job
+from keptwork.lifecycle.job import ASSIGNED, RUNNING
+from keptwork.service import settle
+from keptwork.store import Job, JobFilter, Store
+
+MOST_AT_ONCE = 10_000
 
 
-def reaped(job: Job, now: int) -> Change:
+LEASE_ENDED = "the lease of its worker ended"
+
+
+async def reclaim(store: Store, worker: int, why: str) -> int:
+    """Reclaim the jobs of a worker whose process is known to be gone, and return how many there were. Their leases end
+    now, and every other rule stays as it is when a lease ends."""
+    wanted = JobFilter(states=(ASSIGNED.name, RUNNING.name), owner=worker)
+    tokens = [
+        (row["id"], row["epoch"]) for row in await store.jobs(wanted, limit=MOST_AT_ONCE, columns=("id", "epoch"))
+    ]
+    if tokens:
+        await store.renew(worker, tokens, 0)
+        now = await store.now()
+        found = [job for job in await store.overdue(MOST_AT_ONCE) if job.owner == worker]
+        changes = sorted((reaped(job, now, why) for job in found), key=lambda change: change.move.trigger)
+        await settle.applied(store, changes)
+    return len(tokens)
+
+
+def reaped(job: Job, now: int, why: str = LEASE_ENDED) -> Change:
     """Back into the queue while attempts are left; otherwise the end its policy asks for."""
-    error = f"the lease of its worker ended in attempt {job.attempts} of {job.max_attempts}"
+    error = f"{why} in attempt {job.attempts} of {job.max_attempts}"
     facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
     if job.attempts < job.max_attempts:
         return insist(decide(JOB, job, "expire", reason=error, **facts))

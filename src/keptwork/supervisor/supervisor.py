@@ -26,6 +26,7 @@ from keptwork.errors import NoWorkerStarts, StoreError
 from keptwork.lifecycle import WORKER, decide, insist
 from keptwork.process.bonds import adopt_orphans
 from keptwork.process.tree import children, signal_all
+from keptwork.service import leases
 from keptwork.service.entities import actor_name, public_id
 from keptwork.service.orders import understood
 from keptwork.store import Store, open_store
@@ -39,6 +40,7 @@ START_SECONDS = 5.0
 UP_SECONDS = 60.0
 HARD_SECONDS = 1.0
 END_SECONDS = 8.0
+SWEEPS, SWEEP_PAUSE = 50, 0.02
 ORDERLY = (0, 3)
 
 STARTED, UP, ENDED, REPLACED, WAITS, CHANGED, KILLED = (
@@ -142,11 +144,12 @@ class Supervisor:
         while not self._stopping.is_set() or place in self._next:
             child = self._next.pop(place, None) or await self._start(place)
             code = await child.ended()
-            await self._bury(child, code)
+            worked = await self._bury(child, code)
             if self._refuses_to_start(child):
                 self._refusal = child.refusal
                 self.stop()
-            died_at_start = code not in ORDERLY and (child.worker is None or child.lived < START_SECONDS)
+            failed = code not in ORDERLY and not worked
+            died_at_start = failed and (child.worker is None or child.lived < START_SECONDS)
             failures = failures + 1 if died_at_start else 0
             if not self._stopping.is_set() and place not in self._next:
                 self._replaced += 1
@@ -170,15 +173,16 @@ class Supervisor:
             child.send(signal.SIGTERM)
         return child
 
-    async def _bury(self, child: Child, code: int) -> None:
+    async def _bury(self, child: Child, code: int) -> bool:
+        """Return whether it has died with a job in hand."""
         self._children.pop(child.pid, None)
         how = described(code)
         last = list(child.tail) if code not in ORDERLY else []
         words = f"worker {child.place} (process {child.pid}) {how} after {child.lived:.1f} s"
         facts = {"place": child.place, "pid": child.pid, "exit_code": code, "worker": self._id(child)}
         self._tell(ENDED, f"{words}; its last words:" if last else words, last_words=last, **facts)
-        self._sweep()
-        await self._close_row(child, how)
+        alone = await self._swept()
+        return await self._close_row(child, how, alone)
 
     async def _wait_before_next(self, place: int, failures: int) -> None:
         if not failures:
@@ -263,15 +267,25 @@ class Supervisor:
         child.kill_at = None
         child.kill()
 
-    def _sweep(self) -> None:
-        """Ends what dead workers have left behind: children of ours that are no workers. One that is just being started
-        is not known yet, so then it waits for the next time."""
+    async def _swept(self) -> bool:
+        """Return whether nothing is left of what dead workers have started."""
+        for _ in range(SWEEPS):
+            if not self._sweep():
+                return True
+            await asyncio.sleep(SWEEP_PAUSE)
+        return False
+
+    def _sweep(self) -> bool:
+        """Ends what dead workers have left behind: children of ours that are no workers, and returns whether something
+        may be left. A worker that is just being started is not known yet, so then it waits for the next time."""
+        left: list[int] = []
         if not self._starting:
             left = [pid for pid in children(os.getpid()) if pid not in self._children]
             signal_all(left, signal.SIGKILL)
             for pid in left:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
+        return bool(left or self._starting)
 
     # --- the database
 
@@ -288,14 +302,19 @@ class Supervisor:
                 self._opened.set_result(self._store)
         return self._store
 
-    async def _close_row(self, child: Child, how: str) -> None:
-        """A worker that died without a word has left its row as it was. Its jobs are left to their leases."""
+    async def _close_row(self, child: Child, how: str, alone: bool) -> bool:
+        """Terminate the row of a worker that died without a word, and return whether it had jobs in hand. Jobs are
+        reclaimed now: the process is gone, and if it is `alone` so is all that it started."""
+        worked = 0
         with contextlib.suppress(StoreError):
             store = await self._open(child)
             row = None if store is None or child.worker is None else await store.get(WORKER, child.worker, None)
             if store is not None and row is not None and not WORKER.state(row["state"]).final:
                 reason = f"its process {how}"
                 await store.apply([insist(decide(WORKER, row, "terminate", actor=self._actor, reason=reason))])
+            if store is not None and child.worker is not None and alone:
+                worked = await leases.reclaim(store, child.worker, f"its worker's process {how}")
+        return worked > 0
 
     async def _close(self) -> None:
         for child in list(self._children.values()):

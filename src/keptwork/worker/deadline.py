@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 TOLERATED_SECONDS = 0.01
@@ -25,28 +26,52 @@ class Overrun:
 
 
 class Deadline:
-    """Enter it where the handler starts. `overrun` is known once it has returned."""
+    """Enter it in the task of the handler, as `asyncio.timeout`. `cancelled` is called when it cancels that task.
+    `overrun` is known once the handler has returned."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, cancelled: Callable[[], None]) -> None:
         self._seconds = seconds
+        self._cancelled = cancelled
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._blocked = self._watched = False
-        self.timeout = asyncio.timeout(seconds)
+        self.expired = False
+
+    async def __aenter__(self) -> Deadline:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine that awaits runs in a task
+        self._task, self._cancelling = task, task.cancelling()
+        self._timer = self._loop.call_later(self._seconds, self._expire)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        mine = self.expired and self._task.uncancel() <= self._cancelling
+        if mine and kind is asyncio.CancelledError:
+            raise TimeoutError(f"it took longer than {self._seconds:g} s") from error
 
     def kept_by(self, handler: Awaitable[Any]) -> _Watched:
-        """Return the handler such that it is cancelled at its first await after the deadline. asyncio alone cancels it
+        """Return the handler such that it is cancelled at its first await after the deadline. A timer alone cancels it
         one await later, or never."""
         self._watched = True
         return _Watched(handler, self._stepped)
 
+    def _expire(self) -> None:
+        self.expired = True
+        self._timer.cancel()
+        self._task.cancel()
+        self._cancelled()
+
     def _stepped(self, returned: bool) -> None:
         """The handler has given up control, or returned."""
-        over = not self.timeout.expired() and self._loop.time() >= self._began + self._seconds
-        if over and returned:
+        if self.expired or self._loop.time() < self._began + self._seconds:
+            return
+        if returned:
             self._blocked = True
-        elif over:
-            self.timeout.reschedule(self._loop.time())
+        else:
+            self._expire()
 
     def overrun(self) -> Overrun | None:
         """Return by how much the handler was late, or None if it was in time."""
@@ -56,7 +81,7 @@ class Deadline:
         return Overrun(took, self._seconds, self._because())
 
     def _because(self) -> str:
-        if self._watched and self.timeout.expired():
+        if self._watched and self.expired:
             return "it ignored its cancellation"
         return "it blocked the event loop" if self._blocked else "another job blocked the event loop"
 
@@ -64,7 +89,7 @@ class Deadline:
 class _Watched:
     """Runs an awaitable as `await` does, and reports after each step of it whether it has returned."""
 
-    def __init__(self, awaitable: Awaitable[Any], stepped: Any) -> None:
+    def __init__(self, awaitable: Awaitable[Any], stepped: Callable[[bool], None]) -> None:
         self._awaitable = awaitable
         self._stepped = stepped
 

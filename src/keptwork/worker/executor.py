@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from keptwork.bounds import OWN_KINDS
@@ -25,7 +26,8 @@ MOST_UNKNOWN = 1000
 
 class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
-    without having a handler for them. `overran` is called for a handler that returned after its time-out."""
+    without having a handler for them. `overran` is called for a handler that returned after its time-out,
+    and `give_time_to_end` for one that was cancelled at its time-out, with the outcome if it does not end."""
 
     def __init__(
         self,
@@ -34,9 +36,11 @@ class Executor:
         threads: Threads,
         isolation: Isolation,
         overran: Callable[[Job, Overrun], None],
+        give_time_to_end: Callable[[Job, Raised], None],
     ) -> None:
         self._gate = gate
         self._overran = overran
+        self._give_time_to_end = give_time_to_end
         self._handlers = handlers
         self._threads = threads
         self.unknown: set[str] = set()
@@ -96,14 +100,13 @@ class Executor:
     async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
         """A thread cannot be ended, but it can see that it was asked to."""
         seconds = (kind.timeout_us or 0) / 1_000_000
-        deadline = Deadline(seconds)
+        late = Raised(TimeoutError(f"it took longer than {seconds:g} s, and ignores its cancellation"))
+        deadline = Deadline(seconds, partial(self._give_time_to_end, job, late))
         try:
-            async with deadline.timeout:
+            async with deadline:
                 said = await self._call(kind, job, context, arguments, deadline)
-        except TimeoutError as error:
+        except TimeoutError:
             context.request_stop()
-            if deadline.timeout.expired():
-                raise TimeoutError(f"it took longer than {seconds:g} s") from (error.__cause__ or error)
             raise
         if (overrun := deadline.overrun()) is not None:
             self._overran(job, overrun)

@@ -19,6 +19,7 @@ from keptwork.process.tree import descendants, signal_all
 from keptwork.service import settle
 from keptwork.service.orders import Order
 from keptwork.store import Job, Store
+from keptwork.worker.exits import leave
 
 GONE_US = 1_000_000
 PATIENCE_SECONDS = 0.5
@@ -36,7 +37,7 @@ async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: st
     log.error("%s", error)
     flush()
     signal_all(descendants(os.getpid()), signal.SIGKILL)
-    os._exit(error.exit_code)
+    leave(error.exit_code)
 
 
 def cut_short(job: Job, order: Order, actor: str) -> Change:

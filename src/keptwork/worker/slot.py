@@ -24,6 +24,9 @@ from keptwork.worker.shelf import Shelf
 from keptwork.worker.steps import Steps
 from keptwork.worker.waits import Desk
 
+END_SECONDS = 4.0
+"""A cancelled handler has this long to end. It is less than a worker has that ends."""
+
 _NOTHING = object()
 """Stands for a task that was cancelled before its first line ran."""
 
@@ -60,6 +63,7 @@ class Slot:
         self._stopped = False
         self._closing = False
         self._abandoned = False
+        self.left: asyncio.Task[None] | None = None
         self._cancelled = ""
         self._patience: asyncio.TimerHandle | None = None
         self.job: Job | None = None
@@ -75,6 +79,13 @@ class Slot:
             if hard and not self._stopped and self._work is not None:
                 self._stopped = True
                 self._work.cancel()
+                self.give_time_to_end(Release("its worker stopped it"))
+
+    def give_time_to_end(self, said: Any) -> None:
+        """The handler was cancelled. If it does not end, settle its job with this outcome and leave the handler."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(END_SECONDS, self.abandon, said)
 
     @property
     def work(self) -> asyncio.Task[None] | None:
@@ -101,8 +112,8 @@ class Slot:
         """Settle the job with this outcome although its handler has not ended. The handler keeps its task, and another
         slot takes the place of this one."""
         job = self.job
-        if job is not None and not self._abandoned:
-            self._abandoned = True
+        if job is not None and self._open:
+            self._abandoned, self.left = True, self._work
             said = self._agreed(said)
             self._leave()
             self._finish(job, said)

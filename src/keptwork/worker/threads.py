@@ -23,7 +23,7 @@ _Call = tuple["Future[Any]", Context, Callable[..., Any], tuple[Any, ...]]
 class Threads:
     """As many as there are calls at a time; each is used again."""
 
-    def __init__(self, stuck: Callable[[int], None]) -> None:
+    def __init__(self, stuck: Callable[[], None]) -> None:
         self._report = stuck
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -44,6 +44,11 @@ class Threads:
                 return future.result()
             asyncio.get_running_loop().call_later(STUCK_SECONDS, self._judge, future)
             raise
+
+    @property
+    def stuck(self) -> int:
+        """Threads that are lost to handlers which do not end."""
+        return len(self._stuck)
 
     def stop(self) -> None:
         """Each ends when its function does."""
@@ -80,4 +85,4 @@ class Threads:
         if not future.done():
             self._stuck.add(future)
             future.add_done_callback(self._stuck.discard)
-            self._report(len(self._stuck))
+            self._report()

@@ -109,6 +109,7 @@ class Worker:
         self._looks = 0
         self._slots: list[Slot] = []
         self._slots_replaced = 0
+        self._left: set[asyncio.Task[None]] = set()
         self._overruns: list[tuple[Job, Overrun]] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
@@ -134,7 +135,7 @@ class Worker:
         self._keeper.start()
         self._gate = Gate(self._store)
         executor = self._executor = Executor(
-            self._gate, self._handlers, self._threads, self._isolation, self._note_overrun
+            self._gate, self._handlers, self._threads, self._isolation, self._note_overrun, self._give_time
         )
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
@@ -426,6 +427,16 @@ class Worker:
         why = "its handler does not end" if error is None else described(error)
         logger.error("a slot of this worker was lost and is replaced (%d so far): %s", self._slots_replaced, why)
         self._slots[self._slots.index(slot)] = self._new_slot()
+        if slot.left is not None and not slot.left.done():
+            self._left.add(slot.left)
+            slot.left.add_done_callback(self._left.discard)
+            _disowned(slot.task)  # it waits for the handler
+            self._stuck()
+
+    def _give_time(self, job: Job, said: Raised) -> None:
+        """The handler of this job was cancelled at its time-out."""
+        for slot in self._slots_with({(job.id, job.epoch)}):
+            slot.give_time_to_end(said)
 
     def _lose(self, tokens: set[Token]) -> None:
         """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
@@ -446,8 +457,9 @@ class Worker:
     def _slots_with(self, tokens: set[Token]) -> list[Slot]:
         return [slot for slot in self._slots if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens]
 
-    def _stuck(self, count: int) -> None:
-        """Handlers that were given up and go on anyway: their threads are lost to this process."""
+    def _stuck(self) -> None:
+        """Handlers that were given up and go on anyway: their threads and tasks are lost to this process."""
+        count = self._threads.stuck + len(self._left)
         most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
         if count >= most and not self._departure.asked:
             logger.warning("%d handlers do not end and cannot be ended: this worker drains and ends", count)
@@ -555,12 +567,17 @@ class Worker:
             self._changed.clear()
             await self._something_changed(left)
 
+    def _disown(self) -> None:
+        for task in (*self._left, *(slot.work for slot in self._slots), *(slot.task for slot in self._slots)):
+            _disowned(task)
+
     async def _end(self, duties: list[asyncio.Task[None]], failure: Exception | None) -> None:
         for slot in self._slots:
             slot.close()
         for duty in duties:
             duty.cancel()
         await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
+        self._disown()
         await asyncio.to_thread(self._keeper.stop)
         self._threads.stop()
         self._board.close()
@@ -573,6 +590,13 @@ class Worker:
         else:
             await self._registration.failed(self._store, described(failure))
         await flush(self._store)
+
+
+def _disowned(task: asyncio.Task[None] | None) -> None:
+    """Hide a task that does not end from `asyncio.run`, which would wait for it for ever."""
+    if task is not None and not task.done():
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for tasks of its own
+        asyncio.tasks._unregister_task(task)  # documented for those who implement tasks
 
 
 def _makes_due(change: Change) -> bool:
