@@ -17,7 +17,7 @@ from keptwork.worker.deadline import Deadline, Overrun
 from keptwork.worker.isolation import Isolation
 from keptwork.worker.settlement import Raised, Release
 from keptwork.worker.steps import Suspended, said_by
-from keptwork.worker.threads import Threads
+from keptwork.worker.threads import NoThread, Threads
 from keptwork.worker.versions import Handlers
 
 MOST_UNKNOWN = 1000
@@ -26,8 +26,9 @@ MOST_UNKNOWN = 1000
 
 class Executor:
     """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
-    without having a handler for them. `overran` is called for a handler that returned after its time-out,
-    and `give_time_to_end` for one that was cancelled at its time-out, with the outcome if it does not end."""
+    without having a handler for them. `overran` is called for a handler that returned after its time-out, and
+    `give_time_to_end` for one that was cancelled at its time-out, with the outcome if it does not end. `exhausted` is
+    called when this process has no room for a thread."""
 
     def __init__(
         self,
@@ -37,9 +38,11 @@ class Executor:
         isolation: Isolation,
         overran: Callable[[Job, Overrun], None],
         give_time_to_end: Callable[[Job, Raised], None],
+        exhausted: Callable[[str], None],
     ) -> None:
         self._gate = gate
         self._overran = overran
+        self._exhausted = exhausted
         self._give_time_to_end = give_time_to_end
         self._handlers = handlers
         self._threads = threads
@@ -66,6 +69,9 @@ class Executor:
             if kind.timeout_us is None:
                 return await self._call(kind, job, context, arguments)
             return await self._call_in_time(kind, job, context, arguments)
+        except NoThread as error:
+            self._exhausted(str(error))
+            return Release(f"its worker {error}", backs_off=True)
         except (Exception, SystemExit, Suspended, BaseExceptionGroup) as error:
             return said_by(error)
 

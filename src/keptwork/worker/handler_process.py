@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from keptwork.target import Target, load, unwrapped
 from keptwork.worker.answers import encoded
 from keptwork.worker.context import Context
 from keptwork.worker.distance import DistantJournal, DistantShelf
+from keptwork.worker.forks import end_child
 from keptwork.worker.settlement import Raised
 from keptwork.worker.steps import Steps, said_by
 from keptwork.worker.wishes import Line
@@ -75,7 +77,10 @@ def run(what: Any, talk: socket.socket) -> None:
         job = Job(*received[0])
         _log_as_its_worker_does(job)
         context = IsolatedContext(job, talk, what["version"])
-        answer = encoded(_said(_loaded[Target(*what["target"])], context, job.payload))
+        process = os.getpid()
+        said = _said(_loaded[Target(*what["target"])], context, job.payload)
+        end_child(process)
+        answer = encoded(said)
         talk.sendall(HEADER.pack(len(answer)) + answer)
 
 

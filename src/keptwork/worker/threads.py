@@ -8,6 +8,7 @@ worker nor that of the process.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,9 +16,15 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
 
+from keptwork.worker.forks import end_child
+
 STUCK_SECONDS = 5.0
 
 _Call = tuple["Future[Any]", Context, Callable[..., Any], tuple[Any, ...]]
+
+
+class NoThread(Exception):
+    """The process has no room for another thread."""
 
 
 class Threads:
@@ -25,6 +32,7 @@ class Threads:
 
     def __init__(self, stuck: Callable[[], None]) -> None:
         self._report = stuck
+        self._process = os.getpid()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -61,15 +69,24 @@ class Threads:
             missing = self._idle < 0
             if missing:
                 self._idle, self._made = 0, self._made + 1
-        self._calls.put(call)
         if missing:
+            self._start()
+        self._calls.put(call)
+
+    def _start(self) -> None:
+        try:
             threading.Thread(target=self._run, name=f"keptwork-handler-{self._made}", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._made -= 1
+            raise NoThread(f"cannot start a thread: {error}") from None
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             future, context, function, arguments = call
             if future.set_running_or_notify_cancel():
                 said = context.run(function, *arguments)
+                context.run(end_child, self._process)
                 self._be_idle()  # before the next call can come: it must find this thread
                 future.set_result(said)
                 del said

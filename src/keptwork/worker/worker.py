@@ -35,9 +35,11 @@ from keptwork.sizes import size_text
 from keptwork.store import Job, NewJob, Store
 from keptwork.store.tally import flush, flushing
 from keptwork.store.url import database_url
+from keptwork.worker import forks
 from keptwork.worker.breaker_gate import Gate
 from keptwork.worker.deadline import Overrun
 from keptwork.worker.departure import Departure, terminated
+from keptwork.worker.descriptors import Descriptors
 from keptwork.worker.executor import Executor
 from keptwork.worker.heartbeat import Heartbeat, memory_bytes
 from keptwork.worker.housekeeping import Housekeeping, NoHousekeeping
@@ -135,7 +137,8 @@ class Worker:
         self._keeper.start()
         self._gate = Gate(self._store)
         executor = self._executor = Executor(
-            self._gate, self._handlers, self._threads, self._isolation, self._note_overrun, self._give_time
+            *(self._gate, self._handlers, self._threads, self._isolation),
+            *(self._note_overrun, self._give_time, self._give_up_once),
         )
         places = range(self._settings.concurrency)
         shelf = Shelf(self._store, self._keeper.holds, self._pause)
@@ -155,7 +158,8 @@ class Worker:
         stop_listening = self._store.listen(self._wake)
         failure: Exception | None = None
         try:
-            ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
+            with forks.guarded(self._loop):
+                ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in ended:
                 duty.result()
         except Exception as error:
@@ -191,7 +195,7 @@ class Worker:
 
     def _chores(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on beside the work, without end. What concerns all is the server's, where there is one."""
-        own = [self._beat(), self._bear()]
+        own = [self._beat(), self._bear(), Descriptors(self._give_up_once).run()]
         if self._settings.remote:
             return own
         return [*self._house.duties(), self._lift(), self._watch(), self._prune(), flushing(self._store), *own]
@@ -240,6 +244,11 @@ class Worker:
     async def _resume_itself(self) -> None:
         await self._registration.resume(self._store)
         self._look_again()
+
+    def _give_up_once(self, what: str) -> None:
+        if not self._departure.asked:
+            logger.warning("this worker drains and ends: it %s", what)
+            self._give_up(f"it {what}")
 
     def _give_up(self, what: str) -> None:
         self._departure.exhausted(what)
@@ -567,6 +576,12 @@ class Worker:
             self._changed.clear()
             await self._something_changed(left)
 
+    async def _stop_keeper(self) -> None:
+        try:
+            await asyncio.to_thread(self._keeper.stop)
+        except RuntimeError:  # there is no room for another thread
+            self._keeper.stop()
+
     def _disown(self) -> None:
         for task in (*self._left, *(slot.work for slot in self._slots), *(slot.task for slot in self._slots)):
             _disowned(task)
@@ -578,7 +593,7 @@ class Worker:
             duty.cancel()
         await asyncio.wait([*duties, *(slot.task for slot in self._slots)], timeout=END_SECONDS)
         self._disown()
-        await asyncio.to_thread(self._keeper.stop)
+        await self._stop_keeper()
         self._threads.stop()
         self._board.close()
         await self._isolation.close()

@@ -1,0 +1,59 @@
+"""End a child process that a handler forks where it would continue the work of its worker.
+
+A forked child is a copy of the worker: event loop, slots, and open connections. If it came back from the handler, it
+would run the worker's jobs a second time over the worker's own sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from keptwork import logs
+from keptwork.process.bonds import flush
+from keptwork.worker.exits import FAILED, leave
+
+log = logging.getLogger("keptwork")
+
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""Those that workers of this process run on."""
+
+
+@contextmanager
+def guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """While this is open, a forked child that gives control back to this loop ends there."""
+    _loops.add(loop)
+    try:
+        yield
+    finally:
+        _loops.discard(loop)
+
+
+def end_child(made_by: int) -> None:
+    """End this process unless it is the one of that id. Call it where a handler has returned."""
+    if os.getpid() != made_by:
+        job = logs.job.get()
+        who = "a handler" if job is None else f"{job.public_id} ({job.kind})"
+        log.error("a child process forked by %s returned to its worker, and ends here", who)
+        flush()
+        leave(FAILED)
+
+
+def _in_child() -> None:
+    """Nothing but the end is left to do for the loops of the parent."""
+    parent = os.getppid()
+    for loop in _loops:
+        for name in ("_ready", "_scheduled"):  # of asyncio's own loops
+            with contextlib.suppress(AttributeError):
+                getattr(loop, name).clear()
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon(end_child, parent)
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
