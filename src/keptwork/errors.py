@@ -232,6 +232,12 @@ class NoEvent(KeptworkError, TimeoutError, PermanentError):
     status = 504
 
 
+class JoinTimeout(KeptworkError, TimeoutError, PermanentError):
+    """The joined children did not all end within {waited}. They continue; join them again to wait longer."""
+
+    status = 504
+
+
 class NotApproved(KeptworkError, PermanentError):
     """{id} was not approved: it {became}"""
 

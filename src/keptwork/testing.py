@@ -33,10 +33,11 @@ from keptwork.service import crew_mend, schedules
 from keptwork.service.blobs import whole
 from keptwork.store import Event, EventFilter, Job, JobFilter, Store
 from keptwork.worker.outage import Outage
+from keptwork.worker.parking import Suspended
 from keptwork.worker.reaper import Reaper
 from keptwork.worker.settings import Settings
 from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.steps import Steps
 from keptwork.worker.worker import Worker
 
 __all__ = ["Enqueued", "Harness", "Settled"]
@@ -271,7 +272,9 @@ class _Dead(Suspend):
 
 
 class _Dies(Suspended):
-    """The process dies here. It passes through the handler as a wait does, past `except Exception`."""
+    """The process dies here. In async code nothing sees it; on a thread it passes `except Exception`."""
+
+    at_once = True
 
     def __init__(self) -> None:
         super().__init__(_Dead("nothing"))
@@ -297,7 +300,8 @@ class _MortalSteps:
         if inspect.isawaitable(result):
             return self._awaited(result, crash, "after", ran)
         if ran:
-            self._die_if(crash, "after")
+            with self._steps.parking.on_thread():
+                self._die_if(crash, "after")
         return result
 
     def _watched(self, function: Callable[..., Any], crash: _Crash, ran: list[None]) -> Callable[..., Any]:
@@ -328,8 +332,11 @@ class _MortalSteps:
     async def _awaited(self, result: Any, crash: _Crash, when: When, ran: Sequence[None] = (None,)) -> Any:
         value = await result
         if ran:
-            self._die_if(crash, when)
+            await self._steps.parking.operation(None, self._die_now_if, crash, when)
         return value
+
+    async def _die_now_if(self, crash: _Crash, when: When) -> None:
+        self._die_if(crash, when)
 
     def _die_if(self, crash: _Crash, when: When) -> None:
         if crash.when == when and crash in self._crashes:

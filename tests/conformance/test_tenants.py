@@ -175,6 +175,9 @@ async def _keep_something(store: Store) -> None:
         await store.open_approval(job, NewApproval("step", "Ship?"))
         await store.send_signal(NewSignal(job.tenant_id, "go", "1", "key"))
         await moved(store, JOB, job.id, "release", by="holder")
+    for job in await claim(store, await worker(store, name="sleeper"), start=True):
+        waits = {"waits_for": "event a, event b", "waits": [("event a", None, 0), ("event b", None, 0)]}
+        await moved(store, JOB, job.id, "snooze", by="holder", values={"run_at": 1, **waits})
 
 
 def _url(store: Store) -> str:

@@ -24,8 +24,8 @@ from keptwork.store.budgets import Budget
 from keptwork.store.records import Job
 from keptwork.worker.budget_watch import BudgetWatch
 from keptwork.worker.outage import Outage
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Release
-from keptwork.worker.steps import Suspended
 from tests.conformance.stage import queued
 from tests.service.spender import ask, refused, released, reserved, settled
 from tests.support.broken_sql import leave_out

@@ -32,11 +32,11 @@ def bar(said: Said | None, now: int) -> str | None:
     return f"{screen.bar(said.fraction, BAR)} {said.fraction * 100:.3g} %{words} ({screen.ago(said.at, now)})"
 
 
-def waiting(waits_for: str | None, run_at: int, now: int) -> str | None:
+def waiting(waits_for: str | None, run_at: int | None, now: int) -> str | None:
     """What a job waits for that has left its slot."""
     if waits_for is None:
         return None
-    return f"{waits_for}, {screen.ago(run_at, now)}" if waits_for == "sleep" else waits_for
+    return f"{waits_for}, {screen.ago(run_at, now)}" if waits_for == "sleep" and run_at is not None else waits_for
 
 
 def table(steps: list[Checkpoint]) -> Table:

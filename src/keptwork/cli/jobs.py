@@ -310,7 +310,8 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "state", f"{state_name(row['state'])}, {service.lately(row, now)}"
     yield "progress", job_steps.bar(story.progress, now)
     yield "overrun", story.overrun
-    yield "waits for", job_steps.waiting(shown["waits_for"], row["run_at"], now)
+    for name, until in story.waits or [(shown["waits_for"], row["run_at"])]:
+        yield "waits for", job_steps.waiting(name, until, now)
     yield "held because", row["held_by"] and row["reason"]
     yield "queue", f"{row['queue']}, priority {row['priority']}"
     yield "attempts", f"{row['attempts']} of {row['max_attempts']}, then {row['on_exhausted'].replace('_', ' ')}"

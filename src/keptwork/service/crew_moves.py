@@ -46,7 +46,7 @@ def concerned(changes: Sequence[Change]) -> bool:
 
 def concerns(change: Change) -> bool:
     """Whether this one may: it is of a share, or of a job that begins to wait for a crew."""
-    return change.crew_id is not None or _crew_waited_for(change) is not None
+    return change.crew_id is not None or bool(_crews_waited_for(change))
 
 
 def locks(changes: Iterable[Change]) -> list[int]:
@@ -64,7 +64,7 @@ async def settled(tx: Transaction, changes: Sequence[Change]) -> list[Row]:
     for them wake, and the workers that are free go to the next. Changes that leave a share its worker, such as a retry,
     mean nothing to its crew. Returns the crews that have ended, as they were."""
     ended = {change.crew_id for change in changes if change.crew_id is not None and change.move.target.final}
-    waiting = [change for change in changes if _crew_waited_for(change) is not None]
+    waiting = [change for change in changes if _crews_waited_for(change)]
     if not ended and not waiting:
         return []
     await _wake_at_once(tx, waiting)
@@ -74,14 +74,16 @@ async def settled(tx: Transaction, changes: Sequence[Change]) -> list[Row]:
     return over
 
 
-def _crew_waited_for(change: Change) -> int | None:
-    waits_for = (change.values.get("waits_for") or "") if change.move is _SNOOZE else ""
-    return resolve(waits_for.removeprefix(A_CREW)).key if waits_for.startswith(A_CREW) else None
+def _crews_waited_for(change: Change) -> list[int]:
+    if change.move is not _SNOOZE:
+        return []
+    names = [name for name, *_ in change.values.get("waits") or [(change.values.get("waits_for") or "",)]]
+    return [resolve(name.removeprefix(A_CREW)).key for name in names if name.startswith(A_CREW)]
 
 
 async def _wake_at_once(tx: Transaction, waiting: Sequence[Change]) -> None:
     """Who began to wait for a crew that had ended meanwhile."""
-    askers = {crew: change.id for change in waiting if (crew := _crew_waited_for(change)) is not None}
+    askers = {crew: change.id for change in waiting for crew in _crews_waited_for(change)}
     over = [row["id"] for row in await tx.rows(CREW, sorted(askers), ("id", "completed_at")) if row["completed_at"]]
     if over:
         await tx.wake_for_crews([askers[crew] for crew in over], over)

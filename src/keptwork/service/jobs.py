@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -56,7 +56,7 @@ class Page(NamedTuple):
 
 class Story(NamedTuple):
     """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, how far it
-    has come, and by how much its handler exceeded its time-out."""
+    has come, by how much its handler exceeded its time-out, and what it waits for if that is several things."""
 
     job: Row
     events: list[Event]
@@ -65,6 +65,7 @@ class Story(NamedTuple):
     steps: list[Checkpoint]
     progress: Said | None
     overrun: str | None = None
+    waits: Sequence[tuple[str, int | None]] = ()
 
 
 def key_of(id: str) -> int:
@@ -168,7 +169,8 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
     kept = await store.artifacts(tenant_id, row["id"])
     steps, told = await store.checkpoints(tenant_id, row["id"]), await said(store, tenant_id, row["id"])
     late = await overrun(store, tenant_id, row["id"])
-    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told, late)
+    waits = await store.open_waits(tenant_id, row["id"]) if waits_for(row) else []
+    return Story(await whole(store, row), events[::-1], [job["id"] for job in later], kept, steps, told, late, waits)
 
 
 @acknowledged

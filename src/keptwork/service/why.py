@@ -33,6 +33,8 @@ Row = dict[str, Any]
 
 MOST_AHEAD = 1_000
 USUAL_QUEUE = "default"
+_NEVER = 1 << 62
+"""When a wait ends that has no end."""
 
 
 class Cause(StrEnum):
@@ -90,12 +92,13 @@ class Situation(NamedTuple):
     place: Place = Place(None, 0, 0)
     owner: Row | None = None
     workers: tuple[Row, ...] = ()
-    approval: Approval | None = None
+    asked: tuple[Approval, ...] = ()
     limit: Limit | None = None
     queue_limit: Limit | None = None
     later: tuple[int, ...] = ()
     breaker: Row | None = None
     budget: Budget | None = None
+    waits: tuple[tuple[str, int | None], ...] = ()
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
@@ -121,25 +124,27 @@ async def _situation(store: Store, job: Row) -> Situation:
     tenant_id, key = job["tenant_id"], job["id"]
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(key,)), newest_first=False, columns=("id",))
     asked = await store.approvals(tenant_id, job=key) if (job["waits_for"] or "").startswith(APPROVAL) else []
+    waits = await store.open_waits(tenant_id, key) if job["waits_for"] else []
     return Situation(
         job,
         await store.now(),
         await store.place(tenant_id, key) or Place(None, 0, 0),
         None if job["owner"] is None else await store.get(WORKER, job["owner"], None),
         tuple(await workers.serving(store, job["queue"])),
-        asked[0] if asked else None,
+        tuple(asked),
         await limits.holding(store, job),
         await limits.of_queue(store, tenant_id, job["queue"]),
         tuple(row["id"] for row in later),
         await breakers.holding(store, job),
         await budget_caps.holding(store, job),
+        tuple(waits),
     )
 
 
 def reasons(situation: Situation) -> list[Reason]:
     """What is in its way, what binds first coming first; there is always something to say."""
     found = [reason for check in CHECKS if (reason := check(situation)) is not None]
-    return found or [_next(situation)]
+    return [*_waiting(situation), *found] or [_next(situation)]
 
 
 # --- it has ended, or somebody has it
@@ -198,13 +203,26 @@ def _lost(situation: Situation) -> bool:
 # --- it waits, or is held back
 
 
-def _waiting(situation: Situation) -> Reason | None:
+def _waiting(situation: Situation) -> list[Reason]:
+    """Return a reason for each thing the job waits for: any one of them wakes it."""
     job = situation.job
     if job["state"] != QUEUED.name or not job["waits_for"]:
-        return None
-    waits_for = job["waits_for"]
+        return []
     if job["run_at"] <= situation.now and not job["held_by"]:
-        return None
+        return []
+    if not situation.waits:
+        return [_one_wait(situation, job["waits_for"])]
+    one_by_one = [(name, _at(situation, until)) for name, until in situation.waits]
+    return list(dict.fromkeys(_one_wait(one, name) for name, one in one_by_one))
+
+
+def _at(situation: Situation, until: int | None) -> Situation:
+    """Return the situation of a job that waits until then, and asks what it asks there."""
+    return situation._replace(job={**situation.job, "run_at": _NEVER if until is None else until})
+
+
+def _one_wait(situation: Situation, waits_for: str) -> Reason:
+    job = situation.job
     if waits_for in (ALL_CHILDREN, ANY_CHILD):
         return _for_children(situation)
     if waits_for.startswith(A_CREW):
@@ -231,7 +249,7 @@ def _for_event(situation: Situation, name: str) -> Reason:
 
 
 def _for_approval(situation: Situation, name: str) -> Reason:
-    asked = situation.approval
+    asked = next((one for one in situation.asked if one.public_id == name), None)
     if asked is None:
         return Reason(Cause.APPROVAL, f"it waits for the approval {name}", _patience(situation), None, EXPIRES)
     says = f"it waits for somebody ({asked.scope or 'anyone'}) to approve: {asked.question}"
@@ -372,7 +390,6 @@ def _next(situation: Situation) -> Reason:
 CHECKS: tuple[Callable[[Situation], Reason | None], ...] = (
     _ended,
     _with_a_worker,
-    _waiting,
     _held,
     _due_later,
     _queue_paused,

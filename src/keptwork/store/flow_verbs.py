@@ -42,6 +42,9 @@ class FlowReads(ABC):
     ) -> list[dict[str, Any]]:
         """As the contract says."""
 
+    async def open_waits(self, tenant_id: int, job: int) -> list[tuple[str, int | None]]:
+        return [(row[0], row[1]) for row in await self._ask("open_waits", tenant_id=tenant_id, job=job)]
+
     async def template(self, tenant_id: int, id: int) -> Template | None:
         found = await self._ask("template", tenant_id=tenant_id, id=id)
         return Template(*found[0]) if found else None

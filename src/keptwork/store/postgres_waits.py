@@ -22,7 +22,11 @@ async def prepare(fetch: Fetch, wakes: Wakes, moving: Iterable[int]) -> None:
 
 
 async def wake(fetch: Fetch, wakes: Wakes) -> int:
-    """Makes those due whose wait is over; returns how many."""
+    """Makes those due whose wait is over; returns how many. What jobs wait for is noted first."""
+    if wakes.several:
+        rows = _columns(wakes.several, "job_id", "epoch", "number", "name", "until")
+        await fetch("drop_waits", job_id=rows["job_id"], epoch=rows["epoch"])
+        await fetch("note_waits", **rows)
     woken = 0
     if wakes.parents:
         woken += len(await fetch("wake_parents", **_columns(wakes.parents, "id", "seen")))

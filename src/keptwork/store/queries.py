@@ -93,6 +93,7 @@ _FILES = (
     "keys",
     "seals",
     "retention",
+    "waits",
 )
 
 # One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.

@@ -197,6 +197,11 @@ class Reader(Protocol):
         while there is none."""
         ...
 
+    async def open_waits(self, tenant_id: int, job: int) -> list[tuple[str, int | None]]:
+        """Return what a job waits for that waits for several things at a time, each with its end. It is empty for any
+        other job, and once one of them has come. Another tenant's job has none."""
+        ...
+
     async def approval(self, tenant_id: int, id: int) -> Approval | None:
         """A question to people by its key; another tenant's is none, exactly like one that does not exist."""
         ...

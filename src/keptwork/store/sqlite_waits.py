@@ -15,7 +15,11 @@ Run = Callable[..., list[tuple[Any, ...]]]
 
 
 def wake(run: Run, wakes: Wakes) -> int:
-    """Makes those due whose wait is over; returns how many."""
+    """Makes those due whose wait is over; returns how many. What jobs wait for is noted first."""
+    if wakes.several:
+        given = json.dumps(wakes.several)
+        run("drop_waits", given=given)
+        run("note_waits", given=given)
     looks = {"wake_parents": wakes.parents, "wake_listeners": wakes.listeners, "wake_askers": wakes.askers}
     return sum(len(run(look, given=json.dumps(given))) for look, given in looks.items() if given)
 

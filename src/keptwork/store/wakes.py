@@ -22,13 +22,15 @@ _PARENT = itemgetter(Change._fields.index("parent_id"))
 
 class Wakes(NamedTuple):
     """What to look for after the moves: (job, what it had seen) of those who wait for children or a decision, (job,
-    name, seen) of those who wait for a signal; `tenants` are those of the signals."""
+    name, seen) of those who wait for a signal; `tenants` are those of the signals. `several` are the rows of those who
+    wait for more than one thing: (job, its epoch from then on, number, name, until)."""
 
     parents: list[tuple[int, int]]
     listeners: list[tuple[int, str, int]]
     askers: list[tuple[int, int]]
     tenants: list[int]
     ended: bool
+    several: list[tuple[int, int, int, str, int | None]]
 
     @property
     def signals(self) -> list[str]:
@@ -42,7 +44,7 @@ def signal_lock(tenant_id: int, name: str) -> str:
 
 def wakes(runs: Sequence[Sequence[Change]]) -> Wakes | None:
     """Of runs of the same move; none for nearly all."""
-    found = Wakes([], [], [], [], False)
+    found = Wakes([], [], [], [], False, [])
     for run in runs:
         if run[0].move.target.final:
             if any(map(_PARENT, run)):
@@ -51,11 +53,20 @@ def wakes(runs: Sequence[Sequence[Change]]) -> Wakes | None:
         elif run[0].move.verb is Verb.SNOOZE:
             for change in run:
                 _note_wait(found, change)
-    return found if found.parents or found.listeners or found.askers else None
+    return found if found.parents or found.listeners or found.askers or found.several else None
 
 
 def _note_wait(found: Wakes, change: Change) -> None:
-    waits_for, seen = change.values.get("waits_for") or "", change.values.get("seen") or 0
+    several = change.values.get("waits")
+    if several is None:
+        _note_one(found, change, change.values.get("waits_for") or "", change.values.get("seen") or 0)
+        return
+    for number, (name, until, seen) in enumerate(several):
+        found.several.append((change.id, change.epoch + 1, number, name, until))
+        _note_one(found, change, name, seen)
+
+
+def _note_one(found: Wakes, change: Change, waits_for: str, seen: int) -> None:
     if waits_for in (ALL_CHILDREN, ANY_CHILD):
         found.parents.append((change.id, seen))
     elif waits_for.startswith(EVENT):

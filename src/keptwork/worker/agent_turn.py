@@ -38,8 +38,8 @@ from keptwork.service import budgets, transcripts
 from keptwork.store import Store, Transaction
 from keptwork.worker.context import Context
 from keptwork.worker.lineup import Lineup
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Release, Suspend
-from keptwork.worker.steps import Suspended
 
 T = TypeVar("T")
 
@@ -106,6 +106,10 @@ class Turns:
     async def one_turn(self, ctx: Context, request: Request, place: Place, otherwise: str | None = None) -> Answer:
         """The answer of a turn: the one that was kept, or one that is asked for, paid and kept now. Where the budget
         has no room for the model, the one named `otherwise` is asked, if there is one."""
+        answer: Answer = await ctx.steps.parking.operation(None, self._one_turn, ctx, request, place, otherwise)
+        return answer
+
+    async def _one_turn(self, ctx: Context, request: Request, place: Place, otherwise: str | None) -> Answer:
         name = ctx.steps.own_name("turn", place.name)
         kept = await ctx.steps.recall(name)
         if kept is not None:

@@ -44,7 +44,6 @@ from keptwork.worker.agent_turn import Heard, Place, Turns
 from keptwork.worker.context import Context
 from keptwork.worker.lineup import Lineup
 from keptwork.worker.settlement import Release, described
-from keptwork.worker.steps import Suspended
 
 if TYPE_CHECKING:
     from keptwork.config import Config
@@ -111,7 +110,7 @@ class AgentWork:
             raise
         except Exception as error:
             if ctx.cancel_requested and not isinstance(error, AgentFailure):
-                raise Suspended(Release("its worker stopped it")) from error  # which is no fault of the agent's
+                await ctx.steps.suspend(Release("its worker stopped it"))  # which is no fault of the agent's
             raise _failed(progress.row, error) from error
 
     async def _carried_out(self, ctx: Context, wish: Wish, progress: _Progress) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from keptwork.worker.settlement import (
     Raised,
     Release,
     Suspend,
+    all_of,
     described,
     plain,
     result_text,
@@ -25,6 +26,7 @@ from keptwork.worker.traceback import LONGEST, shown, traceback_of
 
 LARGEST_ANSWER = LARGEST_RESULT + 16 * (LONGEST_TEXT + LONGEST)
 LATEST_US = 1 << 60
+MOST_WAITS = 10_000
 
 # How an error is settled; which error it was is said in its text.
 _KINDS: dict[str, type[BaseException]] = {
@@ -53,7 +55,7 @@ def _encoded(said: Any) -> bytes:
     if isinstance(said, Raised):
         return _raised(said)
     if isinstance(said, Suspend):
-        return json.dumps({"suspend": [said.waits_for, said.until]}).encode()
+        return json.dumps({"suspend": [[one.waits_for, one.until] for one in said.waits or (said,)]}).encode()
     if isinstance(said, Release):
         return json.dumps({"release": [said.reason, said.held_by]}).encode()
     if isinstance(said, Snooze):
@@ -93,10 +95,11 @@ def _read_raised(value: Any) -> Raised:
 
 def _read_suspend(value: Any) -> Suspend:
     """Until when is a time both databases can keep, or for ever."""
-    waits_for, until = value
-    if until is not None and (type(until) is not int or not 0 <= until <= LATEST_US):
-        raise ValueError("no time")
-    return Suspend(plain(str(waits_for)), until)
+    waits = [Suspend(plain(str(waits_for)), until) for waits_for, until in value]
+    for one in waits:
+        if one.until is not None and (type(one.until) is not int or not 0 <= one.until <= LATEST_US):
+            raise ValueError("no time")
+    return all_of(waits[:MOST_WAITS])
 
 
 def _read_release(value: Any) -> Release:

@@ -16,8 +16,9 @@ from keptwork.service.approvals import EXPIRED, LONGEST_COMMENT
 from keptwork.store import Job
 from keptwork.store.approvals import Approval, NewApproval
 from keptwork.worker.children import Ask
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.steps import Steps
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

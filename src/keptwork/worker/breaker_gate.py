@@ -12,8 +12,8 @@ from keptwork.service import breakers
 from keptwork.service.breakers import Answer, Report
 from keptwork.store import Job, Store
 from keptwork.worker.failure import blames_job
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Raised, Release, Suspend
-from keptwork.worker.steps import Suspended
 
 UNDECIDED = (Release, Suspend, Snooze, Cancel)
 """What a handler says that does not tell whether what it needs works."""

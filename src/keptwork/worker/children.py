@@ -13,18 +13,20 @@ from typing import Any, Protocol
 
 from keptwork import ids, spans
 from keptwork.bounds import OWN_KINDS
-from keptwork.errors import BadInput, ChildFailed, LeaseLost
+from keptwork.errors import BadInput, ChildFailed, JoinTimeout, LeaseLost
 from keptwork.job_type import JobType
 from keptwork.lifecycle import JOB
 from keptwork.lifecycle.job import SUCCEEDED
+from keptwork.moments import Span, span_us
 from keptwork.outcomes import PermanentError
 from keptwork.service.blobs import whole
 from keptwork.service.new_jobs import new_job
 from keptwork.store import Job, NewJob, Store
 from keptwork.store.spawned import keys_of
 from keptwork.store.wakes import ALL_CHILDREN, ANY_CHILD
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.steps import Steps
 
 MOST_IN_ONE_WRITE = 1000
 AT_ONCE = 500
@@ -102,28 +104,42 @@ class Children:
         except BadInput as refusal:
             raise PermanentError(str(refusal)) from None
 
-    async def join(self, name: str, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
+    async def join(
+        self,
+        name: str,
+        children: Child | Sequence[Child],
+        return_exceptions: bool,
+        timeout: Span | None,  # noqa: ASYNC109 - it outlives this run
+    ) -> Any:
         several = [children] if isinstance(children, Child) else list(children)
-        outcomes = [_value(outcome) for outcome in await self._outcomes(name, [child.key for child in several])]
+        kept = await self._outcomes(name, [child.key for child in several], _limit_us(timeout))
+        if kept is None:
+            raise JoinTimeout(waited=timeout)
+        outcomes = [_value(outcome) for outcome in kept]
         failures = [outcome for outcome in outcomes if isinstance(outcome, ChildFailed)]
         if failures and not return_exceptions:
             raise failures[0]
         return outcomes[0] if isinstance(children, Child) else outcomes
 
-    async def _outcomes(self, name: str, keys: list[int]) -> Any:
+    async def _outcomes(self, name: str, keys: list[int], limit_us: int | None) -> Any:
+        """Return what came of the children, as it was stored, or None if they had not ended in time."""
         found = await self._steps.recall(name)
         if found is not None:
             return json.loads(found.result)
-        await self._insist_ended(set(keys))
-        return await self._steps.keep(name, await self._read(keys))
+        ended = await self._have_ended(set(keys), name, limit_us)
+        return await self._steps.keep(name, await self._read(keys) if ended else None)
 
-    async def _insist_ended(self, keys: set[int]) -> None:
-        """With others at work beside those that are joined, every end of a child is a reason to look again."""
+    async def _have_ended(self, keys: set[int], name: str, limit_us: int | None) -> bool:
+        """Return whether they ended before their time. With other children at work, every end is a reason to look."""
         job = self._job
         left = await self._ask(job, lambda store: store.unfinished_children(job.tenant_id, [job.id]))
         if keys.isdisjoint(left):
-            return
-        until = await self._ask(job, lambda store: store.now()) + LOOKS_AGAIN_US
+            return True
+        now = await self._ask(job, lambda store: store.now())
+        ends_at = None if limit_us is None else await self._steps.kept_once(f"{name} until", now + limit_us)
+        if ends_at is not None and ends_at <= now:
+            return False
+        until = now + LOOKS_AGAIN_US if ends_at is None else min(now + LOOKS_AGAIN_US, ends_at)
         whole = keys.issuperset(left)
         raise Suspended(Suspend(ALL_CHILDREN if whole else ANY_CHILD, until, 1 if whole else len(left)))
 
@@ -144,6 +160,13 @@ class Children:
         if row["state"] != SUCCEEDED.name:
             return {"id": id, **{name: row[name] for name in ("state", "reason", "error")}}
         return {"id": id, "result": None if row["result"] is None else json.loads(row["result"])}
+
+
+def _limit_us(timeout: Span | None) -> int | None:
+    try:
+        return None if timeout is None else span_us(timeout)
+    except BadInput as refusal:
+        raise PermanentError(str(refusal)) from None
 
 
 def kind_named(kinds: Mapping[str, JobType], job: Spawnable | str) -> JobType:

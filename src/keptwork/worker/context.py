@@ -95,7 +95,7 @@ class Context:
         """Asks a breaker whether the handler may go on with what needs it. If not, the handler ends here: its job waits
         in the queue, held and without having spent an attempt, or fails, as the breaker is declared. What becomes of
         the handler is told to it. `await` it in an async function."""
-        return self._steps.waiting(self._gate().through(self._job, Breaker.of(breaker)))
+        return self._steps.waiting(None, self._gate().through, self._job, Breaker.of(breaker))
 
     def tell_breaker(self, name: str, ok: bool) -> None:
         """Whether what a breaker stands for works, for a breaker that was asked before, where what becomes of the
@@ -160,14 +160,17 @@ class Context:
         """
         return self._waiting.spawn_many(job, list(many))
 
-    def join(self, children: Child | Sequence[Child], /, *, return_exceptions: bool = False) -> Any:
+    def join(
+        self, children: Child | Sequence[Child], /, *, return_exceptions: bool = False, timeout: Span | None = None
+    ) -> Any:
         """What children returned, once all of these have ended: a list in the same order, or one value for one child.
         Until then the job holds nothing. One that ended without success raises `JobFailed`; with `return_exceptions` it
-        comes back as that, in its place.
+        comes back as that, in its place. With `timeout`, if a child has not ended by then, it raises `JoinTimeout`, a
+        `TimeoutError`; the children continue.
 
         >>> # sizes = await ctx.join(pages)
         """
-        return self._waiting.join(children, return_exceptions)
+        return self._waiting.join(children, return_exceptions, timeout)
 
     def crew(
         self, job: Spawnable | str, /, *, task: str, workers: int = 1, _timeout: Span | None = None, **arguments: Any
@@ -222,7 +225,7 @@ class Context:
         that has lost the job's lease keeps nothing: `LeaseLost`.
         """
         self._steps.insist_open("keep")
-        return self._shelf.keep(self._job, name, data, media_type)
+        return self._steps.keeping(self._shelf.keep, self._job, name, data, media_type)
 
     @property
     def steps(self) -> Steps:

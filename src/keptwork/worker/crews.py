@@ -24,8 +24,9 @@ from keptwork.service.entities import public_id
 from keptwork.store import Job, Store, Transaction
 from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
 from keptwork.worker.children import LOOKS_AGAIN_US, Ask, Spawnable, kind_named
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.steps import Steps
 
 GONE = "gone"
 

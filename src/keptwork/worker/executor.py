@@ -15,8 +15,9 @@ from keptwork.worker.breaker_gate import Gate
 from keptwork.worker.context import Context
 from keptwork.worker.deadline import Deadline, Overrun
 from keptwork.worker.isolation import Isolation
-from keptwork.worker.settlement import Raised, Release
-from keptwork.worker.steps import Suspended, said_by
+from keptwork.worker.parking import Suspended
+from keptwork.worker.settlement import Raised, Release, Suspend
+from keptwork.worker.steps import said_by
 from keptwork.worker.threads import NoThread, Threads
 from keptwork.worker.versions import Handlers
 
@@ -73,7 +74,10 @@ class Executor:
             self._exhausted(str(error))
             return Release(f"its worker {error}", backs_off=True)
         except (Exception, SystemExit, Suspended, BaseExceptionGroup) as error:
-            return said_by(error)
+            said = said_by(error)
+        if isinstance(said, Suspend):  # raised on a thread of an async handler, beside which a step can be in flight
+            await context.steps.parking.landed()
+        return said
 
     def _not_known(self, job: Job) -> Release:
         """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
@@ -100,7 +104,8 @@ class Executor:
             return await self._isolation.call(kind, job, context)
         if kind.is_async:
             called = kind.function(context, **arguments)
-            return await (called if deadline is None else deadline.kept_by(called))
+            said = await (called if deadline is None else deadline.kept_by(called))
+            return said if not context.steps.has_waits else await context.steps.parking.returned(said)
         return await self._threads.call(_called, kind, context, arguments)
 
     async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from keptwork import logs, trace_context
@@ -40,11 +40,12 @@ class Terminated(SystemExit):
 class IsolatedContext(Context):
     """Hears of a stop through the line its request came on."""
 
-    __slots__ = ("_line", "_talk")
+    __slots__ = ("_line", "_talk", "run")
 
     def __init__(self, job: Job, talk: socket.socket, version: int) -> None:
         self._line = Line(talk, job)
-        super().__init__(job, DistantShelf(self._line), Steps(job, DistantJournal(self._line), version))
+        self.run = _Run()
+        super().__init__(job, DistantShelf(self._line), Steps(job, DistantJournal(self._line), version, self.run))
         self._talk = talk
 
     @property
@@ -91,15 +92,33 @@ def _log_as_its_worker_does(job: Job) -> None:
     logs.like_parent()
 
 
-def _said(function: Function, context: Context, payload: str) -> Any:
+class _Run:
+    """A handler's run on an event loop of its own."""
+
+    work: asyncio.Task[Any] | None = None
+
+    def abandon(self, said: Any) -> None:
+        """Cancel a handler that has not ended once more: nothing waits for this process but its worker."""
+        if self.work is not None:
+            self.work.cancel()
+
+
+def _said(function: Function, context: IsolatedContext, payload: str) -> Any:
     try:
         called = function(context, **json.loads(payload))
-        return asyncio.run(called) if inspect.iscoroutine(called) else called
+        said = asyncio.run(_awaited(called, context)) if inspect.iscoroutine(called) else called
     except MemoryError as error:
         use_reserve()
         return Raised(error)
     except BaseException as error:
-        return said_by(error)
+        said = said_by(error)
+    return context.steps.settled(said)
+
+
+async def _awaited(called: Coroutine[Any, Any, Any], context: IsolatedContext) -> Any:
+    steps, context.run.work = context.steps, asyncio.current_task()
+    said = await called
+    return said if not steps.has_waits else await steps.parking.returned(said)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from keptwork.outcomes import Cancel, PermanentError, Snooze, ValidationError
 from keptwork.service.stretch import STRETCH, Stretch
 from keptwork.store import Blob, Job
 from keptwork.store.blobs import RESULT_BLOB
+from keptwork.store.wakes import APPROVAL
 from keptwork.worker import failure
 
 Chance = Callable[[], float]
 
 LONGEST_TEXT = 4000
+LONGEST_WAITS = 400
 LONGEST_SUMMARY, SHORTEST_MESSAGE = 200, 60
 LARGEST_RESULT = 16 << 20
 LARGEST_IN_ROW = 8 << 10
@@ -48,12 +50,14 @@ class Suspend:
     """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
     waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
     what it waits for the handler has looked at: what came later is found when the wait is written. Held by a name, it
-    is not even due then, until that hold is lifted."""
+    is not even due then, until that hold is lifted. One that stands for several waits has them in `waits`: any one of
+    them ends it."""
 
     waits_for: str
     until: int | None = None
     seen: int = 0
     held_by: str | None = None
+    waits: tuple[Suspend, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,25 @@ def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str
         wrong = PermanentError(f"the handler returned what cannot be kept: {error}")
         return _settle_error(job, kind, Raised(wrong, "output"), chance, actor)
     return _decided(job, trigger, actor, **facts)
+
+
+def all_of(waits: Sequence[Suspend]) -> Suspend:
+    """Return one suspension for several waits, due at the earliest of their ends. Approvals are named first."""
+    if len(waits) == 1:
+        return waits[0]
+    names = sorted(dict.fromkeys(one.waits_for for one in waits), key=lambda name: not name.startswith(APPROVAL))
+    ends = [one.until for one in waits if one.until is not None]
+    held_by = next((one.held_by for one in waits if one.held_by is not None), None)
+    return Suspend(_listed_names(names), min(ends, default=None), 0, held_by, tuple(waits))
+
+
+def _listed_names(names: Sequence[str]) -> str:
+    """Name several waits in one text, which is indexed and so cannot be long."""
+    text = ", ".join(names)
+    if len(text) <= LONGEST_WAITS:
+        return text
+    more = f" and more ({len(names)} in all)"
+    return text[: LONGEST_WAITS - len(more)] + more
 
 
 def due_soon(changes: Iterable[Change], now_us: int, within: float) -> set[float]:
@@ -122,7 +145,14 @@ def _understood(said: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _wait(said: Suspend) -> dict[str, Any]:
-    values = {"run_at": said.until, "delay_us": FOREVER_US, "waits_for": said.waits_for, "seen": said.seen}
+    values: dict[str, Any] = {
+        "run_at": said.until,
+        "delay_us": FOREVER_US,
+        "waits_for": said.waits_for,
+        "seen": said.seen,
+    }
+    if said.waits:
+        values["waits"] = [(one.waits_for, one.until, one.seen) for one in said.waits]
     return values if said.held_by is None else {**values, "held_by": said.held_by}
 
 

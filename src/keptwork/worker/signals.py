@@ -14,8 +14,9 @@ from keptwork.store import Job
 from keptwork.store.signals import Signal
 from keptwork.store.wakes import EVENT
 from keptwork.worker.children import Ask
+from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps, Suspended
+from keptwork.worker.steps import Steps
 
 
 class Signals:
@@ -61,9 +62,7 @@ class Signals:
 
     async def _deadline(self, name: str, limit_us: int) -> int:
         """From when it was first waited for."""
-        found = await self._steps.recall(name)
-        until = json.loads(found.result) if found else await self._steps.keep(name, await self._now() + limit_us)
-        return int(until)
+        return await self._steps.kept_once(name, await self._now() + limit_us)
 
     async def _now(self) -> int:
         return int(await self._ask(self._job, lambda store: store.now()))

@@ -126,7 +126,7 @@ class Slot:
     async def _run(self) -> None:
         while True:
             job = await self._inbox.get()
-            context = Context(job, self._shelf, Steps(job, self._journal), self._desk)
+            context = Context(job, self._shelf, Steps(job, self._journal, owner=self), self._desk)
             self.job, self._context, self._said = job, context, _NOTHING
             work = self._work = _started(self._work_on(job, context), self._variables.copy(), job.kind)
             if not work.done():
@@ -141,7 +141,7 @@ class Slot:
     def _leave(self) -> None:
         """Hold on to nothing of the job. From here on its context refuses durable calls."""
         if self._context is not None:
-            self._context.steps.over = True
+            self._context.steps.close()
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -180,6 +180,7 @@ class Slot:
             said = self._stopped_as(error)
         except BaseException as error:
             said = Raised(error)
+        said = context.steps.settled(said)
         if self._context is context:  # otherwise the slot has abandoned it
             self._said = self._agreed(said)
 

@@ -1,7 +1,7 @@
 """The durable steps of one run of a handler: what has been done is not done again, what is waited for holds nothing.
 
 A step's result is kept before the handler sees it. When the job runs again, after a crash, a retry or a wait, the
-handler runs from its beginning and each step that has a result returns it. What waits raises `Suspended`: the job goes
+handler runs from its beginning and each step that has a result returns it. A wait parks (parking.py): the job goes
 back into the queue, and its slot is free.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
 
 from keptwork import spans
 from keptwork.bounds import check_name
@@ -22,17 +22,10 @@ from keptwork.step_code import same_code, step_code
 from keptwork.store import Blob, Job
 from keptwork.store.checkpoints import OWN, Checkpoint, Save
 from keptwork.worker.journal import Journals
+from keptwork.worker.parking import Owner, Parking, Suspended, Wait
 from keptwork.worker.progress import report
 from keptwork.worker.settlement import LARGEST_IN_ROW, Raised, Release, Suspend, result_text
 from keptwork.worker.versions import held_for
-
-
-class Suspended(BaseException):
-    """The handler cannot go on yet. It passes through `except Exception`; `finally` and `with` run."""
-
-    def __init__(self, suspend: Suspend | Release) -> None:
-        super().__init__(suspend.reason if isinstance(suspend, Release) else f"waits for {suspend.waits_for}")
-        self.suspend = suspend
 
 
 def said_by(error: BaseException) -> Any:
@@ -49,11 +42,13 @@ def said_by(error: BaseException) -> Any:
 class Steps:
     """Those of one run. An ordinary function gets results, an async one something to await."""
 
-    def __init__(self, job: Job, journal: Journals, version: int = 0) -> None:
+    def __init__(self, job: Job, journal: Journals, version: int = 0, owner: Owner | None = None) -> None:
         self._job = job
         self._journal = journal
         self.version = version
-        self.over = False
+        self._owner = owner
+        self._parking: Parking | None = None
+        self._over = False
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
         self._recalled: dict[str, Checkpoint] | None = None if job.epoch else {}
@@ -63,7 +58,13 @@ class Steps:
         self.insist_open(name)
         self._take(name)
         if self._journal.awaited:
-            return self._step(name, function, args, kwargs)
+            return self.parking.operation(None, self._step, name, function, args, kwargs)
+        with self.parking.on_thread():
+            return self._step_on_thread(name, function, args, kwargs)
+
+    def _step_on_thread(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         found = self._journal.wait(self.recall(name))
         if found is not None:
             return self._journal.wait(self._stored(found, function))
@@ -93,7 +94,8 @@ class Steps:
 
     def sleep(self, span: Span, name: str | None = None) -> Any:
         """Returns when the time is over, however often the job runs until then."""
-        return self.waiting(self._sleep(self.own_name("sleep", name), span_us(span)))
+        wait = Wait(f"ctx.sleep({span!r})", "Sleep for the time that you want to wait at most.")
+        return self.waiting(wait, self._sleep, self.own_name("sleep", name), span_us(span))
 
     async def _sleep(self, name: str, length_us: int) -> None:
         found = await self.recall(name)
@@ -108,9 +110,44 @@ class Steps:
 
     # --- for everything that waits
 
-    def waiting(self, work: Any) -> Any:
-        """Work of ours, to be awaited on the event loop; done already for a caller that cannot await."""
-        return work if self._journal.awaited else self._journal.wait(work)
+    @property
+    def parking(self) -> Parking:
+        """How this run waits. A handler that does nothing durable has no need of it."""
+        if self._parking is None:
+            self._parking = Parking(self._owner)
+        return self._parking
+
+    def waiting(self, wait: Wait | None, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what is to be awaited on the event loop; on a thread the work is done when this returns."""
+        if self._journal.awaited:
+            return self.parking.operation(wait, work, *arguments)
+        with self.parking.on_thread(wait):
+            return self._journal.wait(work(*arguments))
+
+    def keeping(self, keep: Callable[..., Awaitable[Any]], *arguments: Any) -> Awaitable[Any]:
+        """Count an artifact that is being stored as an operation in flight."""
+        if self._journal.awaited:
+            return self.parking.operation(None, keep, *arguments)
+        with self.parking.on_thread():
+            return keep(*arguments)
+
+    async def suspend(self, suspend: Suspend | Release) -> NoReturn:
+        """End the run as suspended, from code on the event loop."""
+        await self.parking.operation(None, _raising, suspend)
+        raise AssertionError("a suspended run never returns")
+
+    @property
+    def has_waits(self) -> bool:
+        """Whether a wait of this run is parked, or on its way there."""
+        return self._parking is not None and self._parking.has_waits
+
+    def settled(self, said: Any) -> Any:
+        """Return the outcome of the run, now that its handler has ended with `said`."""
+        return said if self._parking is None else self._parking.settled(said)
+
+    def close(self) -> None:
+        """Refuse durable calls from here on: the job has ended, or is another run's."""
+        self._over = True
 
     def own_name(self, what: str, name: str | None) -> str:
         """What a wait is called: as the user says, or by its place among those of its kind."""
@@ -123,8 +160,9 @@ class Steps:
         return own
 
     def insist_open(self, what: str) -> None:
-        """Refuse what a task that the handler left running asks for after the end of the job."""
-        if self.over:
+        """Refuse what a task that the handler left running asks for after the end of the job. In a run that suspended
+        such a call parks instead."""
+        if self._over and (self._parking is None or self._parking.outcome is None):
             raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger=what)
 
     async def recall(self, name: str) -> Checkpoint | None:
@@ -163,6 +201,11 @@ class Steps:
         """Keeps a value, and returns it as the next run will see it."""
         return json.loads(await self.keep_text(name, _text(name, value), code))
 
+    async def kept_once(self, name: str, number: int) -> int:
+        """Return the number that was stored under this name before this run, or store this one."""
+        found = await self.recall(name)
+        return int(json.loads(found.result) if found else await self.keep(name, number))
+
     async def keep_text(self, name: str, text: str, code: str | None = None) -> str:
         """The same with a value as JSON. What another run has kept meanwhile stands."""
         save = self.save_whole(name, text, code)
@@ -197,6 +240,10 @@ class Steps:
         if name in self._taken:
             raise PermanentError(f"two steps of one job are called {name!r}; each needs a name of its own")
         self._taken.add(name)
+
+
+async def _raising(suspend: Suspend | Release) -> NoReturn:
+    raise Suspended(suspend)
 
 
 def _check_name(name: str) -> None:

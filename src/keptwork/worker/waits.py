@@ -20,6 +20,7 @@ from keptwork.worker.breaker_gate import Gate
 from keptwork.worker.children import Child, Children, Spawnable
 from keptwork.worker.crews import Crews
 from keptwork.worker.journal import Journal
+from keptwork.worker.parking import Wait
 from keptwork.worker.signals import Signals
 from keptwork.worker.steps import Steps
 
@@ -63,26 +64,34 @@ class Waits:
         self._approvals = Approvals(job, steps, desk.ask)
 
     def spawn(self, job: Spawnable | str, arguments: Mapping[str, Any]) -> Any:
-        return self._steps.waiting(self._children.spawn(self._steps.own_name("spawn", None), job, arguments))
+        name = self._steps.own_name("spawn", None)
+        return self._steps.waiting(None, self._children.spawn, name, job, arguments)
 
     def spawn_many(self, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> Any:
-        return self._steps.waiting(self._children.spawn_many(self._steps.own_name("spawn", None), job, many))
+        name = self._steps.own_name("spawn", None)
+        return self._steps.waiting(None, self._children.spawn_many, name, job, many)
 
-    def join(self, children: Child | Sequence[Child], return_exceptions: bool) -> Any:
-        return self._steps.waiting(self._children.join(self._steps.own_name("join", None), children, return_exceptions))
+    def join(self, children: Child | Sequence[Child], return_exceptions: bool, timeout: Span | None) -> Any:
+        name = self._steps.own_name("join", None)
+        wait = Wait("ctx.join(…)", "Limit the wait itself: ctx.join(…, timeout=…).")
+        return self._steps.waiting(wait, self._children.join, name, children, return_exceptions, timeout)
 
     def crew(
         self, job: Spawnable | str, task: str, workers: int, timeout: Span | None, arguments: Mapping[str, Any]
     ) -> Any:
         name = self._steps.own_name("crew", None)
-        return self._steps.waiting(self._crews.crew(name, job, task, workers, timeout, arguments))
+        wait = Wait("ctx.crew(…)", "Limit the crew itself: ctx.crew(…, _timeout=…).")
+        return self._steps.waiting(wait, self._crews.crew, name, job, task, workers, timeout, arguments)
 
     def wait_for_event(self, event: str, timeout: Span | None) -> Any:
         name = self._steps.own_name(f"event {event}", None)
-        return self._steps.waiting(self._signals.wait(name, event, timeout))
+        call = f"ctx.wait_for_event({event!r}"
+        wait = Wait(f"{call})", f"Limit the wait itself: {call}, timeout=…).")
+        return self._steps.waiting(wait, self._signals.wait, name, event, timeout)
 
     def wait_for_approval(
         self, question: str, by: str | None, expires: Span | None, details: Any, named: str | None
     ) -> Any:
         name = self._steps.own_name("approval", named)
-        return self._steps.waiting(self._approvals.wait(name, question, by, expires, details))
+        wait = Wait("ctx.wait_for_approval(…)", "Limit the wait itself: ctx.wait_for_approval(…, expires=…).")
+        return self._steps.waiting(wait, self._approvals.wait, name, question, by, expires, details)

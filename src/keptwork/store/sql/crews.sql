@@ -68,7 +68,9 @@ RETURNING id, limit_key;
 -- name: wake_for_crews
 -- Those of these jobs that wait for one of these crews do so no longer.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
-WHERE id IN {ids} AND state = {job.queued} AND waits_for IN {names} RETURNING id;
+WHERE id IN {ids} AND state = {job.queued} AND waits_for IS NOT NULL AND (waits_for IN {names} OR EXISTS (
+    SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name IN {names}))
+RETURNING id;
 
 -- name: crews_of_step
 -- The crews a step of a flow consists of, the newest first.
@@ -99,7 +101,12 @@ WHERE j.crew_id IS NOT NULL AND j.completed_at IS NULL AND c.completed_at IS NOT
 
 -- name: forgotten_askers
 -- Jobs that wait for a crew although none that they made has still to end.
-SELECT j.id, j.waits_for FROM jobs AS j
-WHERE j.tenant_id = :tenant_id AND j.waits_for LIKE 'crew %' AND j.state = {job.queued}
-    AND NOT EXISTS (SELECT 1 FROM crews AS c WHERE c.asker_id = j.id AND c.completed_at IS NULL)
-ORDER BY j.id LIMIT :limit;
+SELECT f.id, f.name FROM (
+    SELECT j.id, j.waits_for AS name FROM jobs AS j
+    WHERE j.tenant_id = :tenant_id AND j.waits_for LIKE 'crew %' AND j.state = {job.queued}
+        AND NOT EXISTS (SELECT 1 FROM waits AS w WHERE w.job_id = j.id AND w.epoch = j.epoch)
+    UNION ALL SELECT j.id, w.name FROM waits AS w JOIN jobs AS j ON j.id = w.job_id AND j.epoch = w.epoch
+    WHERE w.tenant_id = :tenant_id AND w.name LIKE 'crew %' AND j.state = {job.queued} AND j.waits_for IS NOT NULL
+) AS f
+WHERE NOT EXISTS (SELECT 1 FROM crews AS c WHERE c.asker_id = f.id AND c.completed_at IS NULL)
+ORDER BY f.id LIMIT :limit;

@@ -307,17 +307,23 @@ SELECT pg_advisory_xact_lock(k.class, k.number) FROM (
 -- Jobs whose children were waited for: all of them, or any of more than there are now.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
-    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    END
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL AND (
+    ((jobs.waits_for = {all_children} OR EXISTS (
+            SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {all_children}))
+        AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL))
+    OR ((jobs.waits_for = {any_child} OR EXISTS (
+            SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {any_child}))
+        AND g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)))
 RETURNING jobs.id;
 
 -- name: wake_listeners
 -- Jobs that began to wait for a signal that had been sent.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
+    AND (jobs.waits_for = {an_event} || g.name OR EXISTS (
+        SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {an_event} || g.name))
+    AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
 RETURNING jobs.id;
@@ -326,16 +332,39 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a decision that had been made.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
+    AND (jobs.waits_for LIKE {an_approval} || '%' OR EXISTS (
+        SELECT 1 FROM waits AS w
+        WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name LIKE {an_approval} || '%'))
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
 RETURNING jobs.id;
 
 -- name: wake_for_signal
 -- The jobs that wait for a signal of this name, in one order for everyone.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
-FROM (SELECT j.id FROM jobs AS j WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
-        AND :job_id::bigint IN (0, j.id) ORDER BY j.id FOR NO KEY UPDATE) AS w
+FROM (SELECT j.id FROM jobs AS j WHERE j.state = {job.queued} AND j.waits_for IS NOT NULL
+        AND :job_id::bigint IN (0, j.id) AND j.id IN (
+            SELECT i.id FROM jobs AS i
+            WHERE i.tenant_id = :tenant_id AND i.waits_for = :waits_for AND i.state = {job.queued}
+            UNION ALL SELECT w.job_id FROM waits AS w JOIN jobs AS k ON k.id = w.job_id AND k.epoch = w.epoch
+            WHERE w.tenant_id = :tenant_id AND w.name = :waits_for)
+        ORDER BY j.id FOR NO KEY UPDATE) AS w
 WHERE jobs.id = w.id RETURNING jobs.id;
+
+-- name: drop_waits
+-- What these jobs waited for before.
+DELETE FROM waits USING unnest(:job_id::bigint[], :epoch::int[]) AS g(job_id, epoch)
+WHERE waits.job_id = g.job_id AND waits.epoch <= g.epoch;
+
+-- name: note_waits
+-- What these jobs wait for, as far as they have begun to.
+INSERT INTO waits (job_id, tenant_id, epoch, number, name, until)
+SELECT j.id, j.tenant_id, j.epoch, g.number, g.name, g.until
+FROM unnest(:job_id::bigint[], :epoch::int[], :number::int[], :name::text[], :until::bigint[])
+    AS g(job_id, epoch, number, name, until)
+JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch
+WHERE j.state = {job.queued} AND j.waits_for IS NOT NULL
+ON CONFLICT DO NOTHING;
 
 -- name: steps_by_name
 -- Some steps of a flow, each by its name: otherwise the planner would look at all of the flow's.

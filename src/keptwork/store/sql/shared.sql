@@ -461,7 +461,9 @@ RETURNING job_id;
 -- name: wake_asker
 -- The job that waits for this decision is due.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
-WHERE id = :job_id AND state = {job.queued} AND waits_for = :waits_for RETURNING id;
+WHERE id = :job_id AND state = {job.queued} AND waits_for IS NOT NULL AND (waits_for = :waits_for OR EXISTS (
+    SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = :waits_for))
+RETURNING id;
 
 -- name: withdraw_approvals
 -- Open questions of jobs that have ended, or are gone.

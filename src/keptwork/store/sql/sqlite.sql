@@ -284,17 +284,23 @@ SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id IN (SELECT value 
 -- Jobs whose children were waited for: all of them, or any of more than there are now.
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND CASE jobs.waits_for
-    WHEN {all_children} THEN NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    WHEN {any_child} THEN g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)
-    END
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL AND (
+    ((jobs.waits_for = {all_children} OR EXISTS (
+            SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {all_children}))
+        AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL))
+    OR ((jobs.waits_for = {any_child} OR EXISTS (
+            SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {any_child}))
+        AND g.seen > (SELECT count(*) FROM jobs AS c WHERE c.parent_id = jobs.id AND c.completed_at IS NULL)))
 RETURNING jobs.id;
 
 -- name: wake_listeners
 -- Jobs that began to wait for a signal that had been sent.
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS name, value ->> 2 AS seen FROM json_each(:given)) AS g
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for = {an_event} || g.name AND EXISTS (
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
+    AND (jobs.waits_for = {an_event} || g.name OR EXISTS (
+        SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = {an_event} || g.name))
+    AND EXISTS (
     SELECT 1 FROM signals AS s WHERE s.tenant_id = jobs.tenant_id AND s.name = g.name AND s.job_id IN (0, jobs.id)
         AND s.id > g.seen)
 RETURNING jobs.id;
@@ -303,14 +309,37 @@ RETURNING jobs.id;
 -- Jobs that began to wait for a decision that had been made.
 UPDATE jobs SET run_at = min(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT value ->> 0 AS id, value ->> 1 AS seen FROM json_each(:given)) AS g
-WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for LIKE {an_approval} || '%'
+WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
+    AND (jobs.waits_for LIKE {an_approval} || '%' OR EXISTS (
+        SELECT 1 FROM waits AS w
+        WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name LIKE {an_approval} || '%'))
     AND EXISTS (SELECT 1 FROM approvals AS a WHERE a.id = g.seen AND a.decision IS NOT NULL)
 RETURNING jobs.id;
 
 -- name: wake_for_signal
 -- The jobs that wait for a signal of this name.
 UPDATE jobs SET run_at = min(run_at, {now}), waits_for = NULL
-WHERE tenant_id = :tenant_id AND waits_for = :waits_for AND state = {job.queued} AND :job_id IN (0, id) RETURNING id;
+WHERE state = {job.queued} AND waits_for IS NOT NULL AND :job_id IN (0, id) AND id IN (
+    SELECT j.id FROM jobs AS j
+    WHERE j.tenant_id = :tenant_id AND j.waits_for = :waits_for AND j.state = {job.queued}
+    UNION ALL SELECT w.job_id FROM waits AS w JOIN jobs AS k ON k.id = w.job_id AND k.epoch = w.epoch
+    WHERE w.tenant_id = :tenant_id AND w.name = :waits_for)
+RETURNING id;
+
+-- name: drop_waits
+-- What these jobs waited for before.
+DELETE FROM waits WHERE job_id IN (SELECT value ->> 0 FROM json_each(:given))
+    AND epoch <= (SELECT max(value ->> 1) FROM json_each(:given) WHERE value ->> 0 = waits.job_id);
+
+-- name: note_waits
+-- What these jobs wait for, as far as they have begun to.
+INSERT INTO waits (job_id, tenant_id, epoch, number, name, until)
+SELECT j.id, j.tenant_id, j.epoch, g.number, g.name, g.until
+FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS epoch, value ->> 2 AS number, value ->> 3 AS name,
+        value ->> 4 AS until FROM json_each(:given)) AS g
+JOIN jobs AS j ON j.id = g.job_id AND j.epoch = g.epoch
+WHERE j.state = {job.queued} AND j.waits_for IS NOT NULL
+ON CONFLICT DO NOTHING;
 
 -- name: stale_approvals
 -- Whether there is any open question whose job has ended.
