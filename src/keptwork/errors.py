@@ -687,7 +687,8 @@ class NotBackedUp(StoreError):
 
 
 class RestoredOtherwise(StoreError):
-    """{url} was restored from {file}, but differs from it: {detail}. Drop the database and try again as its owner"""
+    """{url} was restored from {file}, but differs from it: {detail}. Restore into another, empty database as its \
+owner"""
 
     lasting = True
 
