@@ -19,10 +19,10 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.declared_job import DeclaredJob
-from keptwork.errors import OtherLoop, TransactionEnded
+from keptwork.errors import InvalidTransition, OtherLoop, TransactionEnded
 from keptwork.job_type import JobType
 from keptwork.lifecycle import JOB
-from keptwork.service import audit
+from keptwork.service import audit, jobs
 from keptwork.store import open_store
 from keptwork.store.postgres_connections import MOST_AT_HAND, MOST_CONNECTIONS
 from keptwork.worker.context import Context
@@ -266,6 +266,14 @@ async def waits_for_a_result(app: Keptwork, note: DeclaredJob) -> None:
     made = await note.enqueue(by="ann", _key="awaited")
     assert await made.result(timeout="30s") == "ann"
     assert await made.artifacts() == []
+
+
+@from_another_loop
+async def hears_why_a_move_is_refused(app: Keptwork, note: DeclaredJob) -> None:
+    made = await note.enqueue(by="ann", _key="finished")
+    assert await made.result(timeout="30s") == "ann"
+    with pytest.raises(InvalidTransition, match="succeeded"):
+        await jobs.cancel(await app.open(), app.tenant_id, made.id, hard=False, reason=None, actor="cli:ann")
 
 
 @from_another_loop

@@ -13,6 +13,7 @@ from keptwork.errors import KeptworkError, StoreError
 from keptwork.store.follow import following
 from keptwork.store.records import Event, EventFilter
 from keptwork.store.scope import COMMITTED, ROLLED_BACK, Scope
+from keptwork.store.tally import Tally
 
 if TYPE_CHECKING:
     from keptwork.store import Store
@@ -44,6 +45,11 @@ class VisitingStore:
     @property
     def url(self) -> str:
         return self._door.url
+
+    @property
+    def tally(self) -> Tally:
+        """The counts of the thread's store; any thread may add to them."""
+        return Tally() if self._seen is None else self._seen.tally
 
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Any]:
         return self._lent(lambda store: store.transaction(tenant_id))
@@ -165,6 +171,10 @@ class VisitingTransaction:
     def __init__(self, stay: _Stay, scope: Scope) -> None:
         self._lane, self._lent = stay.begun.result()
         self._scope = scope
+
+    @property
+    def tally(self) -> Tally:
+        return cast("Tally", self._lent.tally)
 
     def __getattr__(self, verb: str) -> Verb:
         if verb.startswith("_"):
