@@ -68,6 +68,7 @@ TABLES = {
     "tenants": Access(f"USING (id = {_TENANT})", ("SELECT",)),
     "token_buckets": Access(None, ()),
     "transcripts": Access(),
+    "waits": Access(),
     "workers": Access(),
     "workstreams": Access(),
 }
