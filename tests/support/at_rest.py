@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import asyncpg
@@ -11,7 +12,10 @@ async def everything(url: str) -> str:
     """All that a database holds: the files themselves, or every row of every table."""
     if url.startswith("sqlite"):
         path = Path(url.removeprefix("sqlite:///"))
-        return "".join(file.read_bytes().decode("latin-1") for file in path.parent.glob(f"{path.name}*"))
+        files = sorted(path.parent.glob(f"{path.name}*"))
+        # Another process reads them: closing a descriptor here would drop the locks of a store that is open.
+        cat = await asyncio.create_subprocess_exec("cat", *files, stdout=asyncio.subprocess.PIPE)
+        return (await cat.communicate())[0].decode("latin-1")
     connection = await asyncpg.connect(url)
     try:
         named = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
