@@ -654,8 +654,8 @@ back, or move {path}-wal to another folder and try again"""
 
 
 class HardLinks(StoreError):
-    """{path} has {links} hard links ({others}): each name has a log of its own, and work is lost between them. Remove \
-all names but one"""
+    """{path} has {links} hard links ({others}): each name has a log of its own, and work is lost between them. Stop \
+every process that uses it, keep the name that has a -wal file beside it (any name if none has), and remove the others"""
 
     lasting = True
 

@@ -43,7 +43,7 @@ def test_file_with_hard_links_is_refused_naming_those_beside_it(file, command):
     assert done.returncode == 1
     assert done.stdout == ""
     assert "has 3 hard links (a.db and b.db beside it)" in done.stderr
-    assert "Remove all names but one" in done.stderr
+    assert "keep the name that has a -wal file beside it" in done.stderr
     assert file.read_bytes() == before
 
 
