@@ -37,12 +37,13 @@ retest: $(STAMP)/dev ## run again, one by one, what failed in the last test run 
 browser: ## install Chromium, where it is not there and apt is: tests of the dashboard in a browser are skipped without it
 	@command -v chromium > /dev/null || apt-get install -y -qq --no-install-recommends chromium
 
-check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs
+check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated docs, marks
 	@echo "· format"   && $(BIN)/ruff format -q --check .
 	@echo "· lint"     && $(BIN)/ruff check -q .
 	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples tools)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
 	@echo "· docs"     && $(BIN)/python -m keptwork.docs --check
+	@echo "· marks"    && $(BIN)/python -m tools.marks && $(BIN)/python -m tools.prose
 
 chaos: $(STAMP)/dev ## long runs of injected faults
 	@$(BIN)/pytest -m chaos -n 0 -s $(ARGS)

@@ -655,7 +655,7 @@ back, or move {path}-wal to another folder and try again"""
 
 class HardLinks(StoreError):
     """{path} has {links} hard links ({others}): each name has a log of its own, and work is lost between them. Stop \
-every process that uses it, keep the name that has a -wal file beside it (any name if none has), and remove the others"""
+every process that uses it, keep the name that has a -wal file beside it (any if none has), and remove the others"""
 
     lasting = True
 
