@@ -38,7 +38,7 @@ async def test_slot_with_one_context_for_all_jobs_is_caught(monkeypatch: pytest.
     shared = contextvars.copy_context()
     monkeypatch.setattr(
         "keptwork.worker.slot._started",
-        lambda work, variables, name: asyncio.get_running_loop().create_task(work, name=name, context=shared),
+        lambda work, variables, name, loop: loop.create_task(work, name=name, context=shared),
     )
     assert await seen_by_two_jobs() == ["nobody", "a"]
 

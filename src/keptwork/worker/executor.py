@@ -68,7 +68,10 @@ class Executor:
             return refused
         try:
             if kind.timeout_us is None:
-                return await self._call(kind, job, context, arguments)
+                if kind.isolated is not None or not kind.is_async:
+                    return await self._call(kind, job, context, arguments)
+                said = await kind.function(context, **arguments)
+                return said if not context.steps.has_waits else await context.steps.parking.returned(said)
             return await self._call_in_time(kind, job, context, arguments)
         except NoThread as error:
             self._exhausted(str(error))

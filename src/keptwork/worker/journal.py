@@ -125,10 +125,10 @@ class Journal:
         finally:
             self._writing = asyncio.create_task(self._write()) if self._waiting else None
 
-    async def _save_with_others(self, save: Save) -> str | None:
+    def _save_with_others(self, save: Save) -> asyncio.Future[str | None]:
         told: asyncio.Future[str | None] = self._loop.create_future()
         self._waiting.append((save, told))
-        return await told
+        return told
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
         """Asks the store for a handler, as often as it takes while the job is held."""

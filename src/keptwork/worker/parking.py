@@ -64,17 +64,38 @@ class Owner(Protocol):
 class Operation:
     """A durable call in flight, or a wait that is parked in a task. One that raised on a thread has none."""
 
-    __slots__ = ("number", "suspend", "task", "wait")
+    __slots__ = ("at_once", "number", "outer", "over", "suspend", "task", "wait")
 
-    def __init__(self, number: int, wait: Wait | None) -> None:
+    def __init__(self, number: int, wait: Wait | None, outer: Operation | None = None) -> None:
         self.number = number
         self.wait = wait
+        self.outer = outer
+        self.over = False
         self.task: asyncio.Task[Any] | None = None
         self.suspend: Suspend | Release | None = None
+        self.at_once = False
+
+    def note(self, suspended: Suspended) -> None:
+        """Keep what it waits for, without the frames that the exception holds."""
+        self.suspend, self.at_once = suspended.suspend, suspended.at_once
 
 
-_enclosing: ContextVar[tuple[Operation, ...]] = ContextVar("keptwork_operations", default=())
-"""The operations inside which this code runs: a step that waits is not in flight."""
+_last: ContextVar[Operation | None] = ContextVar("keptwork_operation", default=None)
+"""The operation that this code began last. It runs inside that one, or if it is over inside the one around it: a step
+that waits is not in flight."""
+
+
+def _enclosing() -> Operation | None:
+    found = _last.get()
+    while found is not None and found.over:
+        found = found.outer
+    return found
+
+
+def _around(operation: Operation) -> Iterator[Operation]:
+    while (outer := operation.outer) is not None:
+        yield outer
+        operation = outer
 
 
 class Parking:
@@ -95,32 +116,39 @@ class Parking:
 
     async def operation(self, wait: Wait | None, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Await a durable operation. If it suspends, it parks, and never returns."""
-        if self.outcome is not None:
-            await self._never()
-        operation, outer = self._new(wait), _enclosing.get()
-        self._in_flight.add(operation)
-        token = _enclosing.set((*outer, operation))
+        operation = await self.never() if self.outcome is not None else self.begin(wait)
         try:
             return await work(*arguments)
         except Suspended as suspended:
-            operation.suspend = suspended.suspend
-            if suspended.at_once:
-                await self.die(suspended.suspend)
+            operation.note(suspended)
         finally:
-            _enclosing.reset(token)
-            self._in_flight.discard(operation)
-            if self._parked:
-                self._look()
-        return await self._park(operation, outer)
+            self.finish(operation)
+        return await self.park(operation)
 
-    def _new(self, wait: Wait | None) -> Operation:
+    def begin(self, wait: Wait | None = None) -> Operation:
+        """Count an operation as in flight, in a run that has not ended."""
+        operation = self._new(wait, _enclosing())
+        self._in_flight.add(operation)
+        _last.set(operation)
+        return operation
+
+    def finish(self, operation: Operation) -> None:
+        """Count it no longer."""
+        operation.over = True
+        self._in_flight.discard(operation)
+        if self._parked:
+            self._look()
+
+    def _new(self, wait: Wait | None, outer: Operation | None = None) -> Operation:
         self._numbers += 1
-        return Operation(self._numbers, wait)
+        return Operation(self._numbers, wait, outer)
 
-    async def _park(self, operation: Operation, outer: tuple[Operation, ...]) -> NoReturn:
-        """Wait for ever. A handler that gives the wait up by itself continues without it."""
+    async def park(self, operation: Operation) -> NoReturn:
+        """Wait for ever in an operation that suspended. A handler that gives the wait up continues without it."""
+        if operation.at_once and operation.suspend is not None:
+            await self.die(operation.suspend)
         self._loop, operation.task = asyncio.get_running_loop(), asyncio.current_task()
-        waiting = [one for one in outer if one in self._in_flight]
+        waiting = [one for one in _around(operation) if one in self._in_flight]
         self._in_flight.difference_update(waiting)
         self._parked[operation] = None
         self._look()
@@ -132,7 +160,7 @@ class Parking:
                 self._in_flight.update(waiting)
         raise AssertionError("nobody completes this future")
 
-    async def _never(self) -> NoReturn:
+    async def never(self) -> NoReturn:
         """Let no durable call of an ended run return. The task is cancelled again, so that `finally` blocks end."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         self._cancels += 1
@@ -196,7 +224,7 @@ class Parking:
         """End the run where it is, as the death of the process would."""
         if self.outcome is None:
             self.end(outcome)
-        await self._never()
+        await self.never()
 
     # --- on a thread
 
@@ -210,7 +238,7 @@ class Parking:
         try:
             yield
         except Suspended as suspended:
-            operation.suspend = suspended.suspend
+            operation.note(suspended)
             self._parked[operation] = None
             self.outcome = suspended.suspend if suspended.at_once else self.outcome
             raise

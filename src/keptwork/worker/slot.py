@@ -7,7 +7,6 @@ context ends with the job. Nothing but a return leaves the job's task.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
@@ -67,7 +66,8 @@ class Slot:
         self._cancelled = ""
         self._patience: asyncio.TimerHandle | None = None
         self.job: Job | None = None
-        self.task = asyncio.get_running_loop().create_task(self._run(), context=variables.copy())
+        self._loop = asyncio.get_running_loop()
+        self.task = self._loop.create_task(self._run(), context=variables.copy())
         self.task.add_done_callback(self._ended)
 
     def stop(self, *, hard: bool, cancelled: str = "") -> None:
@@ -128,15 +128,27 @@ class Slot:
             job = await self._inbox.get()
             context = Context(job, self._shelf, Steps(job, self._journal, owner=self), self._desk)
             self.job, self._context, self._said = job, context, _NOTHING
-            work = self._work = _started(self._work_on(job, context), self._variables.copy(), job.kind)
+            variables = self._variables.copy()
+            variables.run(self._set_variables, job)
+            noted = self._note_outcome(job, context) if spans.tracer is None else self._note_in_span(job, context)
+            work = self._work = _started(noted, variables, job.kind, self._loop)
             if not work.done():
-                with contextlib.suppress(asyncio.CancelledError):  # the job's: a cancelled slot passes it on
+                try:  # noqa: SIM105 - one object less for each job
                     await work
+                except asyncio.CancelledError:  # the job's: a cancelled slot passes it on
+                    pass
             if not self._open:
                 return
             said = self._agreed(self._stopped_as(asyncio.CancelledError())) if self._said is _NOTHING else self._said
             self._leave()
             self._finish(job, said)
+
+    def _set_variables(self, job: Job) -> None:
+        """Set what a job has of its own in the context that its task begins with."""
+        logs.job.set(job)
+        trace_context.ambient.set(job.trace_id)
+        if self._own_decimal is not None:
+            self._own_decimal()
 
     def _leave(self) -> None:
         """Hold on to nothing of the job. From here on its context refuses durable calls."""
@@ -157,20 +169,15 @@ class Slot:
 
     # --- in the job's task
 
-    async def _work_on(self, job: Job, context: Context) -> None:
-        logs.job.set(job)
-        trace_context.ambient.set(job.trace_id)
-        if self._own_decimal is not None:
-            self._own_decimal()
-        if spans.tracer is None:
+    async def _note_in_span(self, job: Job, context: Context) -> None:
+        with spans.running(job) as span:
             await self._note_outcome(job, context)
-        else:
-            with spans.running(job) as span:
-                await self._note_outcome(job, context)
-                _note_in_span(span, self._said)
+            _note_in_span(span, self._said)
 
     async def _note_outcome(self, job: Job, context: Context) -> None:
         """Whatever the handler raises becomes an outcome: what leaves a task can end the event loop."""
+        if self._work is None:  # its first step runs inside the slot's
+            self._work = asyncio.current_task(self._loop)
         if not self._holds(job):
             self._said = Release("its lease was lost before it began")
             return
@@ -197,20 +204,47 @@ class Slot:
         return Cancel(self._cancelled) if self._stopped or isinstance(said, Release | Suspend) else said
 
 
+Work = Coroutine[Any, Any, None]
+
 if sys.version_info >= (3, 12):
 
-    def _started(work: Coroutine[Any, Any, None], variables: Variables, name: str) -> asyncio.Task[None]:
+    def _started(work: Work, variables: Variables, name: str, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         """Run the work up to its first pause. Work that never pauses costs no turn of the event loop."""
-        loop = asyncio.get_running_loop()
         if loop.get_task_factory() is None:
             return asyncio.Task(work, loop=loop, name=name, context=variables, eager_start=True)
         return loop.create_task(work, name=name, context=variables)
 
 else:
 
-    def _started(work: Coroutine[Any, Any, None], variables: Variables, name: str) -> asyncio.Task[None]:
-        """Start the work with the event loop's next turn."""
-        return asyncio.get_running_loop().create_task(work, name=name, context=variables)
+    def _started(work: Work, variables: Variables, name: str, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        """Do the same without the eager tasks of Python 3.12: catch the first step on its way to the event loop."""
+        if not isinstance(loop, asyncio.BaseEventLoop) or loop.get_task_factory() is not None or loop.get_debug():
+            return loop.create_task(work, name=name, context=variables)
+        caught: list[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = []
+
+        def call_soon(callback: Callable[..., Any], *arguments: Any, context: Variables | None = None) -> None:
+            caught.append((callback, arguments, context))
+
+        loop.call_soon = call_soon  # type: ignore[method-assign,assignment]
+        try:
+            task = asyncio.Task(work, loop=loop, name=name, context=variables)
+        finally:
+            del loop.call_soon
+        for callback, arguments, context in caught:
+            if getattr(callback, "__self__", None) is task:
+                _step_now(loop, callback, variables)
+            else:  # of an object that was collected meanwhile
+                loop.call_soon(callback, *arguments, context=context)
+        return task
+
+    def _step_now(loop: asyncio.AbstractEventLoop, step: Callable[[], Any], variables: Variables) -> None:
+        """Run a task's step inside the step of the current task, which is the loop's current one again afterwards."""
+        current: Any = asyncio.current_task(loop)
+        asyncio.tasks._leave_task(loop, current)
+        try:
+            variables.run(step)
+        finally:
+            asyncio.tasks._enter_task(loop, current)
 
 
 def _decimal_setter(variables: Variables) -> Callable[[], None] | None:

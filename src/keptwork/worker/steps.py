@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from keptwork import spans
@@ -42,6 +43,8 @@ def said_by(error: BaseException) -> Any:
 class Steps:
     """Those of one run. An ordinary function gets results, an async one something to await."""
 
+    __slots__ = ("_counts", "_job", "_journal", "_over", "_owner", "_parking", "_recalled", "_taken", "version")
+
     def __init__(self, job: Job, journal: Journals, version: int = 0, owner: Owner | None = None) -> None:
         self._job = job
         self._journal = journal
@@ -58,7 +61,7 @@ class Steps:
         self.insist_open(name)
         self._take(name)
         if self._journal.awaited:
-            return self.parking.operation(None, self._step, name, function, args, kwargs)
+            return self._step(name, function, args, kwargs)
         with self.parking.on_thread():
             return self._step_on_thread(name, function, args, kwargs)
 
@@ -77,20 +80,29 @@ class Steps:
     async def _step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        found = await self.recall(name)
-        if found is not None:
-            return await self._stored(found, function)
-        with spans.step(name):
-            if inspect.iscoroutinefunction(function):
-                value = await function(*args, **kwargs)
-            else:
-                value = await self.in_thread(lambda: function(*args, **kwargs))
-                value = await value if inspect.isawaitable(value) else value
-            return await self.keep(name, value, step_code(function))
+        """The same as `parking.operation` does, without a coroutine of its own."""
+        parking = self.parking
+        operation = await parking.never() if parking.outcome is not None else parking.begin()
+        try:
+            found = None if self._recalled == {} else await self.recall(name)
+            if found is not None:
+                return await self._stored(found, function)
+            with spans.step(name):
+                if inspect.iscoroutinefunction(function):
+                    value = await function(*args, **kwargs)
+                else:
+                    value = await self.in_thread(partial(function, *args, **kwargs))
+                    value = await value if inspect.isawaitable(value) else value
+                return await self.keep(name, value, step_code(function))
+        except Suspended as suspended:
+            operation.note(suspended)
+        finally:
+            parking.finish(operation)
+        return await parking.park(operation)
 
-    async def in_thread(self, function: Callable[[], Any]) -> Any:
+    def in_thread(self, function: Callable[[], Any]) -> Awaitable[Any]:
         """What an ordinary function returns or raises, without holding up the event loop."""
-        return await self._journal.in_thread(function)
+        return self._journal.in_thread(function)
 
     def sleep(self, span: Span, name: str | None = None) -> Any:
         """Returns when the time is over, however often the job runs until then."""

@@ -8,10 +8,10 @@ worker nor that of the process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
@@ -20,7 +20,31 @@ from keptwork.worker.forks import end_child
 
 STUCK_SECONDS = 5.0
 
-_Call = tuple["Future[Any]", Context, Callable[..., Any], tuple[Any, ...]]
+
+class _Call:
+    """A function that is to be called on a thread. A `concurrent.futures.Future` would be forty objects for each."""
+
+    __slots__ = ("arguments", "context", "done", "function", "given_up", "loop", "said", "told")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.context: Context = copy_context()
+        self.loop = asyncio.get_running_loop()
+        self.told: asyncio.Future[None] = self.loop.create_future()
+        self.said: Any = None
+        self.done = self.given_up = False
+
+    def tell(self) -> None:
+        """On the thread: the function has returned, or is not to be called any more."""
+        self.done = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(_wake, self.told)
+
+
+def _wake(told: asyncio.Future[None]) -> None:
+    if not told.done():
+        told.set_result(None)
 
 
 class NoThread(Exception):
@@ -37,21 +61,23 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = 0
         self._made = 0
-        self._stuck: set[Future[Any]] = set()
+        self._stuck: set[_Call] = set()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself; if it
         had returned before, and only the event loop had no time to hear of it, what it returned counts. The context
         variables are those of its caller: what it logs belongs to the same job."""
-        future: Future[Any] = Future()
-        self._submit((future, copy_context(), function, arguments))
+        call = _Call(function, arguments)
+        self._submit(call)
         try:
-            return await asyncio.wrap_future(future)
+            await call.told
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                return future.result()
-            asyncio.get_running_loop().call_later(STUCK_SECONDS, self._judge, future)
-            raise
+            with self._lock:
+                call.given_up = not call.done
+            if call.given_up:
+                call.loop.call_later(STUCK_SECONDS, self._judge, call)
+                raise
+        return call.said
 
     @property
     def stuck(self) -> int:
@@ -83,23 +109,23 @@ class Threads:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            future, context, function, arguments = call
-            if future.set_running_or_notify_cancel():
-                said = context.run(function, *arguments)
-                context.run(end_child, self._process)
-                self._be_idle()  # before the next call can come: it must find this thread
-                future.set_result(said)
-                del said
-            else:
-                self._be_idle()
-            del call, future, context, function, arguments  # an idle thread holds on to nothing
+            with self._lock:
+                wanted = not call.given_up
+            if wanted:
+                call.said = call.context.run(call.function, *call.arguments)
+                call.context.run(end_child, self._process)
+            self._be_idle()  # before the next call can come: it must find this thread
+            call.tell()
+            self._stuck.discard(call)
+            del call  # an idle thread holds on to nothing
 
     def _be_idle(self) -> None:
         with self._lock:
             self._idle += 1
 
-    def _judge(self, future: Future[Any]) -> None:
-        if not future.done():
-            self._stuck.add(future)
-            future.add_done_callback(self._stuck.discard)
+    def _judge(self, call: _Call) -> None:
+        self._stuck.add(call)
+        if call.done:  # the thread looks the other way round
+            self._stuck.discard(call)
+        else:
             self._report()
