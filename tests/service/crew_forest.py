@@ -4,6 +4,7 @@ settlement over a real store, one transaction at a time, so that after each of t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -152,10 +153,12 @@ class Fleet:
             kind = self._kinds[job.kind]
             desk = Desk(self._journal, self._kinds, Tools(), Gate(self.store))
             context = Context(job, self._shelf, Steps(job, self._journal), desk)
+            handler = asyncio.ensure_future(kind.function(context, **json.loads(job.payload)))
             try:
-                said: Any = await kind.function(context, **json.loads(job.payload))
+                said: Any = await handler
             except BaseException as error:
                 said = said_by(error)
+            said = context.steps.settled(said)
             if not dies:
                 await applied(self.store, [settle(job, kind, said, lambda: 1.0, f"w:{self._worker}")])
 
