@@ -121,21 +121,30 @@ class Acknowledging:
         self._reads_only = reads_only
 
     async def __aenter__(self) -> Operation:
+        return self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.end(error):
+            await self._store.confirm()
+
+    def begin(self) -> Operation:
+        """Begin the block."""
         self._own = Operation(current())
         if self._bound:
             self._token = _operation.set(self._own)
         return self._own
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, error: BaseException | None) -> bool:
+        """End the block. Return whether its answer, or this refusal, has to wait for a record."""
         if self._bound:
             _operation.reset(self._token)
         needed = self._own.needs_record(error is not None) and not (self.exempt or self._reads_only)
         if self._own.outer is not None:
             self._fold(self._own.outer, needed)
-        elif needed and (error is None or is_refusal(error)):
-            await self._store.confirm()
+            return False
+        return needed and (error is None or is_refusal(error))
 
     def _fold(self, whole: Operation, needed: bool) -> None:
         """Leave what is left to do to the operation around this one."""
@@ -169,10 +178,17 @@ def _waiting(verb: Callable[..., Awaitable[Any]], exempt: bool) -> Callable[...,
     @wraps(verb)
     async def waits(self: Confirms, *values: Any, **named: Any) -> Any:
         whole = Acknowledging(self, exempt=exempt)
-        async with whole:
+        whole.begin()
+        try:
             answer = await verb(self, *values, **named)
-            whole.exempt = exempt and not (named.get("again") and answer)
-            return answer
+        except BaseException as error:
+            if whole.end(error):
+                await self.confirm()
+            raise
+        whole.exempt = exempt and not (named.get("again") and answer)
+        if whole.end(None):
+            await self.confirm()
+        return answer
 
     return waits
 
