@@ -67,6 +67,8 @@ VARIABLES = (
     Variable(
         "PGTARGETSESSIONATTRS", "others", "Which of several PostgreSQL servers is taken; else one that accepts writes."
     ),
+    Variable("PGOPTIONS", "others", "Options for the sessions of `pg_dump` and `pg_restore`, beside our own."),
+    Variable("PATH", "others", "Where `pg_dump` and `pg_restore` are looked up first."),
     Variable("OTEL_SDK_DISABLED", "others", "With `true`, no spans are recorded."),
     Variable("OTEL_TRACES_EXPORTER", "others", "Where spans go: `otlp`, `console` (stderr) or `none`."),
     Variable("OTEL_EXPORTER_OTLP_ENDPOINT", "others", "The collector; where it is set, spans go there."),

@@ -348,7 +348,7 @@ async def test_handler_that_does_not_end_with_its_run_frees_its_slot(
         return "done"
 
     job = await clings.enqueue()
-    async with working(app, concurrency=1):
+    async with working(app, concurrency=4):
         await waits(app, job, "event go")
         assert await (await next_one.enqueue()).result("10s") == "done"
         await app.send_event("go", "went")

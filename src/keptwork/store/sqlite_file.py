@@ -119,6 +119,8 @@ def explanation(error: Exception, path: str) -> StoreError:
             return DiskFull(path=path)
         case apsw.IOError():
             return StorageFailed(path=path, detail=detail)
+        case apsw.CantOpenError() if no_descriptor_left():
+            return StoreError(url=path, detail="this process has no file descriptor left")
         case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
             return NotWritable(path=path, detail=_why_not_writable(path) or detail)
         case apsw.BusyError() | apsw.LockedError():
@@ -126,6 +128,15 @@ def explanation(error: Exception, path: str) -> StoreError:
         case apsw.SQLError() if detail.startswith(LACKS):
             return SchemaDamaged(url=path, detail=detail)
     return StoreError(url=path, detail=detail)
+
+
+def no_descriptor_left() -> bool:
+    """Return whether this process, or the system, can open no more files."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Callable
+
+from keptwork.store.sqlite_file import no_descriptor_left
 
 LOOK_SECONDS = 0.5
 LOOKS = 2
@@ -24,15 +24,6 @@ class Descriptors:
         missed = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            missed = missed + 1 if none_left() else 0
+            missed = missed + 1 if no_descriptor_left() else 0
             if missed == LOOKS:
                 self._exhausted(EXHAUSTED)
-
-
-def none_left() -> bool:
-    """Return whether this process, or the system, can open no more files."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    return False

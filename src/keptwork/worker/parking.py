@@ -277,7 +277,7 @@ class Parking:
         if self.outcome is None and any(one.task is None for one in self._parked):
             self.outcome = self._open_waits()
         for one in self._parked:
-            if one.task is not None:
+            if one.task is not None and not one.task.get_loop().is_closed():  # an abandoned handler outlives its loop
                 one.task.cancel()
         if self._grace is not None:
             self._grace.cancel()
