@@ -477,7 +477,8 @@ class Keptwork:
         key_file: str | None = None,
     ) -> int:
         """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
-        worker that somebody terminated raises `WorkerTerminated`.
+        worker that somebody terminated raises `WorkerTerminated`. With `until_idle` it also waits for the jobs of
+        workers that do not renew their leases, and runs them when the leases expire.
 
         Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
         also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of

@@ -153,3 +153,31 @@ async def test_a_handler_that_will_not_be_stopped_does_not_hold_up_the_end(
         await asyncio.wait_for(started.wait(), 10)
     assert await state(app, job) == "running"  # its lease will end
     gate.set()
+
+
+async def test_worker_until_idle_runs_the_job_of_a_worker_that_died(app: Keptwork) -> None:
+    @app.job()
+    async def one(ctx: Context) -> int:
+        return ctx.attempt
+
+    job = await one.enqueue()
+    store = await app.open()
+    assert await stage.claim(store, await stage.worker(store), lease_us=500_000) != []
+    await app.work(until_idle=True)
+    assert await state(app, job) == "succeeded"
+
+
+async def test_worker_until_idle_ends_when_the_worker_of_a_running_job_renews_its_lease(app: Keptwork) -> None:
+    ended = asyncio.Event()
+
+    @app.job(lease="3s")
+    async def long(ctx: Context) -> None:
+        await ended.wait()
+
+    job = await long.enqueue()
+    async with working(app):
+        await reaches(app, job, "running")
+        assert await app.work(until_idle=True) == 0
+        assert await state(app, job) == "running"
+        ended.set()
+        await reaches(app, job, "succeeded")

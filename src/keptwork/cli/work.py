@@ -65,7 +65,7 @@ def work(
     concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
     lease: Lease = None,
     grace: Grace = "30s",
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when all due jobs are done.")] = False,
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
     migrate: Migrate = False,

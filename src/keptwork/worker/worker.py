@@ -32,7 +32,8 @@ from keptwork.service.orders import Order
 from keptwork.service.seat import Seat
 from keptwork.service.settle import settle as settled
 from keptwork.sizes import size_text
-from keptwork.store import Job, NewJob, Store
+from keptwork.store import Job, JobFilter, NewJob, Store
+from keptwork.store.job_list import LEASED
 from keptwork.store.tally import flush, flushing
 from keptwork.store.url import database_url
 from keptwork.worker import forks
@@ -68,6 +69,7 @@ POLL_SECONDS = 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0
 MOST_LOOKS = 5
+MOST_LEASES = 1_000
 DEFAULT_LEASE_US = 60_000_000
 
 logger = logging.getLogger(__name__)
@@ -109,6 +111,7 @@ class Worker:
         self._departure = Departure(settings.grace_us / 1_000_000)
         self._maybe_due = True
         self._looks = 0
+        self._first_seen: dict[tuple[int, int], int] = {}
         self._slots: list[Slot] = []
         self._slots_replaced = 0
         self._left: set[asyncio.Task[None]] = set()
@@ -321,7 +324,7 @@ class Worker:
             if jobs:
                 await asyncio.sleep(0)  # handlers begin before the next claim is sent
             self._looks = 0 if jobs else self._looks
-            if until_idle and idle and not jobs and await self._nothing_let_go():
+            if until_idle and idle and not jobs and await self._nothing_let_go() and not await self._may_inherit():
                 return
             if (len(jobs) < room or not room) and not await self._something_changed(POLL_SECONDS):
                 self._maybe_due = True
@@ -359,6 +362,24 @@ class Worker:
         if await self._house.look() and self._looks < MOST_LOOKS:
             self._changed.set()
         return not self._changed.is_set()
+
+    async def _may_inherit(self) -> bool:
+        """Return whether another worker holds a job that this one could run, and has not renewed its lease since this
+        worker first saw it. That worker may be dead, and its job is due when the lease expires."""
+        if self._settings.remote:
+            return False
+        wanted, columns = (
+            JobFilter(self._settings.tenant_id, states=LEASED),
+            ("id", "epoch", "queue", "kind", "lease_until"),
+        )
+        try:
+            rows = await self._store.jobs(wanted, limit=MOST_LEASES, columns=columns)
+        except StoreError:
+            return True  # the next claim reports it, and waits
+        mine = [row for row in rows if row["queue"] in self._settings.queues and row["kind"] in self._kinds]
+        leases = {(row["id"], row["epoch"]): row["lease_until"] for row in mine}
+        self._first_seen = {lease: self._first_seen.get(lease, until) for lease, until in leases.items()}
+        return any(until == self._first_seen[lease] for lease, until in leases.items())
 
     async def _claim_once(self, limit: int) -> list[Job]:
         """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
