@@ -1,5 +1,5 @@
 """What is compared of workflows, and what Keptwork is to reach: beside its peers in the same run, and alone in flight
-also below what was once seen of Restate, whatever that needs here (docs/decisions/0040)."""
+also below what was once seen of Restate, whatever that needs here (docs/decisions/0040-workflow-latency-bound.md)."""
 
 from collections.abc import Iterator
 
