@@ -265,8 +265,9 @@ def test_a_schema_that_nobody_could_check_is_refused(file: Path) -> None:
 
 def test_the_profiles_of_agents_in_the_docs_can_be_read(file: Path) -> None:
     page = (Path(__file__).parents[1] / "docs/how-to/tools.md").read_text()
-    (block,) = [block for block in page.split("```toml\n")[1:] if "arguments" in block]
-    file.write_text(block.split("```")[0])
+    blocks = [rest.partition("```")[0] for rest in page.split("```toml\n")[1:]]
+    (block,) = [block for block in blocks if "arguments" in block]
+    file.write_text(block)
     ship = config.read(file).tools["ship"].takes
     assert ship.passed({"version": "1.2"}) == (("--version=1.2",), b"")
     assert ship.passed({"version": "1.2", "place": "staging"}) == (("--to", "staging", "--version=1.2"), b"")
