@@ -39,7 +39,7 @@ def test_it_reads_well_on_a_narrow_terminal():
     assert done.returncode == 0
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "…" not in done.stdout
-    assert done.stdout.rstrip().endswith("every row is what its events say.")
+    assert done.stdout.rstrip().endswith("the state of every row matches its events.")
 
 
 def test_on_a_database_of_ones_own_it_touches_nothing_else(database_url):

@@ -104,7 +104,7 @@ def drawn(verdict: service.Verdict, seconds: float) -> RenderableType:
     covered, number = verdict.sealed.events, verdict.sealed.seals
     sealed = f"{covered:,} of the events are sealed, by {number:,} seal{'' if number == 1 else 's'}."
     if verdict.clean:
-        return Group(read, sealed, "Clean: no gap, no broken seal, every row is what its events say.")
+        return Group(read, sealed, "Clean: no gap, no broken seal, and the state of every row matches its events.")
     count = "1 problem" if verdict.problem_count == 1 else f"{verdict.problem_count:,} problems"
     more = verdict.problem_count - len(verdict.problems)
     last = f"NOT clean: {count}" + (f", of which the first {len(verdict.problems):,} are shown." if more else ".")

@@ -108,7 +108,8 @@ class Session:
         for job in await self._view.jobs():
             if job["lease_until"] is not None:
                 until, name = screen.ago(job["lease_until"], self._view.now), self._view.name_of(job)
-                self._showing.note(f"{name} is with another process; if that is gone, it is taken back {until}")
+                expires = "expired" if job["lease_until"] <= self._view.now else "expires"
+                self._showing.note(f"{name} is leased to another process; the lease {expires} {until}")
 
     async def _work(self) -> None:
         manner, queues = self._manner, self._queues()
