@@ -82,7 +82,7 @@ ASYNC: dict[str, Callable[[Context], Awaitable[None]]] = {
     "closes the event loop": closes_loop,
     "exceeds its time-out": overruns,
     "swallows its cancellation at its time-out": swallows,
-    "swallows its cancellation when it is asked to stop": swallows,
+    "swallows its cancellation when asked to stop": swallows,
     "swallows its cancellation when its worker stops": swallows,
 }
 
