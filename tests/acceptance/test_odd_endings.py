@@ -34,7 +34,7 @@ PATIENCE = 600.0
 LONGEST_WAIT = 30.0
 """For a job beside them, on a machine that does much else; the figures printed are those of a quiet one."""
 
-OF_A_WORKER = {"finds no room for its thread", "starts threads until there is no room"}
+OF_A_WORKER = {"cannot start its thread", "starts threads until it reaches the limit"}
 """Needs a worker in a certain state, which others here may have ended."""
 
 

@@ -64,7 +64,7 @@ PLAIN: dict[str, Callable[[Context], Any]] = {
     "returns": returning(None),
     'returns `Snooze("1h")`': returning(Snooze("1h")),
     'returns `Cancel("not needed")`': returning(Cancel("not needed")),
-    "returns what JSON cannot hold": returning({1j}),
+    "returns a value that is not JSON": returning({1j}),
     "raises an exception": raising(ValueError("odd")),
     "raises `PermanentError`": raising(PermanentError("gone")),
     "raises `ValidationError`": raising(ValidationError("no url")),
@@ -80,8 +80,8 @@ PLAIN: dict[str, Callable[[Context], Any]] = {
 
 ASYNC: dict[str, Callable[[Context], Awaitable[None]]] = {
     "closes the event loop": closes_loop,
-    "exceeds its time-out": overruns,
-    "swallows its cancellation at its time-out": swallows,
+    "exceeds its timeout": overruns,
+    "swallows its cancellation at its timeout": swallows,
     "swallows its cancellation when asked to stop": swallows,
     "swallows its cancellation when its worker stops": swallows,
 }
@@ -90,8 +90,8 @@ app = Keptwork()
 REAL = {
     "forks a child that returns": "forks",
     "opens all file descriptors": "opens",
-    "starts threads until there is no room": "starts_threads",
-    "finds no room for its thread": "needs_thread",
+    "starts threads until it reaches the limit": "starts_threads",
+    "cannot start its thread": "needs_thread",
     "stops the event loop": "stops_loop",
     "calls `os._exit`": "exits",
     "crashes, or runs out of memory and is killed": "crashes",

@@ -28,7 +28,7 @@ from tests.worker.odd_endings import ASYNC, PLAIN, REAL, SOON
 from tests.worker.scene import reaches, row, story, working
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "recovery.md"
-TIMED = ("exceeds its time-out", "swallows its cancellation at its time-out")
+TIMED = ("exceeds its timeout", "swallows its cancellation at its timeout")
 
 
 class Wanted(NamedTuple):
@@ -152,7 +152,7 @@ async def test_job_of_a_real_worker_ends_as_documented_and_the_next_one_is_done(
     with process(database_url, tmp_path, "supervise", "tests.worker.odd_endings:app", "--workers", "1") as supervisor:
         if name == "needs_thread":
             await insist(
-                app, await declared["starts_threads"].enqueue(), TABLE["starts threads until there is no room"]
+                app, await declared["starts_threads"].enqueue(), TABLE["starts threads until it reaches the limit"]
             )
         job = await declared[name].enqueue()
 
