@@ -273,7 +273,7 @@ def _handled(handler: Handler, log: Log | None) -> Any:
 def share_contexts() -> None:
     shared = contextvars.copy_context()
     slot: Any = sys.modules["keptwork.worker.slot"]
-    slot._started = lambda work, variables, name: asyncio.get_running_loop().create_task(work, context=shared)
+    slot._started = lambda work, variables, name, loop: loop.create_task(work, name=name, context=shared)
 
 
 def cut_steps_off() -> None:

@@ -209,7 +209,7 @@ async def test_twin_without_its_guard_is_caught_by_the_soak(
     monkeypatch.setattr("tests.acceptance.test_asyncio_soak.PATIENCE", 60.0)
     _, faults = await soaked(sqlite_copy, tmp_path, 5, twin, kill=False)
     words = {
-        "share_contexts": "began in the context",
+        "share_contexts": "began in the context 'job_",
         "cut_steps_off": "was cut off",
         "take_waits_for_results": "without having waited",
     }
