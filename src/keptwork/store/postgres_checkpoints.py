@@ -16,7 +16,7 @@ async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
     large = [(save.job.tenant_id, save.blob) for save in saves if save.blob is not None]
     if large:
         await postgres_blobs.keep(fetch, large)
-    given: dict[str, Any] = columns(saves)
+    given: dict[str, Any] = columns(sorted(saves, key=lambda save: save.job.id))  # rows are locked in this order
     if len(saves) == 1 and await fetch("new_checkpoint", **{name: column[0] for name, column in given.items()}):
         return [saves[0].result]
     rows = {(job, name): new for job, name, new in await fetch("checkpoint", **given)}

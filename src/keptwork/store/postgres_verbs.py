@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -249,14 +249,16 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return lost
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
-        if not tokens:
-            return []
-        ids, epochs = [list(column) for column in zip(*sorted(tokens), strict=True)]
-        rows = await self._fetch("renew", worker=worker, id=ids, epoch=epochs, lease_us=lease_us)
-        held = {(id, epoch) for id, epoch in rows}
+        held = await self._renewed("renew_free", worker, tokens, lease_us) if len(tokens) > 1 else set[Any]()
+        # The others are lost, or locked: wait for one row at a time.
+        held |= {one for token in set(tokens) - held for one in await self._renewed("renew", worker, [token], lease_us)}
         lost = [token for token in tokens if token not in held]
         self.tally.renewed(len(tokens), len(lost))
         return lost
+
+    async def _renewed(self, how: str, worker: int, tokens: Iterable[tuple[int, int]], lease_us: int) -> set[Any]:
+        ids, epochs = [list(column) for column in zip(*tokens, strict=True)]
+        return {tuple(row) for row in await self._fetch(how, worker=worker, id=ids, epoch=epochs, lease_us=lease_us)}
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
         async with self._transaction() as transaction:

@@ -132,6 +132,18 @@ WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
     AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
 RETURNING jobs.id, jobs.epoch;
 
+-- name: renew_free
+-- The same for many leases, but only for rows that are not locked. A transaction that settles several jobs locks them in
+-- its own order, so this statement must not wait for one row while it holds others.
+WITH free AS MATERIALIZED (
+    SELECT j.id FROM unnest(:id::bigint[]) AS g(id) CROSS JOIN LATERAL (
+        SELECT j.id FROM jobs AS j WHERE j.id = g.id FOR NO KEY UPDATE OF j SKIP LOCKED) AS j)
+UPDATE jobs SET lease_until = clock.now + :lease_us::bigint
+FROM unnest(:id::bigint[], :epoch::int[]) AS g(id, epoch), (SELECT keptwork_now() AS now) AS clock
+WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint AND jobs.id IN (SELECT id FROM free)
+    AND jobs.state IN ({job.assigned}, {job.running}) AND jobs.lease_until > clock.now
+RETURNING jobs.id, jobs.epoch;
+
 -- name: silent_workers
 -- Workers that should have been heard of, the longest silent first. One that is just being heard of, or ended by somebody
 -- else, is left out; the others are kept from it until the transaction is over.
