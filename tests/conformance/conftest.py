@@ -11,7 +11,7 @@ import pytest
 
 from keptwork.store import Store, open_store
 from tests.conformance.by_hand import Hand, hand_on
-from tests.conformance.times import PostgresClock, SetClock, SqliteClock
+from tests.conformance.times import DEFINITION, PostgresClock, SetClock, SqliteClock
 from tests.support.postgres_server import PostgresServer
 from tests.support.postgres_stock import EMPTY
 
@@ -60,7 +60,7 @@ async def clock(database_url: str) -> AsyncIterator[SetClock]:
         yield SqliteClock()
         return
     hand = await hand_on(database_url)
-    ((original,),) = await hand.run("SELECT pg_get_functiondef('keptwork_now'::regproc)")
+    ((original,),) = await hand.run(DEFINITION)
     clock = PostgresClock(hand)
     await clock.advance(0)
     yield clock

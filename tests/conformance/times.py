@@ -39,7 +39,16 @@ class PostgresClock:
 
     async def advance(self, microseconds: int) -> None:
         self.now += microseconds
-        await self._hand.run(
-            "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE "
-            f"AS 'SELECT {self.now}::bigint'"
-        )
+        await set_time(self._hand, self.now)
+
+
+DEFINITION = "SELECT pg_get_functiondef('keptwork_now'::regproc)"
+"""Run what it returns to give a PostgreSQL database its own clock back."""
+
+
+async def set_time(hand: Hand, now: int) -> None:
+    """Stop the clock of a PostgreSQL database at this time."""
+    await hand.run(
+        "CREATE OR REPLACE FUNCTION keptwork_now() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE "
+        f"AS 'SELECT {now}::bigint'"
+    )

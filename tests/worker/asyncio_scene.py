@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,11 +14,16 @@ from keptwork.config import Config
 from keptwork.declared_job import DeclaredJob
 from keptwork.job_handle import Handle
 from keptwork.outcomes import TransientError
-from keptwork.testing import Harness
+from keptwork.store import Store
+from keptwork.testing import _NEXT as NEXT_DUE
+from keptwork.testing import Harness, Settled
 from keptwork.worker.agent_work import AgentWork, Wish
 from keptwork.worker.context import Context
 from keptwork.worker.lineup import Lineups
+from tests.conformance.by_hand import hand_on
+from tests.conformance.times import DEFINITION, set_time
 from tests.worker.agent_stage import Scripted
+from tests.worker.scene import row
 
 Call = Callable[[], Awaitable[Any]]
 Tool = Callable[[Call, Call], Awaitable[Any]]
@@ -172,10 +177,10 @@ PRICES = {
 
 
 class Scene:
-    """A job that holds one wait under one tool, in an application of its own."""
+    """A job that holds one wait under one tool, in an application of its own or beside others."""
 
-    def __init__(self, wait: str, tool: Tool | None, **rules: Any) -> None:
-        self.app = Keptwork()
+    def __init__(self, wait: str, tool: Tool | None, app: Keptwork | None = None, **rules: Any) -> None:
+        self.app = app or Keptwork()
         self.log: list[str] = []
         self.healthy = False
         self.seconds = 0.01
@@ -192,22 +197,15 @@ class Scene:
         }
         self.wait = self._waits[wait]
 
-        @self.app.job(name="child")
-        async def child(ctx: Context, **_: Any) -> str:
-            return "went"
+        if "child" not in self.app.kinds:
+            _declare_others(self.app)
 
-        @self.app.job(name="breaks", max_attempts=1)
-        async def breaks(ctx: Context) -> None:
-            await ctx.breaker(Breaker("shop", failure_threshold=1, cooldown="1h"))
-            raise TransientError("down")
-
-        @self.app.job(name="parent", **rules)
+        @self.app.job(name="parent" if app is None else f"parent {name_of(tool)}", **rules)
         async def parent(ctx: Context) -> Any:
             assert self._tool is not None
             return await self._tool(lambda: ctx.step("pay", self._pay), lambda: self.wait(ctx))
 
         self.parent: DeclaredJob = parent
-        self.breaks: DeclaredJob = breaks
 
     async def _pay(self) -> str:
         self.log.append("begins")
@@ -237,13 +235,92 @@ class Scene:
         cap = None if self.healthy else budget
         return (await work.carry_out(ctx, Wish("say hello", skill="testing", tier="haiku", budget_micros=cap)))["text"]
 
-    async def answer(self, harness: Harness, wait: str) -> None:
-        if wait == "event":
-            await self.app.send_event("go", "went")
-        elif wait == "approval":
-            (question,) = await self.app.approvals()
-            await self.app.approve(question.public_id, by="ann")
+
+def _declare_others(app: Keptwork) -> None:
+    @app.job(name="child")
+    async def child(ctx: Context, **_: Any) -> str:
+        return "went"
+
+    @app.job(name="breaks", max_attempts=1)
+    async def breaks(ctx: Context) -> None:
+        await ctx.breaker(Breaker("shop", failure_threshold=1, cooldown="1h"))
+        raise TransientError("down")
 
 
 async def moves(harness: Harness, job: Handle, within: str = "0s") -> list[str]:
     return [run.move for run in await harness.drain(within=within) if run.id == job.id]
+
+
+# --- many tools in one database
+
+
+def name_of(tool: Any) -> str:
+    return str(getattr(tool, "__name__", tool))
+
+
+class Row:
+    """One wait under several tools: a scene for each tool, in one application. Its answers are by tool."""
+
+    def __init__(self, wait: str, tools: Sequence[Tool], **rules: Any) -> None:
+        self.app = Keptwork()
+        self.wait = wait
+        self.scenes = {name_of(tool): Scene(wait, tool, self.app, **rules) for tool in tools}
+        self.jobs: dict[str, Handle] = {}
+
+    async def enqueue(self) -> None:
+        self.jobs = {name: await scene.parent.enqueue() for name, scene in self.scenes.items()}
+
+    async def runs(self, harness: Harness, within: str = "0s") -> dict[str, list[Settled]]:
+        settled = await harness.drain(within=within)
+        return {name: [run for run in settled if run.id == job.id] for name, job in self.jobs.items()}
+
+    async def moves(self, harness: Harness, within: str = "0s") -> dict[str, list[str]]:
+        return {name: [run.move for run in runs] for name, runs in (await self.runs(harness, within)).items()}
+
+    def all(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.scenes, value)
+
+    @property
+    def logs(self) -> dict[str, list[str]]:
+        return {name: scene.log for name, scene in self.scenes.items()}
+
+    async def results(self) -> dict[str, Any]:
+        return {name: await job.result("1s") for name, job in self.jobs.items()}
+
+    async def held_by(self) -> dict[str, Any]:
+        return {name: (await row(self.app, job))["held_by"] for name, job in self.jobs.items()}
+
+    async def answer(self) -> None:
+        if self.wait == "event":
+            await self.app.send_event("go", "went")
+        for question in await self.app.approvals():
+            await self.app.approve(question.public_id, by="ann")
+
+
+class ServerHarness(Harness):
+    """A harness on a PostgreSQL database. The server's clock stands still until the next drain."""
+
+    def __init__(self, app: Keptwork, url: str) -> None:
+        super().__init__(app)
+        self._url = url
+
+    async def __aenter__(self) -> Harness:
+        self._hand = await hand_on(self._url)
+        ((self._original,),) = await self._hand.run(DEFINITION)
+        await set_time(self._hand, self._clock.now())
+        self._before = self.app.lend(self._url, None)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        await super().__aexit__(kind, *rest)
+        await self._hand.run(self._original)
+        await self._hand.close()
+
+    async def _run_due(self, store: Store, concurrency: int) -> None:
+        await set_time(self._hand, self._clock.now())
+        await super()._run_due(store, concurrency)
+
+    async def _next_due(self, store: Store) -> int | None:
+        async with store.transaction() as transaction:
+            (found,) = await transaction.fetch(NEXT_DUE.replace("?", "$1"), self._clock.now())
+        return found["at"]  # type: ignore[no-any-return]
