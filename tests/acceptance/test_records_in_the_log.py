@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -74,6 +75,48 @@ async def test_repeated_enqueue_adds_one_record(
     await store.enqueue([NewJob("k", key="order-17")])
     async with records(postgres_server, postgres_copy) as found:
         await store.enqueue([NewJob("k", key="order-17")] * 3)
+    assert len(found) == 1
+
+
+async def test_block_adds_one_record_for_all_that_it_found(
+    store: Store, postgres_server: PostgresServer, postgres_copy: str
+) -> None:
+    await store.enqueue([NewJob("k", key="order-17")])
+    async with records(postgres_server, postgres_copy) as found, store.acknowledging():
+        await store.enqueue([NewJob("k", key="order-17")])
+        await store.enqueue([NewJob("k")])
+        await store.enqueue([NewJob("k", key="order-17")])
+    assert len(found) == 1
+
+
+async def test_block_that_only_reads_a_snapshot_adds_a_record_and_one_that_wrote_before_adds_none(
+    store: Store, postgres_server: PostgresServer, postgres_copy: str
+) -> None:
+    async with records(postgres_server, postgres_copy) as read, store.acknowledging(), store.snapshot() as snapshot:
+        await snapshot.now()
+    async with records(postgres_server, postgres_copy) as written, store.acknowledging():
+        await store.enqueue([NewJob("k")])
+        async with store.snapshot() as snapshot:
+            await snapshot.now()
+    assert (len(read), len(written)) == (1, 0)
+
+
+async def test_task_that_outlives_the_block_it_was_started_in_adds_its_own_record(
+    store: Store, postgres_server: PostgresServer, postgres_copy: str
+) -> None:
+    await store.enqueue([NewJob("k", key="order-17")])
+    is_over = asyncio.Event()
+
+    async def repeat() -> None:
+        await is_over.wait()
+        await store.enqueue([NewJob("k", key="order-17")])
+
+    async with records(postgres_server, postgres_copy) as found:
+        async with store.acknowledging():
+            task = asyncio.create_task(repeat())
+            await asyncio.sleep(0)
+        is_over.set()
+        await task
     assert len(found) == 1
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
@@ -72,7 +72,10 @@ MOST_ROUNDS = 8
 class PostgresStore(PostgresVerbs):
     """An open PostgreSQL database."""
 
+    __slots__ = ("operation",)
+
     def __init__(self, url: DatabaseUrl, connections: Connections, tally: Tally) -> None:
+        self.operation: Operation | None = None
         self.url = url.shown
         self._url = url
         self._engine = connections
@@ -166,9 +169,13 @@ class PostgresStore(PostgresVerbs):
         """All but the connections is the whole store's."""
         if self._app is None:
             self._app = AppConnections(self._url)
+        lent = self.lent(self.operation)
+        lent.__dict__ = {**self.__dict__, "_connections": TenantConnections(self._app, tenant_id)}
+        return lent
+
+    def lent(self, operation: Operation | None) -> Self:
         lent = object.__new__(type(self))
-        lent.__dict__.update(self.__dict__)  # as a copy is, in less time: every request has one
-        lent._connections = TenantConnections(self._app, tenant_id)
+        lent.__dict__, lent.operation = self.__dict__, operation  # all but the operation is the store's
         return lent
 
     async def cannot_narrow(self) -> str | None:
@@ -234,7 +241,7 @@ class PostgresStore(PostgresVerbs):
         answer that is lost is not asked for again here: a claim under this number finds the job."""
         if with_blobs(changes) or wakes([changes[:1]]) or any(change.limit_key for change in changes):
             return None
-        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        id = await self._new_key()
         moves = [(change, self._catalogue.given(change)) for change in changes]
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
         statement = self._catalogue.hand_over(changes, unmoved)
@@ -262,7 +269,7 @@ class PostgresStore(PostgresVerbs):
 
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
         """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
-        operation = current()
+        operation = self.operation or current()
         if operation is not None:
             operation.queried = True
         try:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, wraps
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import asyncpg
 
@@ -61,105 +61,87 @@ _OPENING = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
 class Operation:
-    """What an operation has done so far, in its own task."""
+    """What an operation has done so far. `outer` is the one that it is a part of."""
 
-    __slots__ = ("_task", "outer", "pending", "queried", "wrote")
+    __slots__ = ("outer", "pending", "queried", "wrote")
 
     def __init__(self, outer: Operation | None = None) -> None:
         self.outer = outer
-        self.queried = False
-        """It sent a statement."""
-        self.wrote = False
-        """A commit of its own wrote rows, and so waited for the standbys."""
-        self.pending = False
-        """Since then, a part of it answered from rows as they were."""
-        self._task = asyncio.current_task()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs in the task of this operation: a task it started outlives it."""
-        return self._task is asyncio.current_task()
+        self.queried = False  # it sent a statement
+        self.wrote = False  # a commit of its own wrote rows, and so waited for the standbys
+        self.pending = False  # since then, a part of it answered from rows as they were
 
     def committed(self) -> None:
         """Note a commit that waited: what was read before it is on the standbys as well."""
         self.queried = self.wrote = True
         self.pending = False
 
-    def needs_record(self, refuses: bool) -> bool:
-        """Return whether the answer, or the refusal, rests on rows that no commit of this operation has waited for."""
-        return self.queried if refuses else self.pending or (self.queried and not self.wrote)
+    def end(self, error: BaseException | None, exempt: bool = False) -> bool:
+        """Return whether the answer, or this refusal, has to wait for a record. A part leaves that to the whole."""
+        rests = self.queried if error else self.pending or (self.queried and not self.wrote)
+        needed = rests and not exempt
+        if self.outer is None:
+            return needed and (error is None or is_refusal(error))
+        if self.wrote:
+            self.outer.committed()
+        self.outer.queried |= self.queried and not exempt
+        self.outer.pending |= needed
+        return False
 
 
 class Confirms(Protocol):
     """A store that can write the record."""
 
+    operation: Operation | None  # that its calls are a part of
+
     async def confirm(self) -> None:
         """Write a record to the log, and return when the standbys have it."""
-        ...
+
+    def lent(self, operation: Operation | None) -> Self:
+        """Return the same store, whose calls are a part of this operation."""
 
 
-_operation: ContextVar[Operation | None] = ContextVar("operation", default=None)
+_block: ContextVar[tuple[Operation, asyncio.Task[Any] | None] | None] = ContextVar("block", default=None)
 
 
 def current() -> Operation | None:
-    """Return the operation that the caller is a part of, or None."""
-    found = _operation.get()
-    return found if found is None or found.is_current else None
+    """Return the operation whose block the caller runs in, or None. A task that was started in it outlives it."""
+    found = _block.get()
+    return found[0] if found is not None and found[1] is asyncio.current_task() else None
 
 
 class Acknowledging:
     """A block whose answer or refusal waits. A block inside another one leaves the record to that one.
 
     `bound` makes the calls of this task a part of it. A transaction is not: it notes what was done on it by itself, and
-    another task might end it. A block that is exempt, or only reads, never writes the record.
+    another task might end it. A block that only reads never writes the record.
     """
 
-    def __init__(self, store: Confirms, *, bound: bool = True, exempt: bool = False, reads_only: bool = False) -> None:
+    def __init__(self, store: Confirms, *, bound: bool = True, reads_only: bool = False) -> None:
         self._store = store
         self._bound = bound
-        self.exempt = exempt
         self._reads_only = reads_only
 
     async def __aenter__(self) -> Operation:
-        return self.begin()
+        outer = self._store.operation or current()
+        self._own = outer if self._reads_only and outer is not None else Operation(outer)
+        if self._bound:
+            self._token = _block.set((self._own, asyncio.current_task()))
+        return self._own
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.end(error):
+        if self._bound:
+            _block.reset(self._token)
+        if not self._reads_only and self._own.end(error):
             await self._store.confirm()
-
-    def begin(self) -> Operation:
-        """Begin the block."""
-        self._own = Operation(current())
-        if self._bound:
-            self._token = _operation.set(self._own)
-        return self._own
-
-    def end(self, error: BaseException | None) -> bool:
-        """End the block. Return whether its answer, or this refusal, has to wait for a record."""
-        if self._bound:
-            _operation.reset(self._token)
-        needed = self._own.needs_record(error is not None) and not (self.exempt or self._reads_only)
-        if self._own.outer is not None:
-            self._fold(self._own.outer, needed)
-            return False
-        return needed and (error is None or is_refusal(error))
-
-    def _fold(self, whole: Operation, needed: bool) -> None:
-        """Leave what is left to do to the operation around this one."""
-        if self._own.wrote:
-            whole.committed()
-        if not self.exempt:
-            whole.queried |= self._own.queried
-            whole.pending |= needed
 
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether an error can rest on rows: a refusal of Keptwork, or a violated constraint."""
-    if isinstance(error, StoreError):
-        return isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError)
-    return isinstance(error, KeptworkError)
+    violated = isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError)
+    return violated if isinstance(error, StoreError) else isinstance(error, KeptworkError)
 
 
 def acknowledges(store: type[S]) -> type[S]:
@@ -177,16 +159,14 @@ def verbs() -> list[str]:
 def _waiting(verb: Callable[..., Awaitable[Any]], exempt: bool) -> Callable[..., Awaitable[Any]]:
     @wraps(verb)
     async def waits(self: Confirms, *values: Any, **named: Any) -> Any:
-        whole = Acknowledging(self, exempt=exempt)
-        whole.begin()
+        own = Operation(self.operation or current())
         try:
-            answer = await verb(self, *values, **named)
+            answer = await verb(self.lent(own), *values, **named)
         except BaseException as error:
-            if whole.end(error):
+            if own.end(error, exempt):
                 await self.confirm()
             raise
-        whole.exempt = exempt and not (named.get("again") and answer)
-        if whole.end(None):
+        if own.end(None, exempt and not (named.get("again") and answer)):
             await self.confirm()
         return answer
 
