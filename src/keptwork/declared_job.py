@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from keptwork.app import Keptwork
 
 
+_NOTHING = (None, None, None, None)
+
+
 class DeclaredJob:
     """A kind of job, as `@app.job` leaves it: enqueue it, or call the function itself."""
 
@@ -59,19 +62,21 @@ class DeclaredJob:
         """
         if _priority is not None:
             check_priority(_priority)
-        for what, text in (("key", _key), ("queue", _queue), ("correlation", _correlation_id), ("trace", _trace_id)):
+        said = (_key, _queue, _correlation_id, _trace_id)
+        for what, text in () if said == _NOTHING else zip(("key", "queue", "correlation", "trace"), said, strict=True):
             if text is not None:
                 check_name(what, text)
         await self._app.open()
         new = self._app.new_job(self.kind, arguments)
-        new = new._replace(
-            key=_key,
-            delay_us=span_us(_run_in),
-            correlation_id=_correlation_id,
-            trace_id=trace_context.said(_trace_id),
-            priority=new.priority if _priority is None else _priority,
-            queue=new.queue if _queue is None else _queue,
-        )
+        if said != _NOTHING or _priority is not None or _run_in != 0:
+            new = new._replace(
+                key=_key,
+                delay_us=span_us(_run_in),
+                correlation_id=_correlation_id,
+                trace_id=trace_context.said(_trace_id),
+                priority=new.priority if _priority is None else _priority,
+                queue=new.queue if _queue is None else _queue,
+            )
         await self._app.declare_limit(self.kind, _tx)
         window = Window.of(new, _unique, _debounce, _debounce_most, declared_us=self.kind.unique_us)
         if window is not None:

@@ -11,6 +11,7 @@ from keptwork.lifecycle import JOB, Change, Right
 from keptwork.service.jobs import LISTED
 from keptwork.store import EventFilter, JobFilter, event_log, job_list
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
+from keptwork.store.postgres_batches import DIFFERING, ENQUEUE_SHAPES, shape
 from keptwork.store.postgres_server import SESSION_SETTINGS
 from keptwork.store.queries import Catalogue
 from keptwork.store.records import NewJob
@@ -22,7 +23,8 @@ def moved(dialect: Dialect, trigger: str) -> str:
     if dialect is SQLITE:
         return catalogue.batch(change, alike=True).sql
     _, _, names, extras = catalogue.move(change)
-    return catalogue.shaped(change, dict.fromkeys((*names, *extras), (1, 1))).sql
+    columns = dict.fromkeys((*names, *extras), (1, 1))
+    return catalogue.shaped(change, shape(columns, [(*DIFFERING, *extras)])).sql
 
 
 def bare(sql: str) -> str:
@@ -45,15 +47,14 @@ def test_the_floor_of_postgresql_runs_the_statements_of_the_product() -> None:
     named = Catalogue(POSTGRES)
     for floor, name in (("TAKE_PAGES", "take_pages"), ("CLAIM", "claim")):
         assert bare(getattr(floor_postgres, floor)) == bare(named[name].sql)
-    alike = {**dict.fromkeys(("id", *NewJob._fields), (1, 1)), "limit_key": (None, None)}
-    assert bare(floor_postgres.ENQUEUE) == bare(named.enqueue(alike).sql)
+    alike = shape(dict.fromkeys(("id", *NewJob._fields), (1, 1)), ENQUEUE_SHAPES)
+    assert bare(floor_postgres.ENQUEUE) == bare(named.enqueue(None, alike).sql)
     assert bare(floor_postgres.START) == bare(moved(POSTGRES, "start"))
     assert bare(floor_postgres.SUCCEED) == bare(moved(POSTGRES, "succeed"))
 
 
 def test_the_bare_route_of_postgresql_enqueues_one_job_as_the_product_does() -> None:
-    one = {**dict.fromkeys(("id", *NewJob._fields), (1,)), "limit_key": (None,)}
-    assert bare(bare_postgres.ENQUEUE) == bare(Catalogue(POSTGRES).enqueue(one).sql)
+    assert bare(bare_postgres.ENQUEUE) == bare(Catalogue(POSTGRES).enqueue(None).sql)
 
 
 def test_the_floor_of_postgresql_has_the_session_settings_of_the_product() -> None:

@@ -14,6 +14,7 @@ from keptwork.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Chang
 from keptwork.lifecycle.machine import OVERRIDE
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
 from keptwork.store.handover import Unmoved
+from keptwork.store.postgres_batches import DIFFERING, ENQUEUE_SHAPES, shape
 from keptwork.store.queries import _FILES, Catalogue, _read
 from keptwork.store.records import ENTITY_COLUMNS, NewJob
 from keptwork.store.url import database_url as parsed
@@ -46,22 +47,25 @@ def names(dialect: Dialect) -> list[str]:
 
 
 def written(catalogue: Catalogue, lifecycle: Lifecycle, move: Move, right: Right | None) -> Iterator[str]:
-    """The statements of a move: the one for records that are alike, and the one for records that differ in
+    """The statements of a move: for one record, for records that are alike, and for records that differ in
     everything."""
     change = Change(lifecycle, move, 1, 1, move.sources[0].name, 1, 0, right)
     _, _, fields, extras = catalogue.move(change)
     if catalogue.dialect is SQLITE:
         yield from (catalogue.batch(change, alike=alike).sql for alike in (True, False))
     else:
-        for values in ((1, 1), (1, 2)):
-            yield catalogue.shaped(change, dict.fromkeys((*fields, *extras), values)).sql
+        for values in ((1,), (1, 1), (1, 2)):
+            columns = dict.fromkeys((*fields, *extras), values)
+            each = () if len(values) == 1 else shape(columns, [(*DIFFERING, *extras)])
+            yield catalogue.shaped(change, each).sql
 
 
 def enqueues(catalogue: Catalogue) -> Iterator[str]:
-    """The shapes of an enqueue on PostgreSQL: jobs alike but for their payload, their key too, in nothing."""
+    """The shapes of an enqueue on PostgreSQL: one job, jobs alike but for their payload, their key too, in nothing."""
+    yield catalogue.enqueue(None).sql
     for differing in ((), ("key",), NewJob._fields):
         columns = {name: (1, 2) if name in differing else (1, 1) for name in ("id", *NewJob._fields)}
-        yield catalogue.enqueue(columns).sql
+        yield catalogue.enqueue(True, shape(columns, ENQUEUE_SHAPES)).sql
 
 
 def handovers(catalogue: Catalogue) -> Iterator[str]:
@@ -123,8 +127,8 @@ def test_every_parameter_of_a_statement_is_bound_once(dialect: Dialect) -> None:
 
 def test_the_shapes_of_a_batch_differ() -> None:
     catalogue = Catalogue(POSTGRES)
-    assert len(set(enqueues(catalogue))) == 3
-    assert all(len(set(written(catalogue, *chosen))) == 2 for chosen in (*MOVES, *PAIRS))
+    assert len(set(enqueues(catalogue))) == 4
+    assert all(len(set(written(catalogue, *chosen))) == 3 for chosen in (*MOVES, *PAIRS))
 
 
 def test_every_move_with_a_statement_of_its_own_is_declared() -> None:

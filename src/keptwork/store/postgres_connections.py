@@ -61,10 +61,9 @@ class Connections:
                 await self.release(connection)
 
     async def put_back(self, connection: asyncpg.Connection) -> None:
-        """After a statement that went well a connection is as it was, and good for the next one."""
-        if not usable(connection):
-            await self.release(connection)
-        elif not self._hand(connection):
+        """After a statement that went well a connection is as it was, and good for the next one. `acquired` checks that
+        it was not lost."""
+        if not self._hand(connection):
             if len(self._at_hand) < self._most_at_hand:
                 self._at_hand.append(connection)
             else:

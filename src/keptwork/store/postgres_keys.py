@@ -25,18 +25,21 @@ class KeyPages:
         self._offsets: list[int] = []
         self._since = 0.0
 
-    async def take(self, count: int, reserve: Reserve) -> list[int]:
-        """That many keys, in growing order, telling the time they were taken."""
-        offsets = await self._take_offsets(count, reserve)
-        first = ids.first_key_of(time.time_ns() // 1_000_000)
-        return sorted(first + offset for offset in offsets)
-
-    async def _take_offsets(self, count: int, reserve: Reserve) -> list[int]:
+    def at_hand(self, count: int) -> list[int]:
+        """Return this many keys in growing order, which tell the time they were taken, or [] if a page is needed."""
         if time.monotonic() - self._since > PAGE_LIFE_SECONDS:
             self._offsets = []
-        while (missing := count - len(self._offsets)) > 0:  # another caller may take some while we wait for more
-            pages = await reserve(-(-missing // PAGE_SIZE))
+        if len(self._offsets) < count:
+            return []
+        taken = self._offsets[:count]
+        del self._offsets[:count]
+        first = ids.first_key_of(time.time_ns() // 1_000_000)
+        return [first + offset for offset in sorted(taken)]
+
+    async def take(self, count: int, reserve: Reserve) -> list[int]:
+        """Return this many keys, and reserve pages for them over the connection of the caller."""
+        while len(keys := self.at_hand(count)) < count:  # another caller may take some while we wait for more
+            pages = await reserve(-(-(count - len(self._offsets)) // PAGE_SIZE))
             self._since = time.monotonic()
             self._offsets += [page * PAGE_SIZE + place for page in pages for place in range(PAGE_SIZE)]
-        taken, self._offsets = self._offsets[:count], self._offsets[count:]
-        return taken
+        return keys

@@ -24,7 +24,6 @@ from keptwork.store.checkpoints import Checkpoint
 from keptwork.store.dialect import POSTGRES
 from keptwork.store.flow_verbs import Rows
 from keptwork.store.guards import both, mine
-from keptwork.store.postgres_batches import BatchStatement, Columns
 from keptwork.store.postgres_faults import postgres_faults
 from keptwork.store.queries import Catalogue
 from keptwork.store.records import (
@@ -231,9 +230,6 @@ class PostgresReads(SharedReads):
     async def _fetch(self, named: str, /, **values: Any) -> list[asyncpg.Record]:
         statement = self._catalogue[named]
         return await self._sent(statement.sql, [values[parameter] for parameter in statement.parameters])
-
-    async def _fetch_batch(self, statement: BatchStatement, columns: Columns) -> list[asyncpg.Record]:
-        return await self._sent(statement.sql, statement.values(columns))
 
     @abstractmethod
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:

@@ -27,6 +27,7 @@ from keptwork.store.checkpoints import Report, Save
 from keptwork.store.dialect import POSTGRES
 from keptwork.store.digest import Digest, digest, start
 from keptwork.store.flow_verbs import Rows
+from keptwork.store.postgres_batches import DIFFERING, ENQUEUE_SHAPES, shape
 from keptwork.store.postgres_keys import KeyPages
 from keptwork.store.postgres_reads import PostgresReads
 from keptwork.store.records import (
@@ -74,8 +75,10 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return await self._fetch(statement, **values)
 
     async def _new_key(self) -> int:
-        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
-        return id
+        return (await self._new_keys(1))[0]
+
+    async def _new_keys(self, count: int) -> list[int]:
+        return self._keys.at_hand(count) or await self._surely(partial(self._keys.take, count, self._reserve_pages))
 
     async def _announce(self) -> None:
         await self._fetch("ring", ring="")
@@ -103,7 +106,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         if not jobs:
             return []
-        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        keys = await self._new_keys(len(jobs))
         made = await self._surely(partial(self._enqueue_as, keys, jobs))
         self.tally.enqueued(jobs, keys, made)
         return made
@@ -111,10 +114,12 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
         """What is there under its key already is not made again. Those who wait for work are told, unless `ring` is
         none."""
-        columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
-        columns["id"] = tuple(keys)
-        statement = self._catalogue.enqueue(columns)
-        born = await self._fetch_batch(statement, {**columns, "ring": (ring,)})
+        if len(jobs) == 1:
+            born = await self._sent(self._catalogue.enqueue(jobs[0].limit_key).sql, [*keys, *jobs[0], ring])
+        else:
+            columns = {"id": tuple(keys), **dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))}
+            statement = self._catalogue.enqueue(any(columns["limit_key"]), shape(columns, ENQUEUE_SHAPES))
+            born = await self._sent(statement.sql, statement.values({**columns, "ring": (ring,)}))
         return keys if len(born) == len(jobs) else await self._with_earlier(jobs, keys)
 
     async def _with_earlier(self, jobs: Sequence[NewJob], keys: list[int]) -> list[int]:
@@ -126,7 +131,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     async def enqueue_started(self, job: NewJob, worker: int, lease_us: int, claim_id: int) -> Job:
         if job.crew_id is not None:
             return await self._enqueue_one(job)
-        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        id = await self._new_key()
         values = {**job._asdict(), "id": id, "worker": worker, "lease_us": lease_us, "claim_id": claim_id}
         rows = await self._surely(partial(self._fetch, "enqueue_started", **values))
         rows = rows or await self._surely(partial(self._fetch, "job", id=id))
@@ -225,10 +230,15 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
             return await postgres_limits.pump(transaction._fetch, limit, self._rings())
 
     async def _apply_batch(self, batch: list[Change]) -> list[Change]:
-        _, fields, names, extras = self._catalogue.move(batch[0])
-        columns = dict(zip(names, zip(*map(fields, batch), strict=True), strict=True))
-        columns |= {name: tuple([change.values.get(name) for change in batch]) for name in extras}
-        moved = await self._fetch_batch(self._catalogue.shaped(batch[0], columns), columns)
+        first, (_, fields, names, extras) = batch[0], self._catalogue.move(batch[0])
+        if len(batch) == 1:
+            values = [*fields(first), *map(first.values.get, extras)]
+            moved = await self._sent(self._catalogue.shaped(first).sql, values)
+        else:
+            columns = dict(zip(names, zip(*map(fields, batch), strict=True), strict=True))
+            columns |= {name: tuple([change.values.get(name) for change in batch]) for name in extras}
+            statement = self._catalogue.shaped(first, shape(columns, [(*DIFFERING, *extras)]))
+            moved = await self._sent(statement.sql, statement.values(columns))
         if len(moved) == len(batch):
             return []
         return await self._lost(batch, {row[0] for row in moved})
@@ -284,7 +294,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
             return len(lifted)
 
     async def spawn(self, save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
-        keys = await self._surely(partial(self._keys.take, len(jobs), self._reserve_pages))
+        keys = await self._new_keys(len(jobs))
         made = await self._surely(partial(self._spawn_as, keys, save._replace(result=told(keys)), jobs))
         if made == keys:
             self.tally.enqueued(jobs, keys, keys)
@@ -312,7 +322,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return len(await self._fetch("forget_signals", older_than=older_than, limit=limit))
 
     async def open_approval(self, job: Job, question: NewApproval) -> Approval | None:
-        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        id = await self._new_key()
         async with self._transaction() as transaction:
             return await postgres_waits.open_approval(transaction._fetch, job, question, id)
 
@@ -348,7 +358,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         trace_id: str | None = None,
         **columns: Any,
     ) -> int:
-        (id,) = await self._surely(partial(self._keys.take, 1, self._reserve_pages))
+        id = await self._new_key()
         birth = Birth(tenant_id, actor, reason, correlation_id, trace_id).of(lifecycle, id)
         statement = self._catalogue.birth(lifecycle, tuple(columns))
         values = {**birth._asdict(), **columns, "id": id}
@@ -363,7 +373,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
     ) -> list[int]:
         if not rows:
             return []
-        keys = await self._surely(partial(self._keys.take, len(rows), self._reserve_pages))
+        keys = await self._new_keys(len(rows))
         statement = self._catalogue.births(lifecycle, tuple(rows[0]))
         given = ",".join([_object({**row, "id": key}) for row, key in zip(rows, sorted(keys), strict=True)])
         values = {**birth._asdict(), "rows": f"[{given}]"}

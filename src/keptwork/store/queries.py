@@ -32,16 +32,13 @@ from keptwork.store.handover import Unmoved
 from keptwork.store.outbox import OUTBOX_COLUMNS, PENDING
 from keptwork.store.postgres_batches import (
     DIFFERING,
-    ENQUEUE_SHAPES,
     GIVEN,
     NOW,
     TOOK,
     BatchStatement,
-    Columns,
     birth_sql,
     enqueue_statement,
     move_statement,
-    shape,
 )
 from keptwork.store.postgres_handover import words as handover_words
 from keptwork.store.records import AMENDABLE, ENTITY_COLUMNS, JOB_COLUMNS
@@ -200,10 +197,10 @@ class Catalogue:
             self._batches[key] = MoveBatch(sql, _fields(each), _fields(once), extras)
         return self._batches[key]
 
-    def enqueue(self, columns: Columns) -> BatchStatement:
-        """PostgreSQL: the statement that enqueues jobs of these columns."""
-        each = shape(columns, ENQUEUE_SHAPES) if len(columns["id"]) > 1 else ()
-        name = "enqueue_limited" if any(columns["limit_key"]) else "enqueue"
+    def enqueue(self, limited: object, each: tuple[str, ...] = ()) -> BatchStatement:
+        """PostgreSQL: the statement that enqueues a job, or a batch whose jobs differ in `each` of these columns. One
+        job alone is given as its key, its fields, and the ring."""
+        name = "enqueue_limited" if limited else "enqueue"
         if (name, each) not in self._shaped:
             self._shaped[name, each] = enqueue_statement(self._filled(name), each)
         return self._shaped[name, each]
@@ -219,13 +216,13 @@ class Catalogue:
         sql = f"{into}SELECT {each} FROM ({_from_json(names, ':rows')}) AS g"
         return self._numbered(sql, _names(sql)), names
 
-    def shaped(self, change: Change, columns: Columns) -> BatchStatement:
-        """PostgreSQL: the statement that writes a batch of moves of these columns, or a single one."""
-        move = self.move(change)
-        each = shape(columns, [(*DIFFERING, *move.extras)]) if len(columns["id"]) > 1 else ()
+    def shaped(self, change: Change, each: tuple[str, ...] = ()) -> BatchStatement:
+        """PostgreSQL: the statement that writes a move, or a batch of moves that differ in `each` of these columns. One
+        move alone is given as the fields and the values of `move`."""
         key = (change.move, change.right), each
         if key not in self._shaped:
-            self._shaped[key] = move_statement(change.lifecycle, change.move, move.sql, tuple(columns), each)
+            sql, _, names, extras = self.move(change)
+            self._shaped[key] = move_statement(change.lifecycle, change.move, sql, (*names, *extras), each)
         return self._shaped[key]
 
     def given(self, change: Change) -> dict[str, Any]:
