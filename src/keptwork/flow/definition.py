@@ -281,7 +281,7 @@ class Step(Model):
         """What it leaves to others, by name; none if that cannot be told from the definition."""
         return OF_EACH if self.for_each is not None else VALUES.get(self.kind)
 
-    @property
+    @cached_property
     def refers(self) -> bool:
         """Whether it may use values of others."""
         said = self.__pydantic_fields_set__ & _REFERRING

@@ -45,11 +45,11 @@ class Report:
 
     def note(self, written: Sequence[tuple[Job, Change, Any]], late: Sequence[Change]) -> None:
         """What was said of these jobs, and what became of them, but for the changes that came too late."""
-        triggers = Counter([change.move.trigger for _, change, _ in written])
-        triggers.subtract(change.move.trigger for change in late)
-        self.outcomes += triggers
-        if not triggers.keys() <= USUAL:
-            self._tell([one for one in written if one[1] not in late])
+        done = [one for one in written if one[1] not in late] if late else written
+        triggers = [change.move.trigger for _, change, _ in done]
+        self.outcomes.update(triggers)
+        if not USUAL.issuperset(triggers):
+            self._tell(done)
 
     def _tell(self, written: Sequence[tuple[Job, Change, Any]]) -> None:
         for job, change, said in written:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,7 @@ class StepKinds:
         except Wrong as error:
             raise PermanentError(str(error)) from None
         try:
-            async with asyncio.timeout(seconds_of(task)):
+            async with nullcontext() if (seconds := seconds_of(task)) is None else asyncio.timeout(seconds):
                 return output_of(await self._ways[task.step.kind](ctx, task))
         except (PermanentError, ValidationError):
             raise
