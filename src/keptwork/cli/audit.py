@@ -50,7 +50,7 @@ def seal(db: Db = None, as_json: screen.Json = False) -> None:
     """Seal the events that are not sealed yet, and tell the newest seal: a line to keep elsewhere."""
 
     async def make() -> tuple[int, Seal | None]:
-        async with opened(db) as store:
+        async with opened(db) as store, store.acknowledging():
             return await seals.seal(store), await store.last_seal()
 
     events, last = asyncio.run(make())

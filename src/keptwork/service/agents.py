@@ -19,6 +19,7 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.lifecycle import AGENT, JOB
 from keptwork.moments import Span, rfc3339, span_us
 from keptwork.service import jobs
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.agent_moves import AGENT_KIND, CRASHES, chosen
 from keptwork.service.blobs import whole
 from keptwork.service.entities import actor_name, public_id
@@ -284,6 +285,7 @@ async def _result(store: Store, row: Row) -> Any:
     return None if job is None else jobs.as_json(await whole(store, job))["result"]
 
 
+@acknowledged
 async def cancel(
     store: Store, tenant_id: int, id: str, *, hard: bool = False, reason: str | None = None, actor: str | None = None
 ) -> str:

@@ -30,6 +30,7 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.lifecycle import JOB, RUN, WORKSTREAM
 from keptwork.moments import rfc3339
 from keptwork.service import flows, jobs
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.budgets import new_for_flow
 from keptwork.service.entities import public_id
 from keptwork.service.held_jobs import PORTION, Tended, all_gone
@@ -119,12 +120,14 @@ def _place(after: str | None) -> tuple[str, int] | None:
     return scope, int(owner)
 
 
+@acknowledged
 async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | None, *, actor: str) -> Raised:
     """Gives a budget a cap, or none, whatever was said before, and lets go what then fits of the jobs it holds."""
     budget = await _recapped(store, tenant_id, name, lambda _: cap_micros, actor)
     return Raised(budget, await all_gone(partial(tend, store, tenant_id, budget.hold)))
 
 
+@acknowledged
 async def raise_cap(store: Store, tenant_id: int, name: str, by_micros: int, *, actor: str) -> Raised:
     """Gives a budget so much more than it may spend now. Of the jobs it holds a portion is let go at once; those that
     then fit besides, workers let go."""

@@ -25,6 +25,7 @@ from keptwork.flow.phase import Phase
 from keptwork.flow.shape import Shape
 from keptwork.lifecycle import Lifecycle, Verb, decide
 from keptwork.service import advance, flow_keys, gates, holds, launch, list_mends, secrecy, webhooks
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.definitions import KINDS, Kind, Library, definition_text
 from keptwork.service.flow_scene import Actor, Row, Scene
 from keptwork.service.settle import again_if_moved
@@ -331,6 +332,7 @@ def _own_name(lifecycle: Lifecycle, verb: Verb) -> str:
 # --- approvals
 
 
+@acknowledged
 async def decide_gate(
     store: Store,
     step: Row,

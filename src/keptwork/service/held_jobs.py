@@ -87,6 +87,7 @@ async def _let_one_go(tx: Transaction, row: Row) -> Tended:
     return Tended(1)
 
 
+@acknowledged
 async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> int:
     """Closes a breaker that is open, because somebody says so, and lets go all that it holds; returns how many. One
     that is closed refuses."""

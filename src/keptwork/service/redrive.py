@@ -12,6 +12,7 @@ from typing import Any
 from keptwork.bounds import OWN_KINDS
 from keptwork.errors import BadInput, BelongsToStep, RunAgainBefore
 from keptwork.lifecycle import JOB, RUN_STEP
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.entities import public_id
 from keptwork.store import JobFilter, NewJob, Store
 from keptwork.store.records import HELD_BY_LIMIT
@@ -22,6 +23,7 @@ COLUMNS = ("id", "step_id", *COPIED, *TRACED)
 CAUSE = "redrive"
 
 
+@acknowledged
 async def run_again(
     store: Store, row: dict[str, Any], *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> int:

@@ -141,6 +141,7 @@ async def delete(store: Store, tenant_id: int, name: str) -> Schedule:
     return before
 
 
+@acknowledged
 async def run_now(store: Store, tenant_id: int, name: str, by: str) -> int:
     """Enqueues its job out of turn, paused or not; its ticks stay as they are. Returns the job's key."""
     schedule = await find(store, tenant_id, name)

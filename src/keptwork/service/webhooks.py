@@ -17,6 +17,7 @@ from keptwork.address import Allowed, endpoint, shown
 from keptwork.errors import BadInput, NotFound
 from keptwork.lifecycle import LIFECYCLES, Lifecycle
 from keptwork.moments import rfc3339
+from keptwork.service.acknowledged import acknowledged
 from keptwork.service.entities import public_id
 from keptwork.store import Store, Transaction
 from keptwork.store.outbox import PENDING, STATES, Delivery, NewDelivery
@@ -138,6 +139,7 @@ async def find(store: Store, tenant_id: int, name: str) -> Delivery:
     return found
 
 
+@acknowledged
 async def retry(store: Store, tenant_id: int, name: str) -> Delivery:
     """It is sent once more, under the same name. Returns it as it was before."""
     before = await find(store, tenant_id, name)
