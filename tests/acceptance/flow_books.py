@@ -242,11 +242,13 @@ class Books(NamedTuple):
 
     trees: list[int]
     charges: list[Charge]
+    late: list[int]
+    """How long after its job each call was closed, in microseconds."""
 
 
 async def books(store: Store) -> tuple[dict[str, Books], list[str]]:
     """The books by flow, and what is wrong with them in themselves."""
-    found: dict[str, Books] = defaultdict(lambda: Books([], []))
+    found: dict[str, Books] = defaultdict(lambda: Books([], [], []))
     names: dict[int, str] = {}
     for kind in KINDS.values():
         for row in await store.flows(kind.flow, FlowFilter(1), limit=10_000):
@@ -263,6 +265,8 @@ async def _left_open(store: Store, found: dict[str, Books]) -> AsyncIterator[str
         jobs = {row["id"]: row for row in await store.rows(JOB, [charge.job_id for charge in one.charges])}
         for charge in one.charges:
             ended = jobs[charge.job_id]["completed_at"]
+            if ended is not None and charge.ended_at is not None:
+                one.late.append(charge.ended_at - ended)
             if ended is not None and (charge.ended_at is None or charge.ended_at > ended + 1_000_000):
                 yield f"{name}: the call {charge.call} was closed at {charge.ended_at}, its job ended at {ended}"
 

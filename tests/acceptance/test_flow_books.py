@@ -71,11 +71,13 @@ def check(url: str, folder: Path, numbers: range) -> None:
     lost = [charge for charge in charges if charge.state == "lost"]
     strikes = sum((outcome.strikes for outcome in outcomes), Counter[str]())
     ends = Counter(outcome.ended for outcome in outcomes)
+    latest = max((late for one in found.values() for late in one.late), default=0)
     print(
         f"\n{urlsplit(url).scheme}: {len(outcomes)} flows ({dict(ends)}) in {strikes.total()} rounds {dict(strikes)}; "
         f"{len(server.calls)} requests, {len(server.bills)} billed; the ledger has {len(charges)} calls, "
         f"{sum(charge.cost_micros for charge in charges)} micro-USD, {len(lost)} of them lost with "
-        f"{sum(charge.cost_micros for charge in lost)}; {time.monotonic() - began:.0f} s"
+        f"{sum(charge.cost_micros for charge in lost)}, the latest closed {latest} us after its job; "
+        f"{time.monotonic() - began:.0f} s"
     )
     assert not wrong, wrong
     assert set(ends) <= {"succeeded", "cancelled"}, ends

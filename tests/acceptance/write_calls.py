@@ -684,12 +684,12 @@ async def an_open_charge(store: Store) -> Charge:
     return (await store.charges(1))[0]._replace(id=id)
 
 
-async def outlived(store: Store, charge: Charge, again: bool) -> bool:
-    return await store.outlived(charge.job_id, charge.epoch)
+async def lock_jobs(store: Store, job: int, again: bool) -> dict[int, tuple[int, int | None]]:
+    return await store.lock_jobs([job])
 
 
-async def is_not_outlived(store: Store, charge: Charge, outlived: bool) -> None:
-    assert not outlived
+async def job_locked(store: Store, job: int, found: dict[int, tuple[int, int | None]]) -> None:
+    assert found == {job: (0, None)}
 
 
 async def close_charge(store: Store, charge: Charge, again: bool) -> Closed | None:
@@ -1238,7 +1238,7 @@ CALLS: dict[str, Call] = {
     "lock_budgets": Call("lock_budgets", a_budget, lock_budgets, budget_locked, 0),
     "keep_budget": Call("keep_budget", a_budget, keep_budget, budget_kept, 0),
     "forget_budgets": Call("forget_budgets", an_old_budget, forget_budgets, budgets_forgotten, 0),
-    "outlived": Call("outlived", an_open_charge, outlived, is_not_outlived, 0),
+    "lock_jobs": Call("lock_jobs", a_job, lock_jobs, job_locked, 0),
     "open_charge": Call("open_charge", a_budget, open_charge, charge_open, 0),
     "close_charge": Call("close_charge", an_open_charge, close_charge, charge_closed, 0),
     "lock_bucket": Call("lock_bucket", nothing, lock_bucket, bucket_made, 0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from keptwork.lifecycle import AGENT, JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from keptwork.store import NewJob, Store, open_store
 from keptwork.store.budgets import NO_COST, Bucket, Budget, Charge, Closing, NewBudget, NewCharge, Sum
@@ -192,6 +194,9 @@ async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
     assert budgets == sorted((one.budget for one in await timed.budgets(OURS)), key=lambda one: -one.owner)
     assert charge[9:18] == ("settled", "answered", 100, 40, 0, 1, 2, 3, 4)
     assert charge.ended_at == clock.now
+    other = await timed.open_charge(call("turn 2"))
+    await timed.close_charge(other, Closing("released", ended_at=clock.now - 1))
+    assert (await entered(timed, other)).ended_at == clock.now - 1
     assert await timed.close_charge(id, Closing("lost", 100)) is None
     assert await timed.close_charge(12345, Closing("lost", 100)) is None
     assert await sums(timed) == dict.fromkeys((0, 5, 7, TODAY), (0, 40))
@@ -227,22 +232,25 @@ async def test_lost_call_is_corrected_once_by_its_late_outcome(store: Store) -> 
     assert (await totals(), (await sums(store))[0]) == ((1, 40, 2), (0, 40))
 
 
+@keeps(Writer.close_charge, "In a transaction, its job cannot end before the transaction does")
 @keeps(
-    Writer.outlived,
-    "In a transaction",
-    "whether a job has ended, or was reclaimed since that epoch",
-    "If not, neither happens before the transaction is over",
-    "A job that is gone is not known to have ended",
+    Writer.lock_jobs,
+    "Lock jobs until the transaction ends, so that no other session changes them",
+    "Return the epoch of each job that exists, and when it ended",
 )
-async def test_job_that_ended_makes_no_more_calls(store: Store) -> None:
+@pytest.mark.parametrize("held", ["lock_jobs", "close_charge"])
+async def test_job_does_not_end_under_a_transaction_that_has_it(store: Store, held: str) -> None:
+    await four(store)
     (job,) = await queued(store)
+    id = await store.open_charge(call(job=job))
     async with store.transaction() as tx:
-        assert not await tx.outlived(job, 0)
+        await (tx.lock_jobs([job]) if held == "lock_jobs" else tx.close_charge(id, Closing("settled", 40)))
         cancelling = asyncio.create_task(moved(store, JOB, job, "cancel"))
         assert not (await asyncio.wait([cancelling], timeout=0.2))[0]
+        assert await tx.lock_jobs([job, 12345]) == {job: (0, None)}
     await cancelling
-    assert await store.atomically(lambda tx: tx.outlived(job, 0))
-    assert not await store.atomically(lambda tx: tx.outlived(12345, 0))
+    (row,) = await store.rows(JOB, [job])
+    assert await store.lock_jobs([job]) == {job: (row["epoch"], row["completed_at"])}
 
 
 @keeps(Reader.charges_in_flight, "The calls of these jobs that are under way")

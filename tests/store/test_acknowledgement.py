@@ -13,8 +13,17 @@ from keptwork.store.queries import Catalogue
 from keptwork.store.writer import Writer
 
 SELECTS_THAT_WRITE = {
-    *("blobs_kept", "due_schedules", "keys_to_pump", "lock_asker", "lock_blobs", "lock_breaker", "lock_bucket"),
-    *("lock_budgets", "lock_jobs", "may_say", "outlived", "silent_workers", "still_claimed", "still_held"),
+    *(
+        "blobs_kept",
+        "charge_to_close",
+        "due_schedules",
+        "keys_to_pump",
+        "lock_asker",
+        "lock_blobs",
+        "lock_breaker",
+        "lock_bucket",
+    ),
+    *("lock_budgets", "lock_jobs", "may_say", "silent_workers", "still_claimed", "still_held"),
     *("checkpoint", "claim", "claim_and_start", "enqueue", "enqueue_started", "hand_over", "resume_queue"),
 }
 """Of each it was seen that it returns rows only if it wrote or locked some."""

@@ -17,10 +17,10 @@ from keptwork.errors import LeaseLost
 from keptwork.lifecycle import JOB, decide, insist
 from keptwork.service import agent_moves, agents, budgets, flows, jobs, overrides, settle
 from keptwork.service.budgets import Reserved
-from keptwork.service.entities import resolve
+from keptwork.service.entities import public_id, resolve
 from keptwork.service.flow_scene import Actor
 from keptwork.service.leases import reaped
-from keptwork.store.budgets import Charge
+from keptwork.store.budgets import Charge, NewCharge
 from tests.conformance.stage import worker
 from tests.worker.agent_scene import end_leases, record, row, started
 
@@ -186,6 +186,75 @@ async def test_call_is_lost_in_the_transaction_that_ends_the_claim_of_its_job(ap
     charge = await store.charge(id)
     assert charge is not None
     assert charge.state == "lost"
+
+
+@asynccontextmanager
+async def budgets_locked(app: Keptwork) -> AsyncIterator[None]:
+    """The budget of the day is somebody else's until this is over."""
+    store = await app.open()
+    (view,) = await store.budgets(app.tenant_id, scope="day")
+    async with store.transaction() as tx:
+        await tx.lock_budgets(app.tenant_id, [view.budget.owner])
+        yield
+
+
+async def insist_closed_with_job(app: Keptwork, id: int, state: str) -> None:
+    charge = await (await app.open()).charge(id)
+    assert charge is not None
+    assert charge.ended_at is not None
+    assert charge.state == state
+    job = await jobs.find(await app.open(), app.tenant_id, public_id(JOB.name, charge.job_id))
+    assert charge.created_at <= charge.ended_at <= job["completed_at"]
+
+
+@pytest.mark.parametrize("end", ["cancel", "fail", "expire", "override", "without its flow"])
+async def test_call_is_closed_when_its_job_ends_however_long_its_budgets_are_locked(app: Keptwork, end: str) -> None:
+    store = await app.open()
+    job, id = await claimed(app)
+    if end == "expire":
+        await end_leases(app)
+        ((overdue,), now) = await store.overdue(9), await store.now()
+        overdue.max_attempts = overdue.attempts
+        ending: Any = settle.applied(store, [reaped(overdue, now)])
+    elif end == "override":
+        ending = overrides.overridden(store, app.tenant_id, job.public_id, "failed", reason="no", actor="ann")
+    else:
+        permanent = {"permanent": True} if end == "fail" else {}
+        facts: dict[str, Any] = {"token": job.token, "values": {"error": "no"}, "reason": "no", **permanent}
+        change = insist(decide(JOB, job, "fail" if end == "fail" else "cancel", **facts))
+        ending = (settle._tree_by_tree if end == "without its flow" else settle.applied)(store, [change])
+    async with budgets_locked(app):
+        ended = asyncio.create_task(ending)
+        await asyncio.wait([ended], timeout=0.3)
+        assert not ended.done()
+    await ended
+    await insist_closed_with_job(app, id, "lost")
+
+
+async def test_job_does_not_end_before_a_call_that_is_being_reserved(app: Keptwork) -> None:
+    store, agent = await app.open(), await started(app, tier="haiku")
+    (job,) = await store.claim(await worker(store), ["default"], 1, 60_000_000, claim_id=1, start=True)
+    async with store.transaction() as tx:
+        assert await tx.lock_jobs([job.id]) == {job.id: (job.epoch, None)}
+        cancelled = asyncio.create_task(jobs.cancel(store, app.tenant_id, agent.job_id, hard=True))
+        await asyncio.wait([cancelled], timeout=0.3)
+        id = await tx.open_charge(NewCharge(app.tenant_id, job.id, None, "turn", "p", "m", 100, 20_000))
+    await cancelled
+    await insist_closed_with_job(app, id, "lost")
+
+
+async def test_job_does_not_end_before_a_call_that_is_being_closed(app: Keptwork) -> None:
+    store = await app.open()
+    job, id = await claimed(app)
+    async with budgets_locked(app):
+        paid = asyncio.create_task(store.atomically(lambda tx: budgets.settle(tx, id, cost_micros=7)))
+        await asyncio.wait([paid], timeout=0.3)
+        cancelled = asyncio.create_task(jobs.cancel(store, app.tenant_id, job.public_id, hard=True))
+        await asyncio.wait([cancelled], timeout=0.3)
+        assert not paid.done()
+        assert not cancelled.done()
+    await asyncio.gather(paid, cancelled)
+    await insist_closed_with_job(app, id, "settled")
 
 
 async def test_worker_whose_job_has_ended_reserves_nothing_more(app: Keptwork) -> None:

@@ -41,15 +41,21 @@ def concerned(changes: Iterable[Change]) -> bool:
     return not _KINDS.isdisjoint(map(_KIND, changes))
 
 
-async def settled(tx: Transaction, changes: Sequence[Change]) -> None:
-    """What follows for agent jobs from changes of jobs that were just written. Whatever ends the claim of a job closes
-    its calls to models. That a job was put off, given back or lost with its worker means nothing to its agent: it goes
-    on where it was."""
-    await budgets.close_calls(tx, sorted(change.id for change in changes if change.kind in _KINDS))
-    told = {change.id: change for change in changes if change.kind in _KINDS and change.move.verb in _FOLLOWED}
-    if told:
-        for row in await tx.agents_of_jobs(sorted(told)):
-            await _follow(tx, row, told[row["job_id"]])
+async def write(tx: Transaction, changes: Sequence[Change], *, follow: bool = True) -> list[Change]:
+    """Write moves, and close the calls to models of each agent job whose claim they end. Return the late changes. The
+    jobs are locked before the time is read: a call that another session reserves or closes precedes the move. Agents
+    follow their jobs; a job that was delayed, released or lost with its worker leaves its agent in its state."""
+    if not concerned(changes):
+        return await tx.apply(changes)
+    jobs = {id for change in changes if change.lifecycle is JOB for id in (change.id, change.parent_id or change.id)}
+    await tx.lock_jobs(sorted(jobs))
+    late = await tx.apply(changes)
+    moved = {change.id: change for change in changes if change.kind in _KINDS and change not in late}
+    await budgets.close_calls(tx, sorted(moved))
+    told = {id: change for id, change in moved.items() if follow and change.move.verb in _FOLLOWED}
+    for row in await tx.agents_of_jobs(sorted(told)) if told else ():
+        await _follow(tx, row, told[row["job_id"]])
+    return late
 
 
 async def _follow(tx: Transaction, row: Row, change: Change) -> None:

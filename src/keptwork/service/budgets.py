@@ -109,7 +109,8 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
     other."""
     now = await tx.now()
     charge = wish.charge._replace(day=day_of(now))
-    if await tx.outlived(charge.job_id, charge.epoch):  # otherwise nobody would close the call
+    epoch, ended_at = (await tx.lock_jobs([charge.job_id])).get(charge.job_id, (0, None))
+    if ended_at is not None or epoch > charge.epoch:  # nothing closes a call that is reserved after its job's end
         raise LeaseLost(lifecycle=JOB.name, id=public_id(JOB.name, charge.job_id), trigger="reserve")
     own = await _own_budgets(tx, wish)
     under_way = await tx.open_charges(charge.job_id, charge.call)
@@ -240,8 +241,7 @@ async def settle(
 
 async def release(tx: Transaction, reservation_id: int) -> None:
     """That nothing was sent: nothing was spent, and no tokens were taken, even if the call was given up as lost."""
-    closed = await tx.close_charge(reservation_id, Closing(RELEASED))
-    if closed is not None:
+    if (closed := await tx.close_charge(reservation_id, Closing(RELEASED))) is not None:
         await _correct(tx, closed.charge, 0, await tx.now())
 
 
@@ -254,18 +254,19 @@ async def lost(store: Store | Transaction, job_id: int, call: str | None = None)
 
 async def give_up(tx: Transaction, reservation_id: int) -> None:
     """Count a call with its ceiling, because it may have been billed and nobody knows."""
-    charge = await tx.charge(reservation_id)
-    if charge is not None:
+    if (charge := await tx.charge(reservation_id)) is not None:
         await _lost(tx, charge)
 
 
 async def close_calls(tx: Transaction, jobs: Sequence[int]) -> int:
-    """Give up the calls in flight of jobs that end or are reclaimed in this transaction. Return how many there were."""
+    """Give up the calls in flight of jobs that end or are reclaimed in this transaction. Return how many there were.
+    The call of a job that has ended ends with it, however long other sessions hold its budgets."""
     found = await tx.charges_in_flight(jobs) if jobs else []
+    ends = await tx.lock_jobs(sorted({charge.job_id for charge in found})) if found else {}
     for tenant_id in {charge.tenant_id for charge in found}:  # all at once: in the order in which everybody locks them
         owners = {owner for charge in found if charge.tenant_id == tenant_id for owner in charge.owners}
         await tx.lock_budgets(tenant_id, sorted(owners))
-    return sum([await _lost(tx, charge) for charge in found])
+    return sum([await _lost(tx, charge, ends.get(charge.job_id, (0, None))[1]) for charge in found])
 
 
 async def close_abandoned(store: Store, limit: int) -> int:
@@ -274,8 +275,8 @@ async def close_abandoned(store: Store, limit: int) -> int:
     return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
 
-async def _lost(tx: Transaction, charge: Charge) -> bool:
-    closed = await tx.close_charge(charge.id, Closing(LOST, charge.ceiling_micros))
+async def _lost(tx: Transaction, charge: Charge, ended_at: int | None = None) -> bool:
+    closed = await tx.close_charge(charge.id, Closing(LOST, charge.ceiling_micros, ended_at=ended_at))
     if closed is not None:
         await _warn(tx, closed, await tx.now())
     return closed is not None

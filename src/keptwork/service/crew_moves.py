@@ -205,10 +205,8 @@ async def _cancel_shares(
         jobs = await tx.shares(crews, unfinished_only=True)
         if not jobs:
             return
-        why = reason or "its crew was cancelled"
-        changes = [insist(decide(JOB, job, "cancel", reason=why, cause=cause, actor=actor)) for job in jobs]
-        late = {change.id for change in await tx.apply(changes)}
-        await agent_moves.settled(tx, [change for change in changes if change.id not in late])
+        facts: dict[str, Any] = {"reason": reason or "its crew was cancelled", "cause": cause, "actor": actor}
+        await agent_moves.write(tx, [insist(decide(JOB, job, "cancel", **facts)) for job in jobs])
     raise LeaseLost(lifecycle=CREW.name, id=cause, trigger="cancel")
 
 

@@ -182,10 +182,8 @@ class Scene:
         """Everything that was decided, jobs first: whoever claims locks them before their steps. Once nothing more will
         be decided, a step that is the only one to begin may take a seat."""
         changes, self.changes = self.changes, []
-        if changes and await self.tx.apply([change for wave in waves(changes) for change in wave]):
+        if changes and await agent_moves.write(self.tx, [change for wave in waves(changes) for change in wave]):
             raise Moved
-        if agent_moves.concerned(changes):
-            await agent_moves.settled(self.tx, changes)
         jobs, self.jobs = self.jobs, []
         if len(jobs) == 1 and seat is not None and seat.is_for(jobs[0]):
             await seat.take(self.tx, jobs[0])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from keptwork.errors import BadInput
 from keptwork.lifecycle import JOB, RUN, WORKSTREAM, Lifecycle, override
 from keptwork.lifecycle.machine import OVERRIDE
-from keptwork.service import budgets
+from keptwork.service import agent_moves
 from keptwork.service.acknowledged import acknowledged
 from keptwork.service.definitions import KINDS
 from keptwork.service.doctor import rounds
@@ -56,10 +56,9 @@ async def overridden(
         if tree is not None:
             await tx.lock_trees([tree])
         (seen,) = await tx.rows(lifecycle, [row["id"]])
-        if await tx.apply([override(lifecycle, seen, state, reason=because, actor=actor)]):
+        moves = [override(lifecycle, seen, state, reason=because, actor=actor)]
+        if await agent_moves.write(tx, moves, follow=False):
             raise Moved
-        if lifecycle is JOB:
-            await budgets.close_calls(tx, [row["id"]])
         return seen, await _left(tx, lifecycle, seen)
 
     before, left = await again_if_moved(store, work)

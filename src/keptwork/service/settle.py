@@ -93,7 +93,7 @@ async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]
             raise
         except Exception as error:
             logger.warning("a flow cannot follow its jobs: %s; see: keptwork doctor", error, exc_info=error)
-            late += await store.apply(own)
+            late += await store.atomically(partial(agent_moves.write, changes=own, follow=False))
     return late
 
 
@@ -110,11 +110,9 @@ async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction
 
 async def _applied(tx: Transaction, changes: Sequence[Change], seat: Seat | None = None) -> list[Change]:
     await tx.lock_trees([*(change.tree_id for change in changes if change.tree_id), *crew_moves.locks(changes)])
-    late = await tx.apply([_without_result(change) for change in changes])
+    late = await agent_moves.write(tx, [_without_result(change) for change in changes])
     too_late = {(change.id, change.seq) for change in late}
     in_time = [change for change in changes if (change.id, change.seq) not in too_late]
-    if agent_moves.concerned(in_time):
-        await agent_moves.settled(tx, in_time)
     if working := [change for change in in_time if change.step_id is not None]:
         await advance.settled(tx, working, seat)
     if crew_moves.concerned(in_time):

@@ -118,9 +118,8 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
     async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
         return len(await self._tell("forget_budgets", older_than=older_than, limit=limit))
 
-    async def outlived(self, job: int, epoch: int) -> bool:
-        found = await self._tell("outlived", id=job, epoch=epoch)
-        return bool(found and found[0][0])
+    async def lock_jobs(self, jobs: Sequence[int]) -> dict[int, tuple[int, int | None]]:
+        return {row[0]: (row[1], row[2]) for row in await self._tell("lock_jobs", ids=self._list(jobs))}
 
     async def open_charge(self, charge: NewCharge) -> int:
         return await self.atomically(lambda tx: tx._open_charge(charge))
@@ -136,10 +135,11 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._close_charge(id, closing))
 
     async def _close_charge(self, id: int, closing: Closing) -> Closed | None:
-        """Its budgets are locked before it is: whoever reserves has them when the call is entered anew."""
-        charge = await self.charge(id)
-        if charge is None:
+        """Its job is locked first, then its budgets, then the call: a reservation locks them in the same order."""
+        found = await self._tell("charge_to_close", id=id)
+        if not found:
             return None
+        charge = Charge(*found[0])
         await self.lock_budgets(charge.tenant_id, charge.owners)
         closed = await self._tell("close_charge", id=id, **closing._asdict())
         freed, spent = charge.ceiling_micros, closing.cost_micros

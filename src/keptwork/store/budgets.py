@@ -86,7 +86,7 @@ class NewCharge(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """What came of a call, what it cost and how many tokens it took."""
+    """What came of a call, what it cost and how many tokens it took. It ended now, unless `ended_at` says when."""
 
     state: str
     cost_micros: int = 0
@@ -95,6 +95,7 @@ class Closing(NamedTuple):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    ended_at: int | None = None
 
 
 class Charge(NamedTuple):

@@ -269,9 +269,9 @@ class Writer(Protocol):
         returns how many. One that has something reserved stays."""
         ...
 
-    async def outlived(self, job: int, epoch: int) -> bool:
-        """In a transaction: whether a job has ended, or was reclaimed since that epoch. If not, neither happens before
-        the transaction is over. A job that is gone is not known to have ended."""
+    async def lock_jobs(self, jobs: Sequence[int]) -> dict[int, tuple[int, int | None]]:
+        """Lock jobs until the transaction ends, so that no other session changes them. Return the epoch of each job
+        that exists, and when it ended."""
         ...
 
     async def open_charge(self, charge: NewCharge) -> int:
@@ -282,7 +282,8 @@ class Writer(Protocol):
     async def close_charge(self, id: int, closing: Closing) -> Closed | None:
         """What came of a call that is under way: its ceiling is reserved no longer, and its cost is spent. Returns it,
         and its budgets as they stand then. A lost call can be corrected once: its outcome replaces the ceiling that was
-        spent for it. The totals of its agent job follow. None if it was settled or released: nothing changes."""
+        spent for it. The totals of its agent job follow. None if it was settled or released: nothing changes. In a
+        transaction, its job cannot end before the transaction does."""
         ...
 
     async def lock_bucket(self, provider: str, model: str) -> Bucket:

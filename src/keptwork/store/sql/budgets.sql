@@ -75,14 +75,15 @@ ON CONFLICT (job_id, call) WHERE state = {charge_open} DO NOTHING RETURNING id;
 -- One by its key.
 SELECT {charge_columns} FROM ledger WHERE id = :id;
 
+-- name: charge_to_close
+-- One call by its key. Its job is locked, so that it cannot end before the transaction does.
+WITH job AS MATERIALIZED (SELECT id FROM jobs WHERE id = (SELECT job_id FROM ledger WHERE id = :id) {for_share})
+SELECT {charge_columns} FROM ledger WHERE id = :id AND (SELECT count(*) FROM job) >= 0;
+
 -- name: open_charges
 -- The calls of a job that are under way.
 SELECT {charge_columns} FROM ledger
 WHERE job_id = :job_id AND (CAST(:call AS text) IS NULL OR call = :call) AND state = {charge_open} ORDER BY id;
-
--- name: outlived
--- Whether a job has ended or was reclaimed since that epoch; nobody changes that before the transaction is over.
-SELECT CASE WHEN completed_at IS NOT NULL OR epoch > :epoch THEN 1 ELSE 0 END FROM jobs WHERE id = :id {for_share};
 
 -- name: charges_in_flight
 -- The calls of several jobs that are under way.
@@ -111,9 +112,9 @@ FROM ledger WHERE job_id IN {ids} AND state NOT IN ({charge_open}, {charge_relea
 
 -- name: close_charge
 -- What came of a call that is under way.
-UPDATE ledger SET state = :state, outcome = :outcome, ended_at = {now}, cost_micros = :cost_micros,
-    input_tokens = :input_tokens, output_tokens = :output_tokens, cache_read_tokens = :cache_read_tokens,
-    cache_write_tokens = :cache_write_tokens
+UPDATE ledger SET state = :state, outcome = :outcome, cost_micros = :cost_micros,
+    ended_at = coalesce(CAST(:ended_at AS {time}), {now}), input_tokens = :input_tokens, output_tokens = :output_tokens,
+    cache_read_tokens = :cache_read_tokens, cache_write_tokens = :cache_write_tokens
 WHERE id = :id AND state = {charge_open} RETURNING {charge_columns};
 
 -- name: charges

@@ -304,10 +304,6 @@ WHERE held_by = ANY(:holds::text[]) AND state = {job.queued} RETURNING id, limit
 -- The children of these jobs that have not ended.
 SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id = ANY(:jobs::bigint[]) AND completed_at IS NULL ORDER BY id;
 
--- name: lock_jobs
--- In one order for everyone, before it is asked what is left to wait for: who comes second sees what the first has done.
-SELECT id FROM jobs WHERE id = ANY(:ids::bigint[]) ORDER BY id FOR NO KEY UPDATE;
-
 -- name: lock_signals
 -- One at a time for a name, sender or waiter, until the transaction ends; in one order for everyone. Names share a few
 -- hundred locks, for the server has room for some thousands.

@@ -429,6 +429,10 @@ WHERE tenant_id = :tenant_id AND decision IS NULL AND (CAST(:job_id AS {key}) IS
 SELECT 1 FROM jobs
 WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now} {for_share};
 
+-- name: lock_jobs
+-- Lock jobs in the one order that every session uses: the second session to lock them sees what the first has written.
+SELECT id, epoch, completed_at FROM jobs WHERE id IN {ids} ORDER BY id {for_change};
+
 -- name: approval_asked
 -- The same question of the same job and place, if it was not withdrawn.
 SELECT {approval_columns} FROM approvals
