@@ -225,7 +225,7 @@ async def test_neither_of_two_that_come_at_once_thinks_the_other_will_wake_the_p
 async def test_the_test_above_notices_a_store_that_locks_no_parents(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_out(monkeypatch, "lock_jobs", "FOR NO KEY UPDATE")
+    leave_out(monkeypatch, "lock_jobs", "{for_change}")
     monkeypatch.setattr("tests.conformance.waiting.PATIENCE", 10)
     store = await open_store(emptied_database)
     try:

@@ -75,7 +75,7 @@ async def test_no_family_of_thousands_is_left_waiting(database_url: str) -> None
 async def test_a_store_without_the_locks_leaves_some_waiting(
     postgres_copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_out(monkeypatch, "lock_jobs", "FOR NO KEY UPDATE")
+    leave_out(monkeypatch, "lock_jobs", "{for_change}")
     leave_out(monkeypatch, "lock_signals", r"pg_advisory_xact_lock\(k.class, k.number\)", "k.number")
     left = await stuck(postgres_copy, 20, 40, "3s")
     print(f"\nof 800 families without the locks {left} were left waiting")
