@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+from typing import Any
+
+import pytest
 
 from keptwork import Keptwork
 from keptwork.cli.run_screen import Lines
@@ -15,6 +18,7 @@ from keptwork.service.flow_view import FlowView
 CHAIN = Flow.model_validate(
     {"name": "f", "steps": [{"id": "a", "command": ["true"]}, {"id": "b", "command": ["true"], "depends_on": ["a"]}]}
 )
+SLOW = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["sleep", "60"]}]})
 
 
 class Slow(FlowView):
@@ -36,3 +40,20 @@ async def test_a_step_that_ends_just_before_its_flow_is_told_too(sqlite_url: str
         view, told = Slow(store, await flows.start(store, CHAIN), app.tenant_id), io.StringIO()
         assert await Session(app, store, view, Lines(told), Manner()).carry_out() is Left.OVER
     assert told.getvalue().count("a succeeded in") == told.getvalue().count("b succeeded in") == 1
+
+
+async def test_stop_that_comes_while_the_worker_starts_ends_it(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Keptwork(sqlite_url) as app:
+        store, work = await app.open(), app.work
+        view = FlowView(store, await flows.start(store, SLOW), app.tenant_id)
+        session = Session(app, store, view, Lines(io.StringIO()), Manner(grace="100ms"))
+
+        def started_late(**how: Any) -> Any:
+            session._pressed()
+            return work(**how)
+
+        monkeypatch.setattr(app, "work", started_late)
+        async with asyncio.timeout(20):
+            assert await session.carry_out() is Left.STOPPED

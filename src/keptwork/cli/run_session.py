@@ -126,8 +126,8 @@ class Session:
 
     async def _watch(self) -> Left:
         """A database that is out of reach for a while is waited for, as the worker does."""
-        await self._remember()
-        moved = list(self._view.steps.values())
+        view, moved = self._view, list(self._view.steps.values())
+        self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
         while True:
             try:
                 if (left := await self._glance(moved)) is not None:
@@ -139,10 +139,6 @@ class Session:
                 if error.lasting:
                     raise
                 await asyncio.sleep(OUTAGE_SECONDS)
-
-    async def _remember(self) -> None:
-        view = self._view
-        self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
 
     async def _glance(self, moved: list[Row]) -> Left | None:
         """Shows what is so, and does what there is to do; then waits a little, unless it can be left."""
@@ -164,6 +160,7 @@ class Session:
         if self._view.failed and not jobs:
             return Left.OVER
         if self._stopping.is_set():
+            self._app.stop()  # the first call may precede the start of the worker
             return Left.STOPPED if self._app.doing() is None else None
         return await self._waits(jobs)
 
@@ -176,8 +173,11 @@ class Session:
         return any(one.last_error is None for one in untold)
 
     async def _waits(self, jobs: Sequence[Row]) -> Left | None:
-        """Whether it waits for people, or for long; what a worker has, or will have soon, is waited for here."""
-        unpaid = await self._unpaid(jobs)
+        """Return why to leave a flow that waits for people, or until much later; None while a worker has something to
+        do or will have it soon. An operator, or the end of the day, releases what is unpaid; calls in flight release
+        the other holds of budgets."""
+        holds = {job["held_by"] for job in jobs if (job["held_by"] or "").startswith(HOLD)}
+        unpaid = await budget_caps.full(self._store, self._view.tenant_id, holds)
         await self._tell_held(jobs, unpaid)
         if any(not job["waits_for"] and job["held_by"] not in unpaid for job in jobs):
             return None
@@ -186,12 +186,7 @@ class Session:
             return None
         if await self._view.questions():
             return Left.ASKS
-        return Left.WAITS if jobs else None
-
-    async def _unpaid(self, jobs: Sequence[Row]) -> set[str]:
-        """Return the holds that end only when an operator raises a cap or a day ends, not with the calls in flight."""
-        holds = {job["held_by"] for job in jobs if (job["held_by"] or "").startswith(HOLD)}
-        return await budget_caps.full(self._store, self._view.tenant_id, holds)
+        return Left.WAITS if jobs or await self._view.awaits_operator() else None
 
     async def _tell_held(self, jobs: Sequence[Row], unpaid: set[str]) -> None:
         """Note each held job once. Jobs that fit as soon as the calls in flight settle are not worth a line."""

@@ -14,7 +14,7 @@ from keptwork.flow.definition import Flow
 from keptwork.flow.drawing import about
 from keptwork.flow.phase import Phase, phases
 from keptwork.flow.shape import Shape
-from keptwork.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Verb
+from keptwork.lifecycle import JOB, RUN_STEP, WORKSTREAM_STEP, Lifecycle, Verb
 from keptwork.lifecycle.job import QUEUED
 from keptwork.service.approvals import asked_by
 from keptwork.service.definitions import KINDS, Kind, shape
@@ -79,14 +79,11 @@ class FlowView:
     @property
     def failed(self) -> bool:
         """Whether it has failed for now; a workstream may wait for somebody who mends it."""
-        return self.flow["state"] in self._leading(Verb.FAIL)
+        return self.flow["state"] in _leading(self.kind.flow, Verb.FAIL)
 
     @property
     def succeeded(self) -> bool:
-        return self.flow["state"] in self._leading(Verb.SUCCEED)
-
-    def _leading(self, verb: Verb) -> set[str]:
-        return {move.target.name for move in self.kind.flow.moves if move.verb is verb}
+        return self.flow["state"] in _leading(self.kind.flow, Verb.SUCCEED)
 
     def phase(self, step: Row) -> Phase:
         return phases(self.kind.step)[step["state"]]
@@ -149,8 +146,7 @@ class FlowView:
 
     @property
     def _wanted(self) -> EventFilter:
-        tree = self.flow["correlation_id"] or self.ref.public_id
-        return EventFilter(tenant_id=self.tenant_id, correlation_id=tree)
+        return EventFilter(tenant_id=self.tenant_id, correlation_id=self.flow["correlation_id"] or self.ref.public_id)
 
     async def _begin(self) -> None:
         await self._look_at_flow()
@@ -217,6 +213,14 @@ class FlowView:
         waiting = [job for job in await self.jobs() if (job["waits_for"] or "").startswith(APPROVAL)]
         return found + await asked_by(self._store, self.tenant_id, {job["id"]: self.name_of(job) for job in waiting})
 
+    async def awaits_operator(self) -> bool:
+        """Return whether a flow inside it has failed and stays so until an operator retries it."""
+        inside = {row["flow_id"]: _kind(row).flow for row in self._everywhere if _phase(row) is Phase.FAILED}
+        rows = [(kind, row) for id, kind in inside.items() for row in await self._store.rows(kind, [id], ("state",))]
+        return any(
+            row["state"] in _leading(kind, Verb.FAIL) and not kind.state(row["state"]).final for kind, row in rows
+        )
+
     def name_of(self, job: Mapping[str, Any]) -> str:
         """What the step is called that a job carries out."""
         return next((str(row["name"]) for row in self._everywhere if row["id"] == job["step_id"]), "a step")
@@ -227,8 +231,7 @@ class FlowView:
 
     async def jobs(self) -> list[dict[str, Any]]:
         """The jobs that still work for it, and what they wait for."""
-        tree = self.flow["tree_id"] or self.ref.id
-        keys = [job.id for job in await self._store.unfinished_jobs(tree)]
+        keys = [job.id for job in await self._store.unfinished_jobs(self.flow["tree_id"] or self.ref.id)]
         return await self._store.rows(JOB, keys, OF_JOBS) if keys else []
 
     async def held(self, jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -268,6 +271,10 @@ def told_as_text(told: Said) -> str:
     ('50 % page 2', 'compiling')
     """
     return f"{told.fraction * 100:.0f} % {told.text}".rstrip() if told.fraction else told.text
+
+
+def _leading(lifecycle: Lifecycle, verb: Verb) -> set[str]:
+    return {move.target.name for move in lifecycle.moves if move.verb is verb}
 
 
 def _kind(row: Row) -> Kind:
