@@ -40,7 +40,10 @@ from tests.support.llm_acts import Act, Call, Cut, Lose, Say, Status
 from tests.support.llm_server import LlmServer
 
 PRICES = 'haiku = "m"\nmax_tokens = 60\n[models.prices."m"]\ninput_per_million_usd = 10\noutput_per_million_usd = 100'
-SECONDS = 240.0
+SECONDS = 600.0
+"""So long a command may take. Five failures in a row open the breaker of the model: all wait for a minute, and for one
+more with each probe that fails or is killed."""
+
 STACKS = "tests.acceptance.stacks"
 MOST_ROUNDS = 25
 MOST_FAILURES = 2

@@ -83,12 +83,12 @@ def check(url: str, folder: Path, numbers: range) -> None:
     assert set(ends) <= {"succeeded", "cancelled"}, ends
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_books_of_random_flows_agree_whatever_interrupts_them(database_url: str, tmp_path: Path) -> None:
     check(database_url, tmp_path, range(4))
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(14_400)
 def test_books_of_1000_random_flows_agree_whatever_interrupts_them(database_url: str, tmp_path: Path) -> None:
     check(database_url, tmp_path, range(1_000))
