@@ -14,18 +14,21 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test retest browser check chaos fuzz bench docs picture lock lock-is-portable clean
+.PHONY: help run test acceptance retest browser check chaos fuzz bench docs picture lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 run: $(STAMP)/project ## carry out a flow: examples/release.yaml (ARGS="-i version=2.0")
 	@mkdir -p build
 	@$(BIN)/keptwork run examples/release.yaml --yes --db sqlite:///build/keptwork.db $(ARGS)
 
-test: $(STAMP)/dev ## run the tests, all but the chaos runs (ARGS="tests/store -k claim")
+test: $(STAMP)/dev ## run the quick tests, on both databases (ARGS="tests/store -k claim")
 	@$(BIN)/pytest -q -n $(WORKERS) $(ARGS)
+
+acceptance: $(STAMP)/dev ## run the tests that kill processes and race real clocks
+	@$(BIN)/pytest -q -n $(WORKERS) -m acceptance $(ARGS)
 
 # Tests that race real processes against real clocks are lost, once in many runs, to a busy machine.
 # A fault of the code fails again alone; more than three failures are no accident.

@@ -4,11 +4,14 @@ The server starts with the first test that asks for it. A test that stops or cra
 """
 
 import asyncio
+import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,33 @@ from tests.support.postgres_stock import Stock
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what is to run in the background so, and the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+HELPERS = ("tests.support.forked_command", str(Path(postgres.postgres_watchdog.__file__)))
+"""Programs of the test suite that any test may start: they fork commands and clean up after a PostgreSQL server."""
+
+_running: list[pytest.Item] = []
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Only a test marked `acceptance` or `chaos` may start Python in another process, or fork."""
+    if event not in ("subprocess.Popen", "os.fork") or not _running:
+        return
+    argv = [os.fsdecode(part) for part in arguments[1]] if event == "subprocess.Popen" else [sys.executable]
+    if Path(argv[0]).name.startswith("python") and not set(HELPERS) & set(argv):
+        raise RuntimeError(f"a test that starts a process of ours is marked `acceptance`: {argv}")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not any(item.get_closest_marker(mark) for mark in ("acceptance", "chaos")):
+        _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.clear()
 
 
 @pytest.fixture(scope="session")

@@ -168,6 +168,7 @@ async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: 
     assert row["state"] == "queued"
 
 
+@pytest.mark.acceptance
 async def test_no_connection_is_left_after_close(postgres_copy: str) -> None:
     app = Keptwork(postgres_copy)
 
@@ -210,6 +211,7 @@ async def test_a_database_in_memory_works_like_any_other(memory: Keptwork) -> No
     assert (await state(memory, job), attempts) == ("succeeded", [1, 2, 2])
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("kind", ["blocks the loop", "waits", "in a thread"])
 async def test_in_memory_a_handler_keeps_its_lease_for_longer_than_it_lasts(memory: Keptwork, kind: str) -> None:
     async def blocks(ctx: Context) -> None:
@@ -227,6 +229,7 @@ async def test_in_memory_a_handler_keeps_its_lease_for_longer_than_it_lasts(memo
     assert await triggers(memory, job) == ["enqueue", "claim", "start", "succeed"]
 
 
+@pytest.mark.acceptance
 async def test_a_handler_that_changes_the_folder_keeps_its_lease_and_its_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.acceptance
 async def test_a_process_killed_at_any_moment_leaves_both_or_none(app: Keptwork, database_url: str) -> None:
     for moment in (0.05, 0.11, 0.17):
         process = await asyncio.create_subprocess_exec(

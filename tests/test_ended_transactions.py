@@ -161,6 +161,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SESSION_SETTINGS, "idle_in_transaction_session_timeout", "200ms")
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("impatient")
 async def test_idle_transaction_is_refused_inside_and_after_its_block_and_rolled_back(
     database_url: str,
@@ -188,6 +189,7 @@ async def until_refused(tx: Any) -> None:
         await tx.fetch("SELECT 1 AS one")
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("impatient")
 async def test_block_that_fails_after_its_transaction_timed_out_raises_its_own_error(database_url: str) -> None:
     async with Keptwork(database_url) as app:
@@ -244,6 +246,7 @@ def test_transaction_of_ordinary_code_is_refused_after_its_block(database_url: s
     app.sync.close()
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("impatient")
 def test_idle_transaction_of_ordinary_code_is_refused(database_url: str) -> None:
     app = Keptwork(database_url)

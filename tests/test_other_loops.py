@@ -29,6 +29,8 @@ from keptwork.worker.context import Context
 from tests.conformance.stage import eventually
 from tests.support.command import Done, environment
 
+pytestmark = pytest.mark.acceptance
+
 PROGRAMS = Path(__file__).parent / "loop_programs.py"
 MOST = MOST_CONNECTIONS + MOST_AT_HAND
 """Connections of the thread for other loops, and of a short-lived loop that came first."""

@@ -51,6 +51,7 @@ def test_who_is_behind_a_peer_in_a_single_figure_does_not_meet_that_target() -> 
     assert not any(target.met(ours | behind) for target in TARGETS)
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("system", OURS, ids=lambda system: system.label)
 def test_keptwork_runs_flows_of_both_shapes_on_a_file_of_its_own(tmp_path: Path, system: System) -> None:

@@ -38,6 +38,7 @@ if child:
 """
 
 
+@pytest.mark.acceptance
 def test_marks_of_threads_are_all_counted(tmp_path: Path) -> None:
     tally = Tally(str(tmp_path))
 
@@ -54,6 +55,7 @@ def test_marks_of_threads_are_all_counted(tmp_path: Path) -> None:
     assert [len(process) for process in marks(tmp_path)] == [2000]
 
 
+@pytest.mark.acceptance
 def test_a_forked_process_keeps_marks_of_its_own(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], check=True, cwd=environment.ROOT)
     assert sorted([mark.sent for mark in process] for process in marks(tmp_path)) == [[0.0, 7.0], [7.0]]
@@ -120,6 +122,7 @@ def test_every_peer_has_a_program_and_pins_all_it_needs_without_an_address() -> 
             assert all("==" in line and "://" not in line for line in lines)
 
 
+@pytest.mark.acceptance
 def test_keptwork_is_measured_on_a_file_of_its_own(tmp_path: Path) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
@@ -130,11 +133,13 @@ def test_keptwork_is_measured_on_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.acceptance
 def test_a_program_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"setup: .*nothing://"):
         Station(OURS, "nothing://", tmp_path).ask("setup")
 
 
+@pytest.mark.acceptance
 def test_a_worker_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
     place = Station(OURS, "nothing://", tmp_path)
     with place.workers(1) as workers, pytest.raises(Failed, match=r"a worker ended with 1: .*nothing://"):

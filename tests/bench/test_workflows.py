@@ -92,6 +92,7 @@ def test_a_time_once_seen_of_a_peer_is_told_beside_what_is_found_here() -> None:
     assert told.endswith("Here: keptwork/sqlite 2.50; peer/server not measured")
 
 
+@pytest.mark.acceptance
 def test_workflows_are_timed_until_there_were_enough_or_the_time_is_over() -> None:
     assert len(one_by_one(lambda: STEPS, 3, 60).split()) == 3
     assert one_by_one(lambda: STEPS, 3, 0) == ""
@@ -109,6 +110,7 @@ def test_a_workflow_that_returns_something_else_is_not_counted() -> None:
         Watch(1, 1).lap(0.0, STEPS - 1)
 
 
+@pytest.mark.acceptance
 def test_keptwork_runs_workflows_on_a_file_of_its_own(tmp_path: Path) -> None:
     found = Figures()
     with Engines(tmp_path) as engines:
@@ -118,6 +120,7 @@ def test_keptwork_runs_workflows_on_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.acceptance
 def test_a_system_that_keeps_no_results_of_steps_is_found_out(tmp_path: Path) -> None:
     with (
         Engines(tmp_path) as engines,

@@ -95,12 +95,14 @@ def killed_at_work(url: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.acceptance
 def test_a_log_that_was_not_cut_is_all_there(tmp_path):
     url = f"sqlite:///{tmp_path}/keptwork.db"
     committed = killed_at_work(url)
     assert json.loads(run("audit", "verify", "--json", "--db", url).stdout)["events"] == committed
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("kept", [0.3, 0.7, 0.95])
 def test_a_write_ahead_log_that_was_cut_leaves_whole_commits_or_is_reported(kept, tmp_path):
     """SQLite cannot tell a cut log from a crash: what is left is an earlier moment, whole and consistent."""
@@ -136,6 +138,7 @@ def on_a_small_disk(folder: Path, *argv: str) -> Done:
     )
 
 
+@pytest.mark.acceptance
 def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(tmp_path):
     """On a real small disk where the system lets an ordinary process mount one; elsewhere the file itself is kept from
     growing, which SQLite reports in the same way."""
@@ -153,6 +156,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(tmp_path)
     assert told["problems"] == []
 
 
+@pytest.mark.acceptance
 @pytest.mark.skipif(not namespaces_allowed(), reason="the system lets no ordinary process mount a small disk")
 @pytest.mark.parametrize("command", [("migrate",), ("demo",)], ids=" ".join)
 def test_commands_on_a_full_disk(command, tmp_path):
@@ -167,6 +171,7 @@ def test_commands_on_a_full_disk(command, tmp_path):
     assert "Free some space" in line
 
 
+@pytest.mark.acceptance
 @pytest.mark.skipif(not namespaces_allowed(), reason="the system lets no ordinary process mount a small disk")
 def test_an_export_to_a_full_disk_leaves_nothing_half_done(tmp_path, original):
     script = 'dd if=/dev/zero of="$0/ballast" bs=1k count=2030 2>/dev/null; "$@"; code=$?; ls -A "$0"; exit $code'

@@ -6,9 +6,12 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support import command
 from tests.support.dev_server import announced, ended
+
+pytestmark = pytest.mark.acceptance
 
 SHOP = """
 from keptwork import Keptwork

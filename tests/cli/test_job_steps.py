@@ -20,6 +20,8 @@ from tests.cli.queue_scene import answer, said
 from tests.conformance.stage import claim, moved, queued, worker
 from tests.support.command import environment
 
+pytestmark = pytest.mark.acceptance
+
 
 async def _sleeping(url: str) -> str:
     """A job that has done two steps, said how far it is, and sleeps; one of its steps is of other code by now."""

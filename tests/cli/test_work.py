@@ -27,6 +27,8 @@ from tests.store.schemas import history, is_empty
 from tests.support.command import run
 from tests.support.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.acceptance
+
 PROGRAM = """
 import asyncio
 from pathlib import Path

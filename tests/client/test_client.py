@@ -21,6 +21,8 @@ from keptwork.openapi.operations import operations
 from tests.client.odd_server import losing_proxy
 from tests.client.serving import Served
 
+pytestmark = pytest.mark.acceptance
+
 QUICK = Patience(first_pause=0.02, longest_pause=0.2, tries=8)
 
 

@@ -15,6 +15,8 @@ import pytest
 from keptwork.client import AsyncClient, Patience
 from tests.client.serving import Served
 
+pytestmark = pytest.mark.acceptance
+
 QUICK = Patience(first_pause=0.02, longest_pause=0.2, tries=8)
 
 

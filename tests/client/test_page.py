@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.client.serving import Served
 from tests.support import command
 from tests.test_readme import blocks
+
+pytestmark = pytest.mark.acceptance
 
 
 def test_the_python_in_the_page_about_the_client_runs(sqlite_served: Served, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.client.odd_server import Reply, losing_proxy, odd_server
 from tests.client.serving import Served
 from tests.support import command
 
+pytestmark = pytest.mark.acceptance
+
 QUICK = Patience(first_pause=0.01, longest_pause=0.05)
 KEY = "kw_test0123456789"
 PROBLEM = (("Content-Type", "application/problem+json"),)

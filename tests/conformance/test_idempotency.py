@@ -138,6 +138,7 @@ async def test_the_keys_whose_time_is_over_are_dropped_and_counted(timed: Store,
     assert await hand.run("SELECT key FROM idempotency_keys") == [("c",)]
 
 
+@pytest.mark.acceptance
 @keeps(Writer.recall, "one still at work after 2 s is `RequestInFlight`")
 async def test_a_request_still_at_work_after_two_seconds_is_in_flight(postgres_store: Store) -> None:
     async with postgres_store.transaction() as first:

@@ -13,6 +13,8 @@ from keptwork.store.protocol import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued
 
+pytestmark = pytest.mark.acceptance
+
 ENQUEUE = """
 import asyncio, sys
 from keptwork.store import NewJob, open_store

@@ -23,6 +23,8 @@ from tests.support.command import run
 from tests.support.postgres_binaries import environment
 from tests.support.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.acceptance
+
 HEIR = "heir"
 
 

@@ -16,6 +16,8 @@ from keptwork.store import NewJob, Store
 from keptwork.store.postgres import PostgresStore
 from keptwork.store.postgres_keys import PAGE_LIFE_SECONDS, PAGE_SIZE, KeyPages
 
+pytestmark = pytest.mark.acceptance
+
 TAKER = """
 import asyncio, sys
 from keptwork.store import NewJob, open_store

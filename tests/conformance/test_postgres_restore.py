@@ -18,6 +18,8 @@ from tests.conformance.test_follow import following, until
 from tests.support import postgres_server as postgres
 from tests.support.postgres_binaries import environment
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.fixture
 def fresh_server() -> Iterator[postgres.PostgresServer]:

@@ -34,6 +34,8 @@ from keptwork.reference_page import (
 from tests.flow.stage import flow_of, ran, returning, worked
 from tests.worker.agent_scene import Scripted
 
+pytestmark = pytest.mark.acceptance
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OF_PROGRAMS = ("tool", "flow", EACH)
 LEFT_OUT = "bytes are left out here"

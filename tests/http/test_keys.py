@@ -216,6 +216,7 @@ def seconds_until_dead(revoking: httpx.Client, other: httpx.Client, id: str) -> 
     return time.monotonic() - since
 
 
+@pytest.mark.acceptance
 def test_a_key_revoked_on_one_server_is_dead_on_another_within_five_seconds(database_url: str) -> None:
     first = first_key(database_url)
     with ExitStack() as stack:

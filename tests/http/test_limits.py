@@ -53,6 +53,7 @@ def test_other_content_types_are_refused(strict: Running, kind: str) -> None:
     assert (answer.status_code, answer.json()["type"]) == (415, "urn:keptwork:problem:wrong-content-type")
 
 
+@pytest.mark.acceptance
 def test_a_slow_body_and_slow_headers_are_given_up(strict: Running) -> None:
     body = head("POST", "/api/jobs", "Content-Type: application/json", "Content-Length: 100")
     assert exchanged(strict, body, b'{"kind"')[0] == 408
@@ -113,6 +114,7 @@ def listeners_become(running: Running, number: int) -> bool:
     return False
 
 
+@pytest.mark.acceptance
 def test_a_client_that_reads_nothing_is_left(strict: Running) -> None:
     long = [NewJob("a", tenant_id=strict.ours, correlation_id="c" * 500)] * 300
     strict.do(lambda store: store.enqueue(long))
@@ -133,6 +135,7 @@ def test_a_page_has_bounds(strict: Running, limit: str) -> None:
             assert answer.json()["errors"][0]["where"] == "query.limit"
 
 
+@pytest.mark.acceptance
 def test_a_stream_ends_when_its_key_is_no_longer_good(strict: Running) -> None:
     with strict.client() as client, client.stream("GET", "/api/events/stream") as answer:
         lines = answer.iter_lines()

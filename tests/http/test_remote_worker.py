@@ -20,6 +20,8 @@ from keptwork.store import Store
 from tests.http.conftest import OURS, Running
 from tests.http.test_workers import until
 
+pytestmark = pytest.mark.acceptance
+
 app = Keptwork()
 seen: list[Any] = []
 tries: dict[str, int] = {}

@@ -16,6 +16,8 @@ from tests.http.processes import Served, new_key, served
 from tests.http.wire import head
 from tests.support.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.acceptance
+
 JOB = b'{"kind": "late"}'
 
 

@@ -23,6 +23,8 @@ from tests.http.processes import Served, new_key, served
 from tests.support import command
 from tests.support.dev_server import announced, ended
 
+pytestmark = pytest.mark.acceptance
+
 STREAMS, MEGABYTES, SECONDS = 1_000, 200, 1.0
 SLOWED = 2.0
 

@@ -233,12 +233,14 @@ def test_a_room_that_is_deaf_to_the_bell_is_noticed(
     assert waited(client, running, 1)[0] == []
 
 
+@pytest.mark.acceptance
 def test_a_job_that_comes_costs_a_claim_or_two_however_many_wait_for_it(
     client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert claims_for_one_job(client, running, only_the_bell, monkeypatch) <= 4
 
 
+@pytest.mark.acceptance
 def test_a_bell_that_calls_everyone_is_noticed(
     client: httpx.Client, running: Running, only_the_bell: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +370,7 @@ def test_what_was_claimed_for_one_who_hung_up_goes_back(
     assert (shown["state"], shown["attempts"], shown["epoch"]) == ("queued", 0, 1)
 
 
+@pytest.mark.acceptance
 def test_waits_end_when_the_server_does(tmp_path: Any) -> None:
     with serving(f"sqlite:///{tmp_path}/keptwork.db", Keys(), Limits(shutdown_seconds=20)) as started:
         two_tenants(started)
@@ -464,6 +467,7 @@ def test_a_stale_epoch_changes_nothing_and_is_told_so(
     assert say(client, "succeed", other, again).status_code == 200
 
 
+@pytest.mark.acceptance
 def test_a_lease_that_is_over_is_over_also_before_anybody_has_reaped_it(client: httpx.Client) -> None:
     worker, job = one_claimed(client, lease=1)
     time.sleep(1.1)  # the server's clock is the database's

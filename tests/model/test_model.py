@@ -20,6 +20,7 @@ FAILURE_AND_SNOOZE = frozenset({"worker succeed", "worker retry", "worker releas
 TWIN_STATES = 12_000
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     "rules",
     [Rules(left_out=SUCCESS_AND_RETRY), Rules(on_exhausted="fail", left_out=FAILURE_AND_SNOOZE, pauses=False)],

@@ -20,7 +20,10 @@ from tests.process.stage import LARGEST, PROGRAM, TWIN, WEAK, answer, run, there
 from tests.process.survivors import NAME, SECONDS, assert_none, marked, new_mark, survivors
 from tests.support.command import environment
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere process groups are all there is")
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere process groups are all there is"),
+]
 
 
 @pytest.fixture

@@ -39,7 +39,10 @@ from tests.process.tool_stage import (
 )
 from tests.support.command import environment
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere process groups are all there is")
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere process groups are all there is"),
+]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from keptwork.provider.sdk import SdkProvider
 from tests.provider.conftest import Connect
 from tests.support.llm_server import Act, BadJson, Cut, Drip, Hang, Large, LlmServer, Lose, Say, Status, use
 
+pytestmark = pytest.mark.acceptance
+
 PLAIN = Config.model_validate({})
 ACTS: list[Act] = [
     Status(429, "1"),

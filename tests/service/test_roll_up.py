@@ -164,6 +164,7 @@ def counting(url: str, number: int) -> Iterator[list[subprocess.Popen[str]]]:
             process.communicate()
 
 
+@pytest.mark.acceptance
 async def test_processes_killed_while_they_count_lose_nothing_and_double_nothing(
     store: Store, database_url: str
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support.postgres_binaries import environment
 from tests.support.postgres_server import PostgresServer
 from tests.support.second_server import restored
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 # A server that has been at work for a while: a new one is behind it in transaction ids.
 SPEND_TRANSACTION_IDS = "DO $$ BEGIN FOR i IN 1..20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"

@@ -25,6 +25,8 @@ from tests.store.schemas import history
 from tests.store.test_migrate_versions import leave_behind
 from tests.support import command, postgres_server
 
+pytestmark = pytest.mark.acceptance
+
 PATIENCE = 60.0
 LONGEST_WAIT = 1.0
 WAITS = """SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0)::float8 FROM pg_locks

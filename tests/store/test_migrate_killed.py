@@ -15,6 +15,8 @@ from tests.store.hands import PostgresHand, SqliteHand
 from tests.store.schemas import history, is_empty, picture
 from tests.store.walk import walk
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 8
 

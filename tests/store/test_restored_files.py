@@ -17,6 +17,8 @@ from keptwork.service import audit, backups
 from keptwork.store import open_store
 from tests.support.clerk import Clerk, clerk
 
+pytestmark = pytest.mark.acceptance
+
 Way = Callable[[Clerk, Path, Path], None]
 
 

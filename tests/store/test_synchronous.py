@@ -13,6 +13,8 @@ from keptwork.lifecycle import JOB
 from keptwork.store import open_store
 from keptwork.store.sqlite import SqliteStore
 
+pytestmark = pytest.mark.acceptance
+
 FULL, NORMAL = 2, 1
 KILLS, JOBS = 5, 40
 

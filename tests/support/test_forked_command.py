@@ -15,6 +15,8 @@ import pytest
 from tests.support import command
 from tests.support.forked_command import ForkedCommands
 
+pytestmark = pytest.mark.acceptance
+
 # What lies below all commands is imported beforehand: it imports none of them, and takes most of the time.
 ALONE = """
 import importlib, os

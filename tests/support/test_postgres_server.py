@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.postgres_server import PostgresServer, start
 
+pytestmark = pytest.mark.acceptance
+
 REPOSITORY = Path(__file__).parents[2]
 
 START_AND_SLEEP = """

@@ -10,6 +10,8 @@ from keptwork import Keptwork
 from tests.process import tool_jobs
 from tests.worker.scene import last, row, triggers, working
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:

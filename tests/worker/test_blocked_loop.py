@@ -21,6 +21,8 @@ from keptwork.worker.stall import Stall
 from tests.conformance.stage import eventually
 from tests.worker.scene import last, row, state, story
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

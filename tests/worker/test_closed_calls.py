@@ -114,6 +114,7 @@ async def test_late_failure_that_was_never_sent_gives_the_bound_back(app: Keptwo
     assert await day(app) == (0, 0)
 
 
+@pytest.mark.acceptance
 async def test_soft_cancel_lets_the_call_end_within_the_grace(app: Keptwork, model: Slow) -> None:
     agent, store = await started(app, tier="haiku"), await app.open()
     async with working(app, model):
@@ -125,6 +126,7 @@ async def test_soft_cancel_lets_the_call_end_within_the_grace(app: Keptwork, mod
     assert (paid.outcome, paid.cost_micros) == ("answered", COST)
 
 
+@pytest.mark.acceptance
 async def test_call_that_outlasts_the_grace_of_a_soft_cancel_is_lost_with_its_job(app: Keptwork, model: Slow) -> None:
     agent, store = await started(app, tier="haiku"), await app.open()
     async with working(app, model, grace="300ms"):

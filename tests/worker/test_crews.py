@@ -153,6 +153,7 @@ async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_n
         assert await second.result("20s") == [None]
 
 
+@pytest.mark.acceptance
 async def test_a_twin_whose_waiting_shares_keep_their_workers_is_stuck_for_ever(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

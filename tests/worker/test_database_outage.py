@@ -19,6 +19,8 @@ from keptwork.worker.context import Context
 from tests.conformance.stage import log
 from tests.support import postgres_server
 
+pytestmark = pytest.mark.acceptance
+
 JOBS = 2_000
 
 

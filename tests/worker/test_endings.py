@@ -138,6 +138,7 @@ def process(url: str, folder: Path, *command: str) -> Iterator[subprocess.Popen[
         assert_none(mark)
 
 
+@pytest.mark.acceptance
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
 @pytest.mark.parametrize("ending", REAL)
 async def test_job_of_a_real_worker_ends_as_documented_and_the_next_one_is_done(
@@ -191,6 +192,7 @@ DYING = {
 }
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", DYING)
 async def test_plain_worker_that_cannot_go_on_exits_non_zero_and_says_so(
     app: Keptwork, tmp_path: Path, database_url: str, name: str
@@ -206,6 +208,7 @@ async def test_plain_worker_that_cannot_go_on_exits_non_zero_and_says_so(
 # --- broken twins: the same checks must notice that a guard is missing
 
 
+@pytest.mark.acceptance
 async def test_check_notices_a_worker_that_waits_for_handlers_which_do_not_end(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +232,7 @@ from tests.worker.odd_endings import app
 """
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_forked_child_runs_on_only_where_the_guard_is_missing(
     app: Keptwork, tmp_path: Path, database_url: str, guarded: bool

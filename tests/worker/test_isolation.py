@@ -23,6 +23,8 @@ from tests.process.survivors import NAME, assert_none, marked, new_mark, survivo
 from tests.support.command import environment
 from tests.worker.scene import last, moved, reaches, row, triggers, working
 
+pytestmark = pytest.mark.acceptance
+
 ONCE = ["enqueue", "claim", "start"]
 
 

@@ -11,12 +11,15 @@ from itertools import pairwise
 from typing import Any
 
 import asyncpg
+import pytest
 
 from keptwork.lifecycle import JOB
 from keptwork.store import Job, Store, open_store
 from keptwork.worker.leases import Lease, LeaseKeeper, Token
 from tests.conformance.stage import claim, entity, eventually, moved, queued, worker
 from tests.support import postgres_server
+
+pytestmark = pytest.mark.acceptance
 
 SECOND = 1_000_000
 

@@ -209,6 +209,7 @@ async def test_a_job_that_kills_every_worker_ends_as_a_dead_letter(app: Keptwork
     assert (await row(app, job))["error"] == "the lease of its worker ended in attempt 1 of 1"
 
 
+@pytest.mark.acceptance
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(app: Keptwork) -> None:
     @app.job(lease="1s")
     async def blocks(ctx: Context) -> str:

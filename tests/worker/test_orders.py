@@ -153,6 +153,7 @@ async def test_a_worker_that_was_given_up_finds_out_and_ends_with_its_job_releas
     assert await state(app, job) == "queued"
 
 
+@pytest.mark.acceptance
 async def test_a_worker_that_does_not_look_at_its_row_is_caught_by_the_same_check(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ async def test_a_duty_that_crashes_makes_the_worker_failed_with_the_error(
     assert event.reason == "ZeroDivisionError: a duty went wrong"
 
 
+@pytest.mark.acceptance
 async def test_a_worker_under_strain_pauses_itself_gives_back_what_waits_and_goes_on_when_it_is_better(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ from tests.support.command import environment
 from tests.support.postgres_server import PostgresServer
 from tests.worker.scene import eventually, only_worker, reaches, working
 
+pytestmark = pytest.mark.acceptance
+
 OUT = re.compile(r"database out of reach since [-0-9]+ [:0-9]+\+00:00: (.*)")
 BACK = re.compile(r"database is back after [0-9]+\.[0-9] s")
 

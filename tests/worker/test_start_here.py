@@ -112,6 +112,7 @@ async def test_an_idle_worker_asks_no_more_than_it_must(app: Keptwork) -> None:
     assert found.total(metrics.CLAIM_CALLS, outcome="empty") < 15
 
 
+@pytest.mark.acceptance
 async def test_who_waits_for_a_job_that_runs_here_does_so_no_longer_than_told(app: Keptwork) -> None:
     going, gate = asyncio.Event(), asyncio.Event()
 

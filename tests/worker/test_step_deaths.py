@@ -15,6 +15,8 @@ from keptwork.store import Store
 from keptwork.worker.outage import Outage
 from keptwork.worker.reaper import Reaper
 
+pytestmark = pytest.mark.acceptance
+
 LEASE_US = 20_000
 HERE = "tests.worker.test_step_deaths"
 

@@ -134,6 +134,7 @@ async def test_a_stopped_worker_gives_back_the_job_of_a_handler_that_ignores_it(
     stage.gate.set()
 
 
+@pytest.mark.acceptance
 def test_a_task_that_does_not_end_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     code = f"""
         import asyncio

@@ -27,6 +27,7 @@ async def counted(store: Store) -> Readout:
     return Readout.of(await store.counters(ENGINE))
 
 
+@pytest.mark.acceptance
 async def test_a_worker_at_work_is_read_from_elsewhere(
     app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Keptwork) -
     assert not store.tally.take()
 
 
+@pytest.mark.acceptance
 async def test_a_worker_that_cannot_write_its_counts_works_on_and_keeps_them(
     app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

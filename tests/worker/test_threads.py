@@ -49,6 +49,7 @@ def declare(app: Keptwork) -> tuple[threading.Event, DeclaredJob, DeclaredJob]:
     return gate, sticks, works
 
 
+@pytest.mark.acceptance
 async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_there_are_too_many(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +78,7 @@ async def test_with_all_threads_stuck_the_next_job_is_still_done(app: Keptwork) 
     assert await state(app, after) == "succeeded"
 
 
+@pytest.mark.acceptance
 def test_a_stuck_thread_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     code = f"""
         import asyncio, threading

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from keptwork import Keptwork
 from keptwork.worker.context import Context
 from tests.worker.scene import eventually, row, triggers, working
@@ -61,6 +63,7 @@ async def test_a_job_held_for_its_version_falls_under_its_limit_again(app: Keptw
     assert await app.work(until_idle=True) == 1
 
 
+@pytest.mark.acceptance
 async def test_a_job_that_starts_where_it_is_enqueued_respects_the_limit_of_its_queue(app: Keptwork) -> None:
     gate, most, now = asyncio.Event(), 0, 0
     app.limit_queue("default", limit=1)

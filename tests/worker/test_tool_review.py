@@ -22,6 +22,8 @@ from tests.support.command import environment
 from tests.worker.scene import last, reaches, row, triggers, working
 from tests.worker.test_approvals import the_question
 
+pytestmark = pytest.mark.acceptance
+
 ONCE = ["enqueue", "claim", "start"]
 ONE_STORE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
