@@ -149,7 +149,7 @@ async def test_two_workers_in_one_process_share_the_work_and_both_stop(app: Kept
 
     await eventually(done)
     app.stop()
-    assert await asyncio.wait_for(asyncio.gather(*works), 10) == [1, 1]
+    assert await asyncio.wait_for(asyncio.gather(*works), 60) == [1, 1]
 
 
 async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: Keptwork) -> None:
@@ -161,7 +161,7 @@ async def test_a_worker_that_is_asked_to_stop_while_it_starts_ends_at_once(app: 
     work = asyncio.create_task(app.work())
     await asyncio.sleep(0)  # it has begun to open the database
     app.stop()
-    assert await asyncio.wait_for(work, 20) == 0
+    assert await asyncio.wait_for(work, 60) == 0
     async with app:
         row = await (await app.open()).get(JOB, job.key, None)
     assert row is not None

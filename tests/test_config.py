@@ -211,6 +211,7 @@ def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
     assert len(problems(file, '[tools.a]\n[tools.b]\ncommand = ["x"]\ntimeout = 1\nhue = 2\n')) == 3
 
 
+@pytest.mark.acceptance
 def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
     modules = "keptwork.cli.main, keptwork.app, keptwork.worker.tool_step"
     code = f"import sys, {modules}; print('keptwork.config' in sys.modules)"

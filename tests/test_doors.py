@@ -157,14 +157,14 @@ async def test_what_is_rolled_back_on_your_connection_never_was(shop: Keptwork, 
 async def test_your_connection_rings_when_it_commits(shop: Keptwork, copy: str) -> None:
     fetch, rung = declared(shop), asyncio.Event()
     stop = (await shop.open()).listen(rung.set)
-    await asyncio.wait_for(rung.wait(), 5)  # the listener is there
+    await asyncio.wait_for(rung.wait(), 60)  # the listener is there
     rung.clear()
     connection = await asyncpg.connect(copy)
     async with connection.transaction():
         await fetch.enqueue(url="a", _tx=connection)
         await asyncio.sleep(0.05)
         assert not rung.is_set()
-    await asyncio.wait_for(rung.wait(), 5)
+    await asyncio.wait_for(rung.wait(), 60)
     stop()
     await connection.close()
 

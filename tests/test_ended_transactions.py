@@ -147,7 +147,7 @@ async def test_call_made_while_the_block_ends_is_refused_or_belongs_to_the_trans
         async with app.transaction() as tx:
             await tx.fetch("SELECT 1 AS one")
         calls = [asyncio.create_task(tx.execute(OWN_ROW)) for _ in range(3)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             answers = await asyncio.gather(*calls, return_exceptions=True)
         accepted += sum(not isinstance(answer, TransactionEnded) for answer in answers)
     assert (accepted, (await written(app))[0]) == (0, 0)

@@ -148,6 +148,7 @@ print("not JSON", flush=True, file=__import__("sys").stderr)
 """
 
 
+@pytest.mark.acceptance
 def test_a_supervisor_and_its_workers_write_lines_of_json(tmp_path: Path, sqlite_copy: str) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     supervisor = subprocess.Popen(

@@ -257,7 +257,7 @@ async def reads(app: Keptwork, note: DeclaredJob) -> None:
     async with store.snapshot() as snapshot:
         assert (await snapshot.counts(JOB))[0]
     assert (await store.atomically(lambda tx: tx.counts(JOB)))[0]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in store.follow():
             assert event.entity == "job"
             break

@@ -26,6 +26,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     "page",
     [
@@ -48,6 +49,7 @@ def test_the_python_in_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> No
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.acceptance
 def test_the_tests_in_the_page_about_tests_pass(tmp_path: Path) -> None:
     for program in blocks("docs/how-to/testing.md", "python"):
         name = program.partition("\n")[0].removeprefix("# ")

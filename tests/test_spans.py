@@ -227,6 +227,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("opentelemetry
 """
 
 
+@pytest.mark.acceptance
 def test_where_nobody_traces_nothing_of_opentelemetry_is_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=command.environment()

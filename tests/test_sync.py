@@ -22,6 +22,8 @@ from keptwork.store import open_store
 from keptwork.worker.context import Context
 from tests.support.command import Done, environment
 
+pytestmark = pytest.mark.acceptance
+
 PROGRAMS = Path(__file__).parent / "sync_programs.py"
 
 

@@ -385,6 +385,7 @@ def test_plain_unittest_works_too():
     assert (result.testsRun, result.errors, result.failures) == (1, [], [])
 
 
+@pytest.mark.acceptance
 def test_applications_do_not_pay_for_it():
     shown = "'keptwork.testing' in sys.modules, 'cronsim' in sys.modules"
     program = f"import sys, keptwork.app, keptwork.cli.main; print({shown})"

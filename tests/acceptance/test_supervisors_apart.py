@@ -22,7 +22,7 @@ WHY_NOT = namespaces.why_not()
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
-PROMPT = 15.0
+PROMPT = 60.0
 
 
 class Apart:

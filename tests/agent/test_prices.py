@@ -118,6 +118,7 @@ def test_a_hundred_calls_over_the_tiers_sum_to_what_the_table_says() -> None:
     assert spent == sum(each) == 60 * 4_069 + 30 * 12_207 + 10 * 20_345
 
 
+@pytest.mark.acceptance
 def test_prices_are_not_fetched_and_not_even_loaded_before_they_are_needed() -> None:
     code = """
 import socket, sys, threading

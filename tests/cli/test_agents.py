@@ -89,6 +89,7 @@ def test_one_without_money_is_left_and_goes_on_when_it_is_resumed(here: Path) ->
     assert (done.returncode, done.stdout, len(server.calls)) == (0, "mended\n", 1)
 
 
+@pytest.mark.acceptance
 def test_at_a_terminal_the_answer_is_seen_as_it_comes(here: Path) -> None:
     with LlmServer([Say("word by word")]) as server:
         (here / "keptwork.toml").write_text(server.settings())

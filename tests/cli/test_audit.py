@@ -138,6 +138,7 @@ def test_a_device_is_written_to_and_stays_a_device(filled, tmp_path):
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [("verify",), ("export", "/dev/null")], ids=" ".join)
 def test_a_terminal_sees_progress_and_a_pipe_does_not(command, filled):
     url, _ = filled

@@ -129,6 +129,7 @@ def lines(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]:
     return [json.loads(process.stdout.readline()) for _ in range(count)]
 
 
+@pytest.mark.acceptance
 def test_following_from_the_start_sees_what_is_there_and_what_comes(database_url):
     moves = asyncio.run(_fill(database_url, 10))
     there = sum(map(len, moves.values())) + 1
@@ -140,6 +141,7 @@ def test_following_from_the_start_sees_what_is_there_and_what_comes(database_url
     assert [event["entity_id"] for event in late] == [public_id("job", key) for key in keys]
 
 
+@pytest.mark.acceptance
 def test_following_goes_on_after_a_cursor_and_filters(database_url):
     asyncio.run(_enqueue(database_url, 3, "mine"))
     with following(database_url, "--from-start") as process:
@@ -153,6 +155,7 @@ def test_following_goes_on_after_a_cursor_and_filters(database_url):
     assert third["entity_id"] != fourth["entity_id"]
 
 
+@pytest.mark.acceptance
 def test_following_begins_now_and_ends_quietly_when_interrupted(sqlite_url):
     """What was there before is not shown; there is no telling from outside when it looks, so work goes on till then."""
     old = asyncio.run(_enqueue(sqlite_url, 3))
@@ -162,8 +165,8 @@ def test_following_begins_now_and_ends_quietly_when_interrupted(sqlite_url):
         while not seen:
             asyncio.run(_enqueue(sqlite_url, 1))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        reader.join(20)
+        assert process.wait(60) == 130
+        reader.join(60)
         assert process.stderr is not None
         assert process.stderr.read() == ""
     shown = {json.loads(line)["entity_id"] for line in seen}
@@ -178,6 +181,7 @@ def _lines_into(process: subprocess.Popen[str], seen: list[str]) -> threading.Th
     return reader
 
 
+@pytest.mark.acceptance
 def test_a_reader_that_has_enough_ends_it_even_when_nothing_more_comes(filled):
     url, _ = filled
     with following(url, "--from-start", "--type", "worker_register") as process:
@@ -185,7 +189,7 @@ def test_a_reader_that_has_enough_ends_it_even_when_nothing_more_comes(filled):
         assert process.stdout is not None
         process.stdout.close()
         began = time.monotonic()
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
         assert time.monotonic() - began < 10
         assert process.stderr is not None
         assert process.stderr.read() == ""

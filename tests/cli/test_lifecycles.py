@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import keptwork
 from tests.lifecycle.expected import EXPECTED
+from tests.support.command import Done, run, start
 
-SOURCE = str(Path(keptwork.__file__).parents[1])
 ANSI = re.compile(r"\x1b\[")
-
-
-def run(*arguments: str, python: tuple[str, ...] = ("-m", "keptwork"), **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "KEPTWORK_DEBUG", "COLUMNS")}
-    return subprocess.run(
-        [sys.executable, *python, *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=30,
-        check=False,
-        env={**clean, "PYTHONPATH": SOURCE, "PYTHONUTF8": "1", **env},
-    )
 
 
 def test_list_names_all_nine():
@@ -132,20 +115,17 @@ def test_colour_is_left_out_when_it_is_not_wanted():
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", plain)
 
 
+@pytest.mark.acceptance
 def test_a_reader_that_leaves_is_no_error_message():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "keptwork", "lifecycles", "show", "job", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-    )
+    process = start("lifecycles", "show", "job", "--json")
     assert process.stdout is not None
     process.stdout.close()
     with process:
         assert process.stderr is not None
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
 
 
+@pytest.mark.acceptance
 def test_a_poor_encoding_does_not_stop_the_output():
     done = run("lifecycles", "show", "crew", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
@@ -157,6 +137,7 @@ def test_names_are_completed():
     assert done.stdout.split() == ["worker", "workstream", "workstream-step"]
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("driver", ["apsw", "asyncpg", "rich.table", "pydantic"])
 def test_help_needs_neither_a_driver_nor_a_drawing_library(driver):
     code = f"import sys, keptwork.cli.main; sys.exit({driver!r} in sys.modules)"
@@ -178,10 +159,11 @@ main.run(sys.argv[1:])
 """
 
 
-def act(body: str, *arguments: str, returns: str = "None", **env: str) -> subprocess.CompletedProcess[str]:
+def act(body: str, *arguments: str, returns: str = "None", **env: str) -> Done:
     return run("act", *arguments, python=("-c", STAND_IN.format(body=body, returns=returns)), **env)
 
 
+@pytest.mark.acceptance
 def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_request():
     plain, debug = act("1 / 0"), act("1 / 0", KEPTWORK_DEBUG="1")
     line = "keptwork: unexpected ZeroDivisionError: division by zero; KEPTWORK_DEBUG=1 shows where\n"
@@ -191,6 +173,7 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_request():
     assert debug.stderr.endswith(line)
 
 
+@pytest.mark.acceptance
 def test_an_error_of_ours_keeps_its_exit_code():
     body = "from keptwork import errors; raise errors.{}"
     gone = act(body.format("NotFound(what='job', id='job_1', listing='keptwork jobs list')"))
@@ -203,11 +186,13 @@ def test_an_error_of_ours_keeps_its_exit_code():
     }
 
 
+@pytest.mark.acceptance
 def test_an_interrupt_exits_with_130_and_says_nothing():
     done = act("raise KeyboardInterrupt")
     assert (done.returncode, done.stderr) == (130, "")
 
 
+@pytest.mark.acceptance
 def test_a_command_may_answer_with_its_exit_code():
     assert act("return 3", returns="int").returncode == 3
     assert act("import typer; raise typer.Exit(4)").returncode == 4

@@ -112,6 +112,7 @@ def test_what_cannot_be_is_one_clear_line(
     assert said.err.startswith("keptwork: ")
 
 
+@pytest.mark.acceptance
 def test_on_a_terminal_it_keeps_up_until_q_is_typed_and_leaves_the_terminal_as_it_was(
     here: Stage, terminal: Callable[..., Terminal]
 ) -> None:
@@ -137,6 +138,7 @@ def test_on_a_terminal_it_keeps_up_until_q_is_typed_and_leaves_the_terminal_as_i
     assert termios.tcgetattr(shown.ours) == before
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
     terminal: Callable[..., Terminal], number: signal.Signals
@@ -148,6 +150,7 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
     assert OUT in shown.written
 
 
+@pytest.mark.acceptance
 def test_on_a_low_terminal_without_colours_what_does_not_fit_is_counted(terminal: Callable[..., Terminal]) -> None:
     shown = terminal("--every", "3600", LINES="14", NO_COLOR="1")
     shown.until("Queues, 1 of 2")

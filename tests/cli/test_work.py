@@ -164,7 +164,7 @@ def test_on_a_terminal_a_line_keeps_up_with_the_work(folder: Path, sqlite_url: s
         while chunk := os.read(main, 4096):
             shown += chunk
     os.close(main)
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert b"1 of 1 at work \xc2\xb7 1 succeeded" in shown
 
 

@@ -101,7 +101,7 @@ def test_stream_is_followed_in_a_second_event_loop(client: AsyncClient) -> None:
             await asyncio.sleep(0.05)
 
     asyncio.run(enqueue(client, 0))
-    assert asyncio.run(asyncio.wait_for(first_event(), 30))["entity"] == "job"
+    assert asyncio.run(asyncio.wait_for(first_event(), 60))["entity"] == "job"
 
 
 def test_forked_child_makes_connections_of_its_own(client: AsyncClient) -> None:

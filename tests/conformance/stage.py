@@ -157,7 +157,7 @@ async def settled(store: Reader) -> None:
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     """Looks until it holds; a database rings no bell."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await holds():  # noqa: ASYNC110 - what is awaited happens in a server
             await asyncio.sleep(0.01)
 

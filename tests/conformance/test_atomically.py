@@ -111,7 +111,7 @@ async def test_a_failed_call_that_the_work_lets_pass_leaves_nothing_of_it(store:
 async def test_whoever_waits_for_work_is_told_of_jobs_enqueued_in_it(store: Store) -> None:
     heard = asyncio.Event()
     stop = store.listen(heard.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not heard.is_set():  # on PostgreSQL a while passes before it listens
             await store.atomically(queued)
             with contextlib.suppress(TimeoutError):

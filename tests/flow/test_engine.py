@@ -141,7 +141,7 @@ async def test_a_step_is_retried_as_often_as_it_says(app: Keptwork) -> None:
 
 
 async def _ended(store: Store, ref: flows.FlowRef) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             (row,) = await store.rows(ref.kind.flow, [ref.id], ("completed_at", "state"))
             if row["completed_at"] is not None:

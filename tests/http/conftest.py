@@ -77,11 +77,11 @@ class Running:
         async def done() -> T:
             return await work(self.app.state.store)
 
-        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(60)
 
     def stop(self) -> None:
         self.server.end()
-        self.thread.join(30)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 

@@ -122,10 +122,10 @@ def worker_beside(running: Running, declare: Callable[[Keptwork], object] = lamb
 
     thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     try:
         yield
     finally:
         loops[0].call_soon_threadsafe(app.stop)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()

@@ -51,8 +51,8 @@ def served(url: str, *options: str) -> Iterator[Served]:
         process.kill()
         raise
     finally:
-        process.wait(30)
-        reader.join(30)
+        process.wait(60)
+        reader.join(60)
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()

@@ -92,7 +92,7 @@ async def test_one_who_is_overrun_reads_the_log_again_and_misses_nothing(
     start = (await store.events())[0].cursor
     speaker = Broadcast(store)
     told: list[str] = []
-    async with asyncio.timeout(20), aclosing(speaker.follow(EventFilter(), start)) as events:
+    async with asyncio.timeout(60), aclosing(speaker.follow(EventFilter(), start)) as events:
         await store.enqueue([NewJob("one")])
         async for event in events:
             told.append(event.cursor)
@@ -109,7 +109,7 @@ async def test_a_listener_is_told_only_what_it_wants(store: Store) -> None:
     other = await store.add_tenant("other")
     start = await store.log_end()
     speaker = Broadcast(store)
-    async with asyncio.timeout(20), aclosing(speaker.follow(EventFilter(tenant_id=other), start)) as events:
+    async with asyncio.timeout(60), aclosing(speaker.follow(EventFilter(tenant_id=other), start)) as events:
         await store.enqueue([NewJob("ours"), NewJob("theirs", tenant_id=other)])
         first = await anext(events)
         await store.enqueue([NewJob("ours"), NewJob("theirs", tenant_id=other)])

@@ -246,7 +246,7 @@ class Working:
         self._loop.call_soon_threadsafe(app.stop)
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

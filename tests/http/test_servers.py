@@ -98,15 +98,15 @@ def test_a_server_that_is_told_to_end_finishes_requests_and_streams_first(
 
         reader = threading.Thread(target=follow)
         reader.start()
-        assert streaming.wait(30)
+        assert streaming.wait(60)
         place.process.send_signal(signal.SIGTERM)
-        reader.join(30)  # the stream ends by itself, and as it should: a cut one would raise
+        reader.join(60)  # the stream ends by itself, and as it should: a cut one would raise
         assert not reader.is_alive()
         assert said[0] == "retry: 1000"
         wire.sendall(JOB)
         answer = wire.recv(65536)
         assert b" 201 " in answer.partition(b"\r\n")[0] + b" "
-        assert place.process.wait(30) == 0
+        assert place.process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", place.port))
     assert len(two[0].get("/api/jobs", params={"kind": "late"}).json()["jobs"]) == 1
@@ -118,7 +118,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_request_has_done_nothing_and
     with served(database) as place, begun(place, key) as wire:
         wire.sendall(JOB[:5])
         place.process.kill()
-        place.process.wait(30)
+        place.process.wait(60)
     sent = [one.post("/api/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "killed"}) for one in two]
     assert [one.status_code for one in sent] == [201, 201]
     assert sent[0].content == sent[1].content

@@ -216,7 +216,7 @@ def waited(client: httpx.Client, running: Running, seconds: float) -> tuple[list
     until(lambda: waits(running) == 1)
     with running.client() as other:
         job = enqueued(other)
-    waiting.join(15)
+    waiting.join(60)
     return found, job
 
 
@@ -282,7 +282,7 @@ def claims_for_one_job(client: httpx.Client, running: Running, claims: Claims, m
     time.sleep(0.3)  # whoever else was called has asked by now
     running.do(everyone_leaves)
     for thread in threads:
-        thread.join(15)
+        thread.join(60)
     assert len(found) == 1
     return len(asked)
 
@@ -300,7 +300,7 @@ def test_many_that_wait_share_what_comes_and_none_is_given_twice(client: httpx.C
     until(lambda: waits(running) == 6)
     jobs = {str(enqueued(client)["id"]) for _ in range(6)}
     for thread in threads:
-        thread.join(15)
+        thread.join(60)
     assert sorted(one["id"] for one in found) == sorted(jobs)
     assert waits(running) == 0
 
@@ -326,7 +326,7 @@ def test_a_worker_that_was_paused_while_it_waits_keeps_no_job_from_the_next(
     assert (found[0][0], [one["id"] for one in found[0][1]]) == (ready, [job["id"]])
     running.do(lambda store: worker_service.terminate(store, running.ours, paused))
     for thread in threads:
-        thread.join(15)
+        thread.join(60)
     assert found[1] == (paused, [])
 
 
@@ -383,7 +383,7 @@ def test_waits_end_when_the_server_does(tmp_path: Any) -> None:
             until(lambda: waits(started) == 1)
             began = time.monotonic()
             started.stop()
-            waiting.join(10)
+            waiting.join(60)
             assert time.monotonic() - began < 8
             assert (found[0].status_code, found[0].json()["jobs"]) == (200, [])
 

@@ -205,7 +205,7 @@ async def test_kill_9_of_the_worker_leaves_no_process_behind(mark: str, tmp_path
 
 
 def test_an_idle_cage_dies_with_a_worker_that_forgot_it(mark: str) -> None:
-    assert owner(mark, "echo", "idle").wait(30) == 0
+    assert owner(mark, "echo", "idle").wait(60) == 0
     assert survivors(mark) == []
 
 

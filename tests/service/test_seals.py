@@ -274,6 +274,6 @@ async def test_a_database_that_fails_or_does_not_answer_keeps_no_process_from_en
     monkeypatch.setattr(sealing, "LAST_SECONDS", 0.05)
     store = await open_store(sqlite_url)
     await store.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await Sealer(store, lambda: 0.5).run_last()
         await Sealer(cast(Store, Stuck()), lambda: 0.5).run_last()

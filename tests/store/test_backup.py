@@ -110,7 +110,7 @@ def lives_on(url: str) -> None:
 async def whole_log(store: Store) -> list[Event]:
     """Every event in the order of commits; a reader may have to wait for a transaction of somebody else's to end."""
     log: list[Event] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(log) < await store.event_count():
             log += await store.events(after=log[-1].cursor if log else None, limit=1000) or await asyncio.sleep(
                 0.05, []

@@ -162,7 +162,7 @@ async def test_the_commit_rings_for_idle_workers(url: str) -> None:
             await enqueue(connection, "'mail', '{\"to\": \"ann\"}'")
             await connection.fetch("SELECT 1")
             assert rung.is_set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await started.wait()
         app.stop()
         await work

@@ -64,6 +64,7 @@ def new_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.mark.acceptance
 def test_eight_processes_open_one_new_database_and_each_migration_is_applied_once(new_url):
     assert open_at_once([new_url] * OPENERS) == []
     hand = hand_on(new_url)
@@ -73,6 +74,7 @@ def test_eight_processes_open_one_new_database_and_each_migration_is_applied_onc
     hand.close()
 
 
+@pytest.mark.acceptance
 def test_new_databases_of_one_new_server_are_prepared_at_once():
     """Roles belong to the whole server, and the lock of a migration only to its database."""
     with postgres.start() as server:

@@ -55,7 +55,7 @@ async def test_one_who_leaves_at_the_moment_it_is_served_passes_it_on(connection
     await asyncio.sleep(0)
     await connections.put_back(lent[0])
     leaves.cancel()
-    assert await asyncio.wait_for(stays, 10) is lent[0]
+    assert await asyncio.wait_for(stays, 60) is lent[0]
     for one in lent:
         await connections.put_back(one)
 
@@ -66,7 +66,7 @@ async def test_one_that_broke_is_replaced_for_whoever_waits(connections: Connect
     await asyncio.sleep(0)
     lent[0].terminate()
     await connections.put_back(lent[0])
-    fresh = await asyncio.wait_for(waits, 10)
+    fresh = await asyncio.wait_for(waits, 60)
     assert await fresh.fetchval("SELECT 1") == 1
     for one in (fresh, *lent[1:]):
         await connections.put_back(one)

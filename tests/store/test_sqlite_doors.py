@@ -56,6 +56,7 @@ async def test_hard_link_in_another_folder_is_refused_and_opens_once_it_is_remov
     await (await open_store(sqlite_copy)).close()
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("without", [None, "doors"])
 def test_two_hard_links_lose_acknowledged_jobs_only_without_the_refusal(file, without):
     """Each name has a log of its own, and the last to close overwrites what the other wrote."""
@@ -109,6 +110,7 @@ def mounted(script: str) -> tuple[str, ...]:
     return ("unshare", "-rm", "sh", "-c", f'{script} && exec "$@"', "sh")
 
 
+@pytest.mark.acceptance
 async def test_file_that_is_mounted_without_its_folder_is_refused(file, tmp_path, monkeypatch):
     alone = tmp_path / "alone" / "x y.db"
     alone.parent.mkdir()
@@ -183,6 +185,7 @@ def test_url_keeps_saying_that_a_shared_file_is_accepted(tmp_path, monkeypatch):
     assert database_url("sqlite:///x.db").shared is False
 
 
+@pytest.mark.acceptance
 def test_system_without_mountinfo_opens_without_a_word(sqlite_copy):
     program = (
         "import asyncio, sys; from keptwork.store import open_store, sqlite_doors; "

@@ -103,6 +103,7 @@ async def _counted(url: str) -> int:
         await store.close()
 
 
+@pytest.mark.acceptance
 def test_backup_is_destroyed_without_the_judgement(overwritten):
     """The twin: what the judgement prevents."""
     before = overwritten.bytes()
@@ -111,6 +112,7 @@ def test_backup_is_destroyed_without_the_judgement(overwritten):
     assert overwritten.file.read_bytes() != before[0]
 
 
+@pytest.mark.acceptance
 def test_many_processes_at_once_all_refuse_the_stale_log(overwritten):
     before = overwritten.bytes()
 
@@ -165,6 +167,7 @@ def _left_by_another_program(file: Path, sql: str) -> None:
     assert os.path.getsize(f"{file}-wal")
 
 
+@pytest.mark.acceptance
 async def test_file_and_log_of_another_program_stay_as_they_are(tmp_path):
     file = tmp_path / "theirs.db"
     _left_by_another_program(file, "PRAGMA journal_mode=wal; CREATE TABLE jobs (ours); INSERT INTO jobs VALUES (1);")
@@ -175,6 +178,7 @@ async def test_file_and_log_of_another_program_stay_as_they_are(tmp_path):
     assert theirs.bytes() == before
 
 
+@pytest.mark.acceptance
 async def test_file_and_log_of_a_newer_program_stay_as_they_are(sqlite_copy):
     file = Path(sqlite_copy.removeprefix("sqlite:///"))
     _left_by_another_program(file, "INSERT INTO keptwork_migrations VALUES (99, 'later', 0);")
@@ -185,6 +189,7 @@ async def test_file_and_log_of_a_newer_program_stay_as_they_are(sqlite_copy):
     assert newer.bytes() == before
 
 
+@pytest.mark.acceptance
 async def test_index_that_contradicts_its_table_is_found_in_a_leftover_log(sqlite_copy):
     """`quick_check` does not compare indexes with tables; a stale log can leave that and nothing else."""
     file = Path(sqlite_copy.removeprefix("sqlite:///"))

@@ -15,7 +15,8 @@ MOST_USES = 40
 # The guards forbid it, for every session but a superuser's that poses as a replica.
 EMPTY = """SET session_replication_role = replica;
 DO $$ DECLARE named text; BEGIN
-    FOR named IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'keptwork_migrations' LOOP
+    FOR named IN SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+            AND relname <> 'keptwork_migrations' AND pg_relation_size(oid) > 0 LOOP
         EXECUTE format('DELETE FROM %I', named);
     END LOOP;
 END $$;
@@ -23,24 +24,28 @@ INSERT INTO tenants (id, name, created_at) VALUES (1, 'default', 0)"""
 
 REWIND = "SELECT setval(seqrelid::regclass, seqstart, false) FROM pg_sequence"
 
-# Whole rows: whatever is changed in them, by hand, by ANALYZE or by a rewrite, the database is no longer what it was.
+# Whatever is changed in it, by hand, by ANALYZE or by a rewrite, the database is no longer what it was. A transaction
+# writes its number into each row that it changes. Rows of pg_class are also changed in place, and functions are put
+# back: they are compared as a whole.
 SCHEMA = """SELECT md5(string_agg(line, ' ' ORDER BY line)) FROM (
-    SELECT n::text FROM pg_namespace AS n WHERE nspname !~ '^pg_(toast_)?temp'
-    UNION ALL SELECT c::text FROM pg_class AS c WHERE relnamespace = 'public'::regnamespace
-    UNION ALL SELECT a::text FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = attrelid
-        WHERE relnamespace = 'public'::regnamespace
-    UNION ALL SELECT d::text FROM pg_attrdef AS d
+    SELECT c::text FROM pg_class AS c WHERE relnamespace = 'public'::regnamespace
     UNION ALL SELECT p::text FROM pg_proc AS p WHERE pronamespace = 'public'::regnamespace
-    UNION ALL SELECT t::text FROM pg_trigger AS t
-    UNION ALL SELECT i::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = indexrelid
-        WHERE relnamespace = 'public'::regnamespace
-    UNION ALL SELECT k::text FROM pg_constraint AS k
-    UNION ALL SELECT o::text FROM pg_policy AS o
-    UNION ALL SELECT s::text FROM pg_sequence AS s
-    UNION ALL SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()
     UNION ALL SELECT m::text FROM keptwork_migrations AS m
+    UNION ALL SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()
     UNION ALL SELECT setconfig::text FROM pg_db_role_setting AS s JOIN pg_database AS d ON d.oid = setdatabase
         WHERE datname = current_database()
+    UNION ALL SELECT concat(catalog, ' ', count(*), ' ', sum(written::text::bigint)) FROM (
+        SELECT 'namespace', xmin FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'
+        UNION ALL SELECT 'attribute', a.xmin FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = attrelid
+            WHERE relnamespace = 'public'::regnamespace
+        UNION ALL SELECT 'attrdef', xmin FROM pg_attrdef
+        UNION ALL SELECT 'trigger', xmin FROM pg_trigger
+        UNION ALL SELECT 'index', i.xmin FROM pg_index AS i JOIN pg_class AS c ON c.oid = indexrelid
+            WHERE relnamespace = 'public'::regnamespace
+        UNION ALL SELECT 'constraint', xmin FROM pg_constraint
+        UNION ALL SELECT 'policy', xmin FROM pg_policy
+        UNION ALL SELECT 'sequence', xmin FROM pg_sequence
+    ) AS rows (catalog, written) GROUP BY catalog
 ) AS schema (line)"""
 
 # Whoever has just hung up has a moment to be gone.

@@ -32,5 +32,5 @@ async def app(database_url: str) -> AsyncIterator[Keptwork]:
         assert verdict.clean, verdict.problems
         assert verdict.events
     for thread in our_threads() - before:
-        thread.join(5)  # a handler's thread ends a moment after its worker
+        thread.join(60)  # a handler's thread ends a moment after its worker
     assert our_threads() <= before

@@ -25,7 +25,7 @@ async def working(app: Keptwork, **settings: Any) -> AsyncIterator[asyncio.Task[
         yield task
     finally:
         app.stop()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await task
 
 

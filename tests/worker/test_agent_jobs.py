@@ -37,7 +37,7 @@ GOOD = ["INIT", "DEFINE_AGENT", "PROCESS", "END"]
 
 async def done(app: Keptwork) -> None:
     """Works until nothing is left to do; retries are a few milliseconds away."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             await app.work(until_idle=True)
             store = await app.open()

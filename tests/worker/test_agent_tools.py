@@ -31,6 +31,8 @@ from tests.worker.agent_stage import (
 )
 from tests.worker.scene import row, state
 
+pytestmark = pytest.mark.acceptance
+
 OURS = 1
 
 

@@ -39,7 +39,7 @@ async def test_an_approved_job_goes_on_and_knows_who_approved(app: Keptwork) -> 
         question = await the_question(app)
         assert (question.question, question.scope, question.details) == ("Ship 1.2?", "ops", '{"version":"1.2"}')
         await app.approve(question.public_id, by="ann", comment="fine")
-        assert await job.result("20s") == ["ann", "fine", "20"]
+        assert await job.result("60s") == ["ann", "fine", "20"]
     assert await app.approvals() == []
     assert (await row(app, job))["attempts"] == 1
 
@@ -147,4 +147,4 @@ async def test_another_question_at_the_same_place_withdraws_the_first(app: Keptw
         with pytest.raises(AlreadyDecided, match="withdrawn"):
             await app.approve(first.public_id, by="ann")
         await app.approve(second.public_id, by="ann")
-        assert await job.result("20s") == [2, "ann"]
+        assert await job.result("60s") == [2, "ann"]

@@ -24,7 +24,7 @@ async def test_sleep_in_a_process_suspends_under_tool(app: Keptwork, tool: str, 
     handler, log = app.job(isolation="process")(tool_jobs.under_tool), tmp_path / "log"
     job = await handler.enqueue(tool=tool, log=str(log))
     async with working(app, concurrency=1):
-        assert await job.result("20s") == "paid"
+        assert await job.result("60s") == "paid"
     assert "snooze" in await triggers(app, job)
     assert log.read_text() == "begins\ndone\n"
 

@@ -147,7 +147,7 @@ async def test_a_job_that_another_one_has_delayed_is_not_blamed_for_it(
     @app.job(timeout="500ms", max_attempts=1)
     def works(ctx: Context) -> str:
         begun.set()
-        gate.wait(30)
+        gate.wait(60)
         return "done"
 
     hog, job = await hogs.enqueue(), await works.enqueue()

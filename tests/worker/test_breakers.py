@@ -50,7 +50,7 @@ async def test_jobs_wait_while_what_they_need_fails_spend_no_attempt_and_all_run
 
         await eventually(all_held)
         works = True
-        assert [await job.result("20s") for job in jobs] == list(range(30))
+        assert [await job.result("60s") for job in jobs] == list(range(30))
     failed = [n for n, worked in ran if not worked]
     rows = [await row(app, job) for job in jobs]
     assert [job["attempts"] for job in rows] == [1 + failed.count(n) for n in range(30)]
@@ -77,7 +77,7 @@ async def test_others_are_not_asked_and_go_on_meanwhile(app: Keptwork) -> None:
             return bool((await row(app, held))["held_by"] == "breaker:api")
 
         await eventually(is_held)
-        assert await (await plain.enqueue()).result("10s") == "done"
+        assert await (await plain.enqueue()).result("60s") == "done"
         second = await call.enqueue()
 
         async def second_is_held() -> bool:
@@ -183,7 +183,7 @@ async def test_a_job_behind_a_limit_and_a_breaker_goes_back_behind_its_limit(app
         await eventually(is_open)
         works = True
         for job in jobs:
-            await job.result("20s")
+            await job.result("60s")
     assert most == 1
 
 

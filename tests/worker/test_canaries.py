@@ -23,6 +23,8 @@ from tests.support.at_rest import everything
 from tests.support.command import run
 from tests.worker.agent_stage import Scripted, config, heard, kept_turns, question, says, uses
 
+pytestmark = pytest.mark.acceptance
+
 OURS = 1
 KNOWN = "canary-Zx81-known-to-the-environment"
 SHAPED = "ghp_canary0123456789abcdefghijklmnop"

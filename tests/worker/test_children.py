@@ -40,7 +40,7 @@ async def test_a_parent_joins_its_children_on_a_worker_with_one_slot(app: Keptwo
 
     job = await parent.enqueue()
     async with working(app, concurrency=1):
-        assert await job.result("20s") == [2, [4, 6, 8], []]
+        assert await job.result("60s") == [2, [4, 6, 8], []]
     assert [(child["kind"], child["state"]) for child in await family(app, job)] == [("double", "succeeded")] * 4
     assert (await row(app, job))["attempts"] == 1
 
@@ -56,7 +56,7 @@ async def test_an_ordinary_function_spawns_and_joins_as_well(app: Keptwork) -> N
 
     job = await parent.enqueue()
     async with working(app, concurrency=1):
-        assert await job.result("20s") == [6, 8]
+        assert await job.result("60s") == [6, 8]
 
 
 async def test_two_thousand_children_are_joined_in_order(app: Keptwork) -> None:
@@ -87,8 +87,8 @@ async def test_children_belong_to_what_their_parent_belongs_to(app: Keptwork) ->
     told = await parent.enqueue(_correlation_id="order-17", _trace_id="trace-1")
     untold = await parent.enqueue()
     async with working(app, concurrency=1):
-        assert await told.result("20s") == ["order-17", "trace-1"]
-        assert await untold.result("20s") == [untold.id, None]
+        assert await told.result("60s") == ["order-17", "trace-1"]
+        assert await untold.result("60s") == [untold.id, None]
     (kid,) = await family(app, untold)
     stored, born = await row(app, Handle(kid["id"], app)), (await story(app, Handle(kid["id"], app)))[0]
     assert (stored["parent_id"], stored["tenant_id"], born.cause) == (untold.key, 1, untold.id)
@@ -120,8 +120,8 @@ async def test_a_child_that_failed_is_raised_at_the_join_or_comes_back_in_its_pl
 
     one, other, third = await strict.enqueue(), await lenient.enqueue(), await careless.enqueue()
     async with working(app, concurrency=1):
-        assert await one.result("20s") == ["failed", True]
-        assert await other.result("20s") == ["int", "ChildFailed", "int"]
+        assert await one.result("60s") == ["failed", True]
+        assert await other.result("60s") == ["int", "ChildFailed", "int"]
         await reaches(app, third, "failed")  # at once: to try again would not help
     assert (await triggers(app, third)).count("retry") == 0
 
@@ -144,7 +144,7 @@ async def test_joining_some_of_the_children_does_not_wait_for_the_others(app: Ke
 
     job = await parent.enqueue()
     async with working(app, concurrency=1):
-        assert await job.result("20s") == ["done", "done"]
+        assert await job.result("60s") == ["done", "done"]
 
 
 async def test_what_is_spawned_is_checked_and_named(app: Keptwork) -> None:

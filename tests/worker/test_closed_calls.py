@@ -59,7 +59,7 @@ async def working(app: Keptwork, model: Slow, grace: str = "20s") -> AsyncIterat
     """A worker whose model was just asked."""
     work = asyncio.create_task(app.work(grace=grace, lease="20s"))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await model.asked.wait()
         yield
     finally:
@@ -80,7 +80,7 @@ async def day(app: Keptwork) -> tuple[int, int]:
 
 async def until(app: Keptwork, *states: str) -> list[Charge]:
     found = await charges(app)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in count():
             if [one.state for one in found] == list(states):
                 break

@@ -394,7 +394,7 @@ async def test_a_courier_that_is_stopped_ends_what_is_about_to_be_answered(store
     with hook_server(slow) as server:
         await told(store, server.url())
         duty = asyncio.create_task(courier(store).run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await begun.wait()
         duty.cancel()
         await asyncio.wait({duty})

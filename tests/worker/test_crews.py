@@ -49,8 +49,8 @@ async def test_each_worker_does_its_share_and_the_results_come_in_order(app: Kep
     second = await app.crew(ordinary, task="count", workers=2, _key="once")
     assert (await app.crew(ordinary, task="count", workers=2, _key="once")).id == second.id
     async with working(app, concurrency=2):
-        assert await first.result("20s") == [18, 12, 15]
-        assert await second.result("20s") == ["0 of 2", "1 of 2"]
+        assert await first.result("60s") == [18, 12, 15]
+        assert await second.result("60s") == ["0 of 2", "1 of 2"]
 
 
 async def test_crews_inside_crews_down_to_the_last_quota(app: Keptwork) -> None:
@@ -60,7 +60,7 @@ async def test_crews_inside_crews_down_to_the_last_quota(app: Keptwork) -> None:
 
     crew = await app.crew(deeper, task="go down", workers=2, left=5)
     async with working(app, concurrency=1):
-        found = await crew.result("30s")
+        found = await crew.result("60s")
     innermost: Any = found[1]
     for _ in range(5):
         ((innermost,), *_) = (innermost,)[0]
@@ -79,7 +79,7 @@ async def test_an_ordinary_function_and_a_job_that_is_no_share_make_crews_too(ap
 
     job = await parent.enqueue()
     async with working(app, concurrency=1):
-        assert await job.result("20s") == [[0, 1], [0]]
+        assert await job.result("60s") == [[0, 1], [0]]
 
 
 async def test_a_share_can_live_with_a_crew_that_failed(app: Keptwork) -> None:
@@ -100,11 +100,11 @@ async def test_a_share_can_live_with_a_crew_that_failed(app: Keptwork) -> None:
 
     crew, doomed = await app.crew(brave, task="live"), await app.crew(other, task="die")
     async with working(app, concurrency=4):
-        (said,) = await crew.result("20s")
+        (said,) = await crew.result("60s")
         assert "ended FAILED: share job_" in said
         assert "no good" in said
         with pytest.raises(CrewFailed, match="no good"):
-            await doomed.result("20s")
+            await doomed.result("60s")
 
 
 async def test_what_a_crew_cannot_be_given_is_refused_where_it_is_said(app: Keptwork) -> None:
@@ -120,7 +120,7 @@ async def test_what_a_crew_cannot_be_given_is_refused_where_it_is_said(app: Kept
     job = await asks.enqueue(workers=11)
     async with working(app):
         with pytest.raises(Exception, match="a crew of 11 workers cannot be"):
-            await job.result("10s")
+            await job.result("60s")
 
 
 # --- what is waited for holds nothing
@@ -149,8 +149,8 @@ async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_n
     await crews.set_quotas(await app.open(), 1, {0: 1})
     first, second = await app.crew(waiting, task="wait"), await app.crew(speaker, task="speak")
     async with working(app, concurrency=2):
-        assert await first.result("20s") == [["hello"]]
-        assert await second.result("20s") == [None]
+        assert await first.result("60s") == [["hello"]]
+        assert await second.result("60s") == [None]
 
 
 @pytest.mark.acceptance
@@ -203,14 +203,14 @@ async def test_a_running_tree_of_depth_three_is_cancelled_with_everything_in_it(
     crew = await app.crew(branch, task="grow", workers=2, left=2)
     store = await app.open()
     async with working(app, concurrency=8):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await begun.wait()
         await crew.cancel("enough")
         found = await store.crews(1, inside=True)
         assert {row["state"] for row in found} == {"CANCELED"}
         assert max(row["depth"] for row in found) == 3
         assert await store.shares([row["id"] for row in found], unfinished_only=True) == []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await stopped.wait()
     assert not any(used for _, _, used in await crew_moves.quotas(store, 1))
 
@@ -223,7 +223,7 @@ async def test_a_crew_whose_time_is_over_is_cancelled_by_the_follow_up(app: Kept
     crew = await app.crew(slow, task="take long", _timeout="300ms")
     async with working(app):
         with pytest.raises(CrewFailed, match="ended CANCELED: timeout"):
-            await crew.result("20s")
+            await crew.result("60s")
 
 
 async def test_crews_under_a_clock_of_the_tests() -> None:

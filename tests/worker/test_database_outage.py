@@ -42,16 +42,16 @@ async def test_a_crash_of_the_server_loses_no_job_and_settles_each_once() -> Non
 
             handles = await app.enqueue_many(one, [{}] * JOBS)
             work = asyncio.create_task(app.work(concurrency=50))
-            await asyncio.wait_for(halfway.wait(), 20)
+            await asyncio.wait_for(halfway.wait(), 60)
             await asyncio.to_thread(server.kill9)
             assert len(seen) < JOBS  # or the crash came too late to matter
             await asyncio.to_thread(server.restart)
             back, restarted = time.monotonic(), True
-            await asyncio.wait_for(resumed.wait(), 10)
+            await asyncio.wait_for(resumed.wait(), 60)
             assert time.monotonic() - back < 10
             await _all_ended(app)
             app.stop()
-            await asyncio.wait_for(work, 20)
+            await asyncio.wait_for(work, 60)
 
             store = await app.open()
             events = await log(store, entity="job", type="job_succeeded")
@@ -66,7 +66,7 @@ async def test_a_crash_of_the_server_loses_no_job_and_settles_each_once() -> Non
 async def _all_ended(app: Keptwork) -> None:
     """Until every job has ended; jobs of a claim whose answer was lost come back when their lease is over."""
     store = await app.open()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(await log(store, entity="job", type="job_succeeded")) < JOBS:  # noqa: ASYNC110 - happens in a server
             await asyncio.sleep(0.05)
 

@@ -103,6 +103,7 @@ async def test_a_permanent_error_inside_a_task_group_is_not_retried(app: Keptwor
     assert "PermanentError: card a was declined" in (await row(app, job))["error"]
 
 
+@pytest.mark.acceptance
 async def test_a_process_settles_an_exception_group_by_its_members(app: Keptwork) -> None:
     pay = app.job(isolation="process", max_attempts=2)(jobs.fails_together)
     permanent, delayed = await pay.enqueue(permanent=True), await pay.enqueue(permanent=False)

@@ -35,7 +35,7 @@ async def test_context_variable_of_one_job_is_unseen_by_the_next(app: Keptwork) 
     precision = decimal.getcontext().prec
     many = [await sets.enqueue(name=f"a{n}") for n in range(4)]
     await app.work(until_idle=True, concurrency=1)
-    assert [await job.result("5s") for job in many] == [["nobody", "sets", precision]] * 4
+    assert [await job.result("60s") for job in many] == [["nobody", "sets", precision]] * 4
     assert decimal.getcontext().prec == precision
 
 
@@ -52,7 +52,7 @@ async def test_context_variable_set_before_work_is_seen_by_every_job(app: Keptwo
     many = [await sees.enqueue(), await sees_in_thread.enqueue()]
     await app.work(until_idle=True, concurrency=1)
     tenant.reset(place)
-    assert [await job.result("5s") for job in many] == ["from start-up"] * 2
+    assert [await job.result("60s") for job in many] == ["from start-up"] * 2
 
 
 async def test_watchdog_that_is_never_disarmed_harms_no_later_job(app: Keptwork) -> None:
@@ -74,9 +74,9 @@ async def test_watchdog_that_is_never_disarmed_harms_no_later_job(app: Keptwork)
     first = [await arms.enqueue() for _ in range(2)]
     async with working(app, concurrency=2):
         for job in first:
-            await job.result("10s")
+            await job.result("60s")
         later = [await innocent.enqueue() for _ in range(4)]
-        assert [await job.result("10s") for job in later] == ["done"] * 4
+        assert [await job.result("60s") for job in later] == ["done"] * 4
 
 
 async def test_handler_that_cancels_itself_and_returns_keeps_its_result(app: Keptwork) -> None:
@@ -89,7 +89,7 @@ async def test_handler_that_cancels_itself_and_returns_keeps_its_result(app: Kep
 
     job = await odd.enqueue()
     await app.work(until_idle=True, concurrency=1)
-    assert await job.result("5s") == "a result all the same"
+    assert await job.result("60s") == "a result all the same"
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
@@ -105,7 +105,7 @@ async def test_base_exception_of_a_handler_stays_in_its_job(app: Keptwork, error
     ends, after = await odd.enqueue(), await next_one.enqueue()
     await app.work(until_idle=True, concurrency=1)
     assert (await last(app, ends))[0] == "dead_letter"
-    assert await after.result("5s") == "done"
+    assert await after.result("60s") == "done"
 
 
 async def test_slot_that_dies_is_replaced_logged_and_shown(
@@ -128,7 +128,7 @@ async def test_slot_that_dies_is_replaced_logged_and_shown(
         async with working(app, concurrency=3):
             await reaches(app, await cancels_slots.enqueue(), "dead_lettered")
             many = [await next_one.enqueue() for _ in range(6)]
-            assert [await job.result("10s") for job in many] == ["done"] * 6
+            assert [await job.result("60s") for job in many] == ["done"] * 6
             worker = await only_worker(app)
 
             async def shown() -> bool:
@@ -161,9 +161,9 @@ async def test_task_left_running_lives_on_and_gets_lease_lost(app: Keptwork) -> 
     tasks: list[asyncio.Task[None]] = []
     job = await leaves.enqueue()
     async with working(app, concurrency=1):
-        await job.result("10s")
+        await job.result("60s")
         ended.set()
-        assert await asyncio.wait_for(told, 10) == ["LeaseLost"] * 3
+        assert await asyncio.wait_for(told, 60) == ["LeaseLost"] * 3
     assert await state(app, job) == "succeeded"
 
 
@@ -187,9 +187,9 @@ async def test_stop_reaches_the_task_of_the_job_alone(app: Keptwork) -> None:
 
     job = await waits.enqueue()
     async with working(app, concurrency=1, grace="50ms"):
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         await jobs.cancel(await app.open(), 1, job.id)
         await reaches(app, job, "cancelled")
         after = await next_one.enqueue()
-        assert await after.result("10s") == 0
+        assert await after.result("60s") == 0
     assert len(cut) == 1

@@ -38,7 +38,7 @@ async def test_a_soft_cancel_is_seen_by_the_handler(app: Keptwork) -> None:
     loop = asyncio.get_running_loop()
     job = await patient.enqueue()
     async with working(app):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         assert await (await app.open()).request_stop(job.key, 1)
         await reaches(app, job, "cancelled")
     assert await last(app, job) == ("cancel", "asked to stop", None)
@@ -99,7 +99,7 @@ async def test_a_job_asked_to_stop_is_cancelled_and_not_given_back_by_a_worker_t
     async with working(app, grace="1s"):
         await reaches(app, job, "running")
         assert await (await app.open()).request_stop(job.key, 1)
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
     assert (await triggers(app, job))[-1] == "cancel"
 
 
@@ -122,9 +122,9 @@ async def test_a_hard_cancel_stops_the_handler_and_its_late_result_changes_nothi
 
     job = await deaf.enqueue()
     async with working(app, concurrency=1) as work:
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await moved(await app.open(), JOB, job.key, "cancel", reason="operator")
-        await asyncio.wait_for(stopped.wait(), 10)
+        await asyncio.wait_for(stopped.wait(), 60)
         after = await next_one.enqueue()
         await reaches(app, after, "succeeded")
     assert work.result() == 1
@@ -169,7 +169,7 @@ async def test_a_job_lost_before_it_began_is_never_begun(app: Keptwork) -> None:
     await work.enqueue(slow=True)
     ahead = await work.enqueue()
     async with working(app, concurrency=1):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await reaches(app, ahead, "running")  # claimed ahead, still in the inbox
         await moved(await app.open(), JOB, ahead.key, "cancel")
 

@@ -13,6 +13,7 @@ from tests.worker.agent_stage import recorded
 from tests.worker.malice import ALLOWED, MANY, QUICK, tried
 
 
+@pytest.mark.acceptance
 async def test_no_model_gets_a_tool_to_do_what_it_may_not(app: Keptwork, tmp_path: Path) -> None:
     trial = await tried(app, tmp_path, range(QUICK))
     assert trial.faults() == []

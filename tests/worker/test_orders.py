@@ -21,7 +21,7 @@ from tests.conformance import stage
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, only_worker, reaches, row, state, worker_story, working
 
-PROMPT = 8.0
+PROMPT = 60.0
 """Seconds; a quiet machine takes half of one."""
 
 

@@ -44,10 +44,11 @@ async def test_progress_is_seen_while_the_handler_runs_and_the_last_of_it_stays(
 
         await eventually(shown)
         go_on.set()
-        await job.result("10s")
+        await job.result("60s")
     assert await seen(app, job) == {"fraction": 1, "text": "done"}
 
 
+@pytest.mark.acceptance
 async def test_all_kinds_of_handlers_say_how_far_they_have_come(app: Keptwork) -> None:
     @app.job()
     def in_thread(ctx: Context) -> None:

@@ -33,7 +33,7 @@ async def test_any_of_two_events_wakes_the_job(app: Keptwork) -> None:
         await app.send_event("b", 2)
         await waits(app, job, "event a")
         await app.send_event("a", 1)
-        assert await job.result("10s") == [1, 2]
+        assert await job.result("60s") == [1, 2]
     assert len(runs) == 3
 
 
@@ -49,7 +49,7 @@ async def test_timeout_of_one_wait_wakes_a_job_that_waits_for_another_too(app: K
     async with working(app, concurrency=1):
         await waits(app, job, "event go")
         await app.send_event("go", "went")
-        assert await job.result("10s") == [NoEvent.__name__, "went"]
+        assert await job.result("60s") == [NoEvent.__name__, "went"]
 
 
 async def test_job_is_due_at_the_earliest_end_of_its_waits(app: Keptwork) -> None:
@@ -99,7 +99,7 @@ async def test_child_crew_approval_and_event_each_wake_the_job(app: Keptwork) ->
 
         await eventually(woken_twice)
         gate.set()
-        assert await job.result("10s") == ["grown", ["grown"], "ann", "went"]
+        assert await job.result("60s") == ["grown", ["grown"], "ann", "went"]
 
 
 async def test_what_comes_while_the_waits_are_written_wakes_the_job(app: Keptwork) -> None:
@@ -120,7 +120,7 @@ async def test_what_comes_while_the_waits_are_written_wakes_the_job(app: Keptwor
     async with working(app, concurrency=1):
         await waits(app, job, "event a")
         await app.send_event("a", "now")
-        assert await job.result("10s") == ["now", "in between"]
+        assert await job.result("60s") == ["now", "in between"]
 
 
 async def test_why_lists_every_wait_with_its_end(app: Keptwork) -> None:
@@ -173,7 +173,7 @@ async def test_waits_are_gone_with_their_job(app: Keptwork) -> None:
         await waits(app, job)
         await app.send_event("a")
         await app.send_event("b")
-        await job.result("10s")
+        await job.result("60s")
     store = await app.open()
     assert await store.open_waits(1, job.key) == []
     with suppress(ZeroDivisionError):  # which undoes it: the log still tells of the job
@@ -206,7 +206,7 @@ async def test_join_with_a_timeout_gives_up_once_and_for_good(app: Keptwork) -> 
     job = await parent.enqueue()
     try:
         async with working(app, concurrency=2):
-            assert await job.result("10s") == [JoinTimeout.__name__, "late"]
+            assert await job.result("60s") == [JoinTimeout.__name__, "late"]
     finally:
         gate.set()
 
@@ -222,7 +222,7 @@ async def test_join_that_is_in_time_returns_results(app: Keptwork) -> None:
 
     job = await parent.enqueue()
     async with working(app, concurrency=2):
-        assert await job.result("10s") == [1, 2]
+        assert await job.result("60s") == [1, 2]
 
 
 # --- handlers on threads
@@ -243,7 +243,7 @@ async def test_wait_on_a_thread_suspends_whatever_the_handler_makes_of_it(app: K
     async with working(app, concurrency=1):
         await waits(app, job, "event go")
         await app.send_event("go", "went")
-        assert await job.result("10s") == "went"
+        assert await job.result("60s") == "went"
 
 
 async def test_wait_on_a_thread_of_an_async_handler_is_no_result(app: Keptwork) -> None:
@@ -255,7 +255,7 @@ async def test_wait_on_a_thread_of_an_async_handler_is_no_result(app: Keptwork) 
     async with working(app, concurrency=1):
         await waits(app, job, "event go")
         await app.send_event("go", "went")
-        assert await job.result("10s") == ["went"]
+        assert await job.result("60s") == ["went"]
 
 
 # --- the end of a run
@@ -276,7 +276,7 @@ async def test_durable_calls_in_finally_do_nothing_once_the_run_has_ended(app: K
         await waits(app, job, "event go")
         assert ran == []
         await app.send_event("go", "went")
-        assert await job.result("10s") == "went"
+        assert await job.result("60s") == "went"
     assert ran == ["tidied"]
 
 
@@ -311,7 +311,7 @@ async def test_time_out_around_a_step_does_what_asyncio_says(app: Keptwork) -> N
     async with working(app, concurrency=1):
         await waits(app, job, "event go")
         await app.send_event("go", "went")
-        assert await job.result("10s") == "went"
+        assert await job.result("60s") == "went"
 
 
 async def test_step_that_waits_inside_is_not_in_flight(app: Keptwork) -> None:
@@ -326,7 +326,7 @@ async def test_step_that_waits_inside_is_not_in_flight(app: Keptwork) -> None:
     async with working(app, concurrency=1):
         await waits(app, job, "event go")
         await app.send_event("go", "went")
-        assert await job.result("10s") == "went"
+        assert await job.result("60s") == "went"
 
 
 async def test_handler_that_does_not_end_with_its_run_frees_its_slot(
@@ -350,9 +350,9 @@ async def test_handler_that_does_not_end_with_its_run_frees_its_slot(
     job = await clings.enqueue()
     async with working(app, concurrency=4):
         await waits(app, job, "event go")
-        assert await (await next_one.enqueue()).result("10s") == "done"
+        assert await (await next_one.enqueue()).result("60s") == "done"
         await app.send_event("go", "went")
-        assert await job.result("10s") == "went"
+        assert await job.result("60s") == "went"
         gate.set()
     assert (await last(app, job))[0] == "succeed"
 

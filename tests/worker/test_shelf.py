@@ -75,7 +75,7 @@ async def test_a_later_attempt_replaces_what_an_earlier_one_kept_and_the_rest_st
 
     job = await twice.enqueue()
     async with working(app):
-        await job.result("10s")
+        await job.result("60s")
     assert [kept.name for kept in await job.artifacts()] == ["log", "trace"]
     assert await job.artifact("log") == b"attempt 2"
 
@@ -185,7 +185,7 @@ async def test_many_wait_for_results_while_a_worker_works(app: Keptwork) -> None
 
     async with working(app):
         jobs = await app.enqueue_many(double, [{"n": n} for n in range(100)])
-        assert await asyncio.gather(*(job.result("20s") for job in jobs)) == [2 * n for n in range(100)]
+        assert await asyncio.gather(*(job.result("60s") for job in jobs)) == [2 * n for n in range(100)]
 
 
 async def test_a_job_without_success_tells_why_when_it_is_asked_for_its_result(app: Keptwork) -> None:
@@ -213,7 +213,7 @@ async def test_a_job_without_success_tells_why_when_it_is_asked_for_its_result(a
 
 async def _failure(job: Handle) -> JobFailed:
     with pytest.raises(JobFailed) as caught:
-        await job.result("5s")
+        await job.result("60s")
     return caught.value
 
 

@@ -32,7 +32,7 @@ async def test_beside_an_idle_worker_a_job_is_running_when_enqueue_returns(app: 
         await rests(app)
         job = await quick.enqueue()
         assert (await triggers(app, job))[:3] == ["enqueue", "claim", "start"]
-        assert await job.result("10s") == 1
+        assert await job.result("60s") == 1
 
 
 async def test_with_no_slot_free_it_waits_in_the_queue(app: Keptwork) -> None:
@@ -48,7 +48,7 @@ async def test_with_no_slot_free_it_waits_in_the_queue(app: Keptwork) -> None:
         assert len(await triggers(app, first)) == 3
         assert await triggers(app, second) == ["enqueue"]
         gate.set()
-        await second.result("10s")
+        await second.result("60s")
 
 
 async def test_what_is_due_already_is_not_overtaken(app: Keptwork) -> None:
@@ -65,7 +65,7 @@ async def test_what_is_due_already_is_not_overtaken(app: Keptwork) -> None:
         jobs = [await numbered.enqueue(n=n) for n in range(8)]
         gate.set()
         for job in jobs:
-            await job.result("10s")
+            await job.result("60s")
     assert order == sorted(order)
 
 
@@ -93,7 +93,7 @@ async def test_in_a_transaction_it_starts_only_when_that_has_committed(app: Kept
         await rests(app)
         async with app.transaction() as tx:
             job = await quick.enqueue(_tx=tx)
-        await job.result("10s")
+        await job.result("60s")
     assert await last(app, job) == ("succeed", None, None)
 
 
@@ -106,7 +106,7 @@ async def test_an_idle_worker_asks_no_more_than_it_must(app: Keptwork) -> None:
     async with working(app):
         await rests(app)
         for _ in range(20):
-            await (await quick.enqueue()).result("10s")
+            await (await quick.enqueue()).result("60s")
     found = await counted(await app.open())
     assert found.total(metrics.CLAIM_CALLS, outcome="jobs") == 20
     assert found.total(metrics.CLAIM_CALLS, outcome="empty") < 15
@@ -130,4 +130,4 @@ async def test_who_waits_for_a_job_that_runs_here_does_so_no_longer_than_told(ap
             await job.result("1s")
         assert time.monotonic() - began < 1.9
         gate.set()
-        assert await job.result("10s") == 7
+        assert await job.result("60s") == 7

@@ -39,7 +39,7 @@ async def test_a_retry_starts_after_the_last_checkpoint(app: Keptwork) -> None:
 
     job = await three.enqueue()
     async with working(app):
-        assert await job.result("10s") == ["ONE", "TWO", "THREE"]
+        assert await job.result("60s") == ["ONE", "TWO", "THREE"]
     assert ran == ["one", "two", "three"]
     found = await kept(app, job.key)
     assert [(one.name, one.result, one.epoch) for one in found.values()] == [
@@ -65,7 +65,7 @@ async def test_a_handler_in_a_thread_calls_its_steps(app: Keptwork) -> None:
 
     job = await two.enqueue()
     async with working(app):
-        assert await job.result("10s") == [None, "async"]
+        assert await job.result("60s") == [None, "async"]
     assert ran == ["plain"]
 
 
@@ -86,7 +86,7 @@ async def test_steps_of_tasks_that_run_together_are_all_kept(app: Keptwork) -> N
 
     job = await many.enqueue()
     async with working(app):
-        assert await job.result("10s") == list(range(20))
+        assert await job.result("60s") == list(range(20))
     assert sorted(ran) == list(range(20))
 
 
@@ -100,7 +100,7 @@ async def test_a_wait_inside_a_task_group_leaves_the_slot_too(app: Keptwork) -> 
 
     job = await waits.enqueue()
     async with working(app):
-        assert await job.result("10s") == "x"
+        assert await job.result("60s") == "x"
     assert await triggers(app, job) == ["enqueue", "claim", "start", "snooze", "claim", "start", "succeed"]
 
 
@@ -166,7 +166,7 @@ async def test_a_step_returns_the_same_the_first_time_and_later(app: Keptwork) -
 
     job = await pair.enqueue()
     async with working(app):
-        await job.result("10s")
+        await job.result("60s")
     assert seen == [[1, {"a": None}]] * 2
 
 
@@ -183,7 +183,7 @@ async def test_large_results_are_kept_apart_and_returned_whole(app: Keptwork) ->
 
     job = await large.enqueue()
     async with working(app):
-        await job.result("10s")
+        await job.result("60s")
     assert seen == [*sizes, *sizes]
     assert [one.hash is not None for one in (await kept(app, job.key)).values()] == [False, True, True]
     assert await (await app.open()).drop_unused_blobs(1 << 60, 10) == 0
@@ -203,7 +203,7 @@ async def test_a_result_that_is_gone_from_the_database_ends_the_attempt(app: Kep
     job = await large.enqueue()
     async with working(app):
         with pytest.raises(JobFailed, match=r"the content sha256:\w+ is gone"):
-            await job.result("10s")
+            await job.result("60s")
     await hand.close()
 
 
@@ -219,7 +219,7 @@ async def test_the_result_of_other_code_stands_and_it_is_noted_once(app: Keptwor
 
     job = await edited.enqueue()
     async with working(app):
-        assert await job.result("10s") == "old"
+        assert await job.result("60s") == "old"
     found = await kept(app, job.key)
     assert found["get"].changed_at is not None
     assert found["get"].changed_at > found["get"].created_at
@@ -241,7 +241,7 @@ async def test_an_error_in_a_step_is_not_kept(app: Keptwork) -> None:
 
     job = await luck.enqueue()
     async with working(app):
-        assert await job.result("10s") == 3
+        assert await job.result("60s") == 3
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -293,8 +293,8 @@ async def test_a_job_that_sleeps_holds_no_slot_and_spends_no_attempt(app: Keptwo
 
         await eventually(asleep)
         second = await other.enqueue()
-        await second.result("10s")
-        assert await first.result("10s") == 1
+        await second.result("60s")
+        assert await first.result("60s") == 1
     assert order == ["before", "other", "after"]
     assert await triggers(app, first) == ["enqueue", "claim", "start", "snooze", "claim", "start", "succeed"]
 
@@ -309,7 +309,7 @@ async def test_a_handler_in_a_thread_sleeps_too_and_several_sleeps_follow_each_o
 
     job = await sleeper.enqueue()
     async with working(app):
-        assert await job.result("10s") == 3
+        assert await job.result("60s") == 3
     assert list(await kept(app, job.key)) == ["#sleep 1", "#sleep second", "#sleep 3"]
 
 
@@ -328,19 +328,20 @@ async def test_a_sleep_passes_through_except_and_finally_runs(app: Keptwork) -> 
 
     job = await careful.enqueue()
     async with working(app):
-        assert await job.result("10s") == "done"
+        assert await job.result("60s") == "done"
     assert seen == ["finally", "finally"]
 
 
 # --- in a process of its own
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("handler", [step_jobs.steps_async, step_jobs.steps_plain])
 async def test_an_isolated_handler_has_the_same_steps(app: Keptwork, handler: Any, tmp_path: Any) -> None:
     isolated = app.job(isolation="process", **FAST)(handler)
     job = await isolated.enqueue(path=str(tmp_path / "ran"), size=LARGEST_IN_ROW * 2)
     async with working(app):
-        assert await job.result("30s") == ["one", LARGEST_IN_ROW * 2, "three"]
+        assert await job.result("60s") == ["one", LARGEST_IN_ROW * 2, "three"]
     assert (tmp_path / "ran").read_text().splitlines() == ["one", "two", "three"]
     found = await kept(app, job.key)
     assert [(one.name, one.hash is not None) for one in found.values()] == [
@@ -352,11 +353,12 @@ async def test_an_isolated_handler_has_the_same_steps(app: Keptwork, handler: An
     assert [one.epoch for one in found.values()] == [0, 0, 1, 2]
 
 
+@pytest.mark.acceptance
 async def test_an_isolated_handler_has_more_steps_than_one_reply_holds(app: Keptwork) -> None:
     isolated = app.job(isolation="process", **FAST)(step_jobs.many_steps)
     job = await isolated.enqueue(count=450)
     async with working(app):
-        assert await job.result("30s") == sum(range(450))
+        assert await job.result("60s") == sum(range(450))
     assert len(await kept(app, job.key)) == 450
 
 

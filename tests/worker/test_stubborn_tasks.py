@@ -97,7 +97,7 @@ async def test_a_worker_that_has_lost_half_its_slots_to_tasks_ends_to_be_replace
     work = asyncio.create_task(app.work(concurrency=4))
     await app.enqueue_many(stage.sticks, [{}] * 2)
     with pytest.raises(WorkerExhausted, match="2 handlers do not end"):
-        await asyncio.wait_for(work, 20)
+        await asyncio.wait_for(work, 60)
     assert "2 handlers do not end and cannot be ended: this worker drains and ends" in caplog.text
     stage.gate.set()
     after = await stage.works.enqueue()

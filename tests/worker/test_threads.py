@@ -25,7 +25,7 @@ async def test_threads_are_used_again_and_no_more_are_made_than_are_needed() -> 
     barrier = threading.Barrier(3)
 
     def meet() -> str:
-        barrier.wait(10)
+        barrier.wait(60)
         return threading.current_thread().name
 
     names: set[str] = set()
@@ -60,7 +60,7 @@ async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_the
     await reaches(app, first, "dead_lettered")
     assert await last(app, first) == ("dead_letter", "timeout", "exec")
     with pytest.raises(WorkerExhausted, match="1 handlers do not end"):
-        await asyncio.wait_for(work, 15)  # one of two is half
+        await asyncio.wait_for(work, 60)  # one of two is half
     gate.set()
     assert "1 handlers do not end and cannot be ended: this worker drains and ends" in caplog.text
     after = await works.enqueue()

@@ -28,8 +28,8 @@ async def test_a_limited_job_that_waits_gives_its_place_up_and_goes_on_when_it_i
             return (await row(app, waiter))["waits_for"] is not None
 
         await eventually(is_waiting)
-        await (await waits.enqueue(sends=True)).result("20s")
-        assert await waiter.result("20s") == 7
+        await (await waits.enqueue(sends=True)).result("60s")
+        assert await waiter.result("60s") == 7
 
 
 async def test_limited_children_are_joined_by_a_limited_parent(app: Keptwork) -> None:
@@ -44,7 +44,7 @@ async def test_limited_children_are_joined_by_a_limited_parent(app: Keptwork) ->
 
     async with working(app, concurrency=2):
         first, second = await parent.enqueue(), await parent.enqueue()
-        assert [await first.result("30s"), await second.result("30s")] == [[0, 1, 2], [0, 1, 2]]
+        assert [await first.result("60s"), await second.result("60s")] == [[0, 1, 2], [0, 1, 2]]
 
 
 async def test_a_job_held_for_its_version_falls_under_its_limit_again(app: Keptwork) -> None:
@@ -82,7 +82,7 @@ async def test_a_job_that_starts_where_it_is_enqueued_respects_the_limit_of_its_
         await asyncio.sleep(0.3)
         gate.set()
         for job in jobs:
-            await job.result("20s")
+            await job.result("60s")
     assert most == 1
     assert (await triggers(app, jobs[0]))[-1] == "succeed"
 

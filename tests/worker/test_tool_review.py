@@ -95,7 +95,7 @@ async def test_after_kill_9_a_tool_that_must_not_run_twice_waits_for_people(
         assert '"command":"sh -c ' in str(asked.details)
         assert effects(tmp_path) == 1
         await app.approve(asked.public_id, by="ann")
-        assert await job.result("20s") == ""
+        assert await job.result("60s") == ""
     assert effects(tmp_path) == 2
     steps = await (await app.open()).checkpoints(1, job.key)
     assert [one.name for one in steps if "approval" not in one.name] == [
@@ -110,7 +110,7 @@ async def test_one_that_may_run_twice_does_so_and_asks_nobody(app: Keptwork, tmp
     """The twin of the test above: without the mark the effect is doubled, and the count shows it."""
     job = await killed(app, tmp_path, mark, idempotent=True)
     async with working(app, concurrency=1):
-        assert await job.result("20s") == ""
+        assert await job.result("60s") == ""
     assert effects(tmp_path) == 2
 
 
@@ -156,7 +156,7 @@ async def test_a_failure_that_is_known_is_tried_again_and_one_that_is_not_is_ask
             assert "killed by SIGKILL" in str(asked.details)
             await app.approve(asked.public_id, by="ann")
             await until(lambda: effects(tmp_path) > times)  # noqa: B023 - it is over before the next turn
-        assert await job.result("20s") == "receipt\n"
+        assert await job.result("60s") == "receipt\n"
     assert effects(tmp_path) == 4
 
 
@@ -177,7 +177,7 @@ async def test_out_of_time_in_the_last_attempt_it_does_not_fail_but_is_asked_abo
         assert effects(tmp_path) == 1
         (tmp_path / "go").touch()
         await app.approve(asked.public_id, by="ann")
-        assert await job.result("20s") == ""
+        assert await job.result("60s") == ""
     assert (await triggers(app, job))[:4] == [*ONCE, "snooze"]
     assert (effects(tmp_path), (await row(app, job))["attempts"]) == (2, 1)
 

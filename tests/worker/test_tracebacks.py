@@ -70,7 +70,11 @@ async def logged(app: Keptwork, handler: Any, formatter: logging.Formatter | Non
 
 @pytest.mark.parametrize(
     ("handler", "declared"),
-    [(in_a_task, {}), (in_a_thread, {}), (jobs.looks_up, {"isolation": "process"})],
+    [
+        (in_a_task, {}),
+        (in_a_thread, {}),
+        pytest.param(jobs.looks_up, {"isolation": "process"}, marks=pytest.mark.acceptance),
+    ],
     ids=["task", "thread", "process"],
 )
 async def test_every_failed_attempt_is_logged_with_the_frames_of_the_user_and_the_causes(
@@ -127,7 +131,11 @@ async def test_a_traceback_shows_where_a_handler_was_when_its_time_was_up(app: K
     assert line.endswith("TimeoutError: it took longer than 0.01 s")
 
 
-@pytest.mark.parametrize("declared", [{}, {"isolation": "process"}], ids=["thread", "process"])
+@pytest.mark.parametrize(
+    "declared",
+    [{}, pytest.param({"isolation": "process"}, marks=pytest.mark.acceptance)],
+    ids=["thread", "process"],
+)
 async def test_a_traceback_holds_no_secret_whichever_formatter_writes_it(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any]
 ) -> None:

@@ -339,5 +339,5 @@ async def test_until_idle_waits_for_what_its_own_jobs_make_due(app: Keptwork) ->
 
 
 async def test_nothing_to_do_is_idle_at_once(app: Keptwork) -> None:
-    assert await asyncio.wait_for(app.work(until_idle=True), 5) == 0
+    assert await asyncio.wait_for(app.work(until_idle=True), 60) == 0
     assert await worker_story(app, await only_worker(app)) == ["IDLE", "TERMINATED"]

@@ -81,7 +81,7 @@ async def test_stop_lets_handlers_finish_and_gives_the_rest_back(app: Keptwork) 
     slow = await work.enqueue(slow=True)
     rest = await app.enqueue_many(work, [{"slow": True}] * 300)
     async with working(app, concurrency=1) as task:
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
 
         async def looked_ahead() -> bool:
             return any([await state(app, job) == "running" for job in rest])
@@ -124,7 +124,7 @@ async def test_after_the_grace_handlers_are_stopped_and_their_attempt_is_given_b
     thread = threading.Event()
     jobs = [await endless.enqueue(), await deaf.enqueue()]
     async with working(app, grace="100ms"):
-        await asyncio.wait_for(both.wait(), 10)
+        await asyncio.wait_for(both.wait(), 60)
         await reaches(app, jobs[1], "running")
     thread.set()
     assert ended == ["asked: True"]
@@ -150,7 +150,7 @@ async def test_a_handler_that_will_not_be_stopped_does_not_hold_up_the_end(
 
     job = await stubborn.enqueue()
     async with working(app, grace="50ms"):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
     assert await state(app, job) == "running"  # its lease will end
     gate.set()
 
