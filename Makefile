@@ -16,6 +16,8 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 .DELETE_ON_ERROR:
 .PHONY: help run test acceptance retest browser check chaos fuzz bench docs picture lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
+# Where a machine sets it, each of the thousand processes that tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

@@ -150,6 +150,7 @@ def crashed(sqlite_copy: str) -> Path:
     return Path(sqlite_copy.removeprefix("sqlite:///"))
 
 
+@pytest.mark.acceptance
 def test_restore_over_a_crashed_file_sets_it_aside_with_its_log(crashed, tmp_path):
     backup = tmp_path / "copy.db"
     url, size = f"sqlite:///{crashed}", crashed.stat().st_size
@@ -168,6 +169,7 @@ def test_restore_over_a_crashed_file_sets_it_aside_with_its_log(crashed, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir() if ".partial" in path.name) == []
 
 
+@pytest.mark.acceptance
 def test_restore_is_refused_while_a_process_has_the_file_open(crashed, tmp_path):
     url = f"sqlite:///{crashed}"
     asyncio.run(backups.back_up(url, tmp_path / "copy.db"))
@@ -179,6 +181,7 @@ def test_restore_is_refused_while_a_process_has_the_file_open(crashed, tmp_path)
     assert verified(url)["job"] == 32
 
 
+@pytest.mark.acceptance
 def test_restore_of_a_file_that_is_open_is_refused(crashed, tmp_path):
     """A live file is no backup: what it holds is not one moment."""
     with clerk(f"sqlite:///{crashed}") as one:
@@ -187,11 +190,13 @@ def test_restore_of_a_file_that_is_open_is_refused(crashed, tmp_path):
         refused(done, 1, f"{crashed} is open")
 
 
+@pytest.mark.acceptance
 def test_restore_of_a_database_onto_itself_is_refused(crashed):
     done = run("restore", str(crashed), "--db", f"sqlite:///{crashed}")
     refused(done, 1, "it is the database itself", "Nothing was changed")
 
 
+@pytest.mark.acceptance
 def test_restore_over_damage_needs_no_readable_file(crashed, tmp_path):
     url = f"sqlite:///{crashed}"
     asyncio.run(backups.back_up(url, tmp_path / "copy.db"))
@@ -200,6 +205,7 @@ def test_restore_over_damage_needs_no_readable_file(crashed, tmp_path):
     assert verified(url)["job"] == 30
 
 
+@pytest.mark.acceptance
 def test_restore_beside_a_log_without_its_file_keeps_the_log(crashed, tmp_path):
     url = f"sqlite:///{crashed}"
     asyncio.run(backups.back_up(url, tmp_path / "copy.db"))
@@ -212,6 +218,7 @@ def test_restore_beside_a_log_without_its_file_keeps_the_log(crashed, tmp_path):
     assert Path(f"{aside}-wal").read_bytes() == log
 
 
+@pytest.mark.acceptance
 def test_damaged_backup_is_refused_and_the_database_stays(crashed, tmp_path):
     url, backup = f"sqlite:///{crashed}", tmp_path / "copy.db"
     asyncio.run(backups.back_up(url, backup))
@@ -223,6 +230,7 @@ def test_damaged_backup_is_refused_and_the_database_stays(crashed, tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.acceptance
 def test_backup_with_a_log_beside_it_is_restored_with_what_is_in_the_log(crashed, tmp_path):
     """What a copy of a whole folder has: a file, and its log."""
     (tmp_path / "copied").mkdir()
@@ -234,6 +242,7 @@ def test_backup_with_a_log_beside_it_is_restored_with_what_is_in_the_log(crashed
     assert contents(tmp_path / "copied") == before
 
 
+@pytest.mark.acceptance
 def test_interrupted_restore_leaves_a_database_that_is_refused_and_the_next_one_ends_it(crashed, tmp_path, monkeypatch):
     """Killed between any two steps of the exchange, the name never leads to something that looks whole and is not."""
     url, backup = f"sqlite:///{crashed}", tmp_path / "copy.db"

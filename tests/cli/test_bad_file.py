@@ -89,6 +89,7 @@ def run_as_nobody(*arguments: str) -> Done:
     return run(*arguments, python=("-c", AS_NOBODY))
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [("migrate",), ("demo",)], ids=" ".join)
 def test_a_read_only_folder(command, open_folder):
     open_folder.chmod(0o555)
@@ -97,6 +98,7 @@ def test_a_read_only_folder(command, open_folder):
     assert contents(open_folder) == {}
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [*READS, ("migrate",), ("demo",)], ids=" ".join)
 def test_a_database_in_a_read_only_folder(command, open_folder, original):
     shutil.copy(original, open_folder / "keptwork.db")
@@ -116,6 +118,7 @@ def read_only_file(open_folder: Path, original: Path) -> Path:
     return target
 
 
+@pytest.mark.acceptance
 def test_a_read_only_file_is_not_written_to(read_only_file):
     before = read_only_file.read_bytes()
     done = run_as_nobody("demo", "--db", f"sqlite:///{read_only_file}")
@@ -123,6 +126,7 @@ def test_a_read_only_file_is_not_written_to(read_only_file):
     assert read_only_file.read_bytes() == before
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [("events", "list"), ("audit", "verify"), ("audit", "export")], ids=" ".join)
 def test_a_read_only_file_can_be_read(command, read_only_file, original):
     done = run_as_nobody(*command, "--json", "--db", f"sqlite:///{read_only_file}")
@@ -130,6 +134,7 @@ def test_a_read_only_file_can_be_read(command, read_only_file, original):
     assert done.stdout == run(*command, "--json", "--db", f"sqlite:///{original}").stdout
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [*READS, ("migrate",)], ids=" ".join)
 def test_a_folder_that_may_not_be_entered(command, open_folder, original):
     shutil.copy(original, open_folder / "keptwork.db")
@@ -183,6 +188,7 @@ PATCHED = (
 )
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_too_old_sqlite(command, copy):
     before = copy.read_bytes()

@@ -92,6 +92,7 @@ def test_a_database_the_server_does_not_have(command, postgres_server):
     refused(run(*command, "--db", postgres_server.url("not_there")), 2, "does not exist", "createdb not_there")
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_an_install_without_the_driver(command):
     blocked = (

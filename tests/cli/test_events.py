@@ -196,6 +196,7 @@ def test_a_reader_that_has_enough_ends_it_even_when_nothing_more_comes(filled):
         process.stdout = None
 
 
+@pytest.mark.acceptance
 def test_people_get_one_line_each(filled):
     url, _ = filled
     process = start("events", "follow", "--from-start", "--db", url)

@@ -94,6 +94,7 @@ def test_artifacts_are_listed_for_people_and_as_json(url, ids):
     assert said(url, "jobs", "artifacts", ids["small"]) == "No artifacts.\n"
 
 
+@pytest.mark.acceptance
 def test_an_artifact_is_written_byte_for_byte(url, ids, tmp_path):
     assert raw(url, "jobs", "artifact", ids["large"], "data.bin").stdout == BINARY
     assert raw(url, "jobs", "artifact", ids["large"], "data.bin", "--out", "-").stdout == BINARY
@@ -117,6 +118,7 @@ def on_a_terminal(url: str, *arguments: str) -> tuple[int, bytes, bytes]:
     return done.returncode, shown, done.stderr
 
 
+@pytest.mark.acceptance
 def test_a_terminal_gets_text_and_no_binary_unless_asked_for(url, ids):
     code, shown, error = on_a_terminal(url, "jobs", "artifact", ids["large"], "data.bin")
     assert (code, shown) == (2, b"")

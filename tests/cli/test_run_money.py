@@ -6,6 +6,8 @@ import json
 import signal
 from typing import Any
 
+import pytest
+
 from tests.cli.flow_stage import Stage, flow_id
 from tests.support.command import run as keptwork
 from tests.support.llm_server import Call, Cut, Hang, LlmServer, Say, Status
@@ -52,6 +54,7 @@ def test_failed_and_lost_calls_cost_what_the_ledger_has_wherever_it_is_shown(sta
     assert sum(one["cost_micros"] for one in agents) == total["cost_micros"]
 
 
+@pytest.mark.acceptance
 def test_second_interrupt_closes_the_calls_in_flight_and_names_what_stays_counted(stage: Stage) -> None:
     with LlmServer([Hang()]) as server:
         (stage.folder / "keptwork.toml").write_text(server.settings(more=PRICES))
@@ -73,6 +76,7 @@ def test_second_interrupt_closes_the_calls_in_flight_and_names_what_stays_counte
     assert today["lost_count"].startswith("until ")
 
 
+@pytest.mark.acceptance
 def test_abandoned_flow_tells_which_calls_stay_counted(stage: Stage) -> None:
     with LlmServer([Hang()]) as server:
         (stage.folder / "keptwork.toml").write_text(server.settings(more=PRICES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from tests.cli.queue_scene import answer, said
 from tests.cli.refusals import refused
@@ -33,6 +34,7 @@ def test_a_tenant_has_limits_of_its_own_until_they_are_reset(sqlite_url):
     assert run("tenants", "limit", "default", "--burst", "-1", "--db", sqlite_url).returncode == 2
 
 
+@pytest.mark.acceptance
 def test_a_server_obeys_its_options_and_the_limits_of_tenants(sqlite_url):
     assert run("migrate", "--db", sqlite_url).returncode == 0
     assert run("tenants", "add", "shop", "--db", sqlite_url).returncode == 0

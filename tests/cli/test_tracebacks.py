@@ -58,6 +58,7 @@ def test_work_logs_the_traceback_of_a_failed_attempt(folder: Path, db: str, form
         assert failed["move"] in ("retry", "dead_letter")
 
 
+@pytest.mark.acceptance
 def test_supervise_passes_on_the_tracebacks_of_its_workers(folder: Path, db: str) -> None:
     path = f"{command.SOURCE}:{folder}"
     with (folder / "err").open("w") as err:
@@ -68,6 +69,7 @@ def test_supervise_passes_on_the_tracebacks_of_its_workers(folder: Path, db: str
     assert "[1]   File" in (folder / "err").read_text()
 
 
+@pytest.mark.acceptance
 def test_dev_logs_the_traceback_of_a_failed_attempt(folder: Path, db: str) -> None:
     path = f"{command.SOURCE}:{folder}"
     with (folder / "err").open("w") as err:

@@ -14,6 +14,12 @@ from tests.conformance.by_hand import hand_on
 from tests.support.database_time import Timed, open_timed
 
 
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about how long a sweep rests after each batch, so it does not."""
+    monkeypatch.setattr("keptwork.service.retention.RESTS", 0)
+
+
 @pytest.fixture
 async def timed(database_url: str) -> AsyncIterator[Timed]:
     """A store whose time the test moves."""

@@ -70,6 +70,7 @@ def test_the_undamaged_file_is_clean(original, tmp_path):
     assert outcome(Path(shutil.copy(original, tmp_path / "d.db"))) == "clean"
 
 
+@pytest.mark.acceptance
 def test_every_page_that_is_overwritten_is_noticed(original, tmp_path):
     dice = random.Random(12)
     for page in range(original.stat().st_size // PAGE):
@@ -80,6 +81,7 @@ def test_every_page_that_is_overwritten_is_noticed(original, tmp_path):
         assert outcome(path) != "clean", page
 
 
+@pytest.mark.acceptance
 def test_every_page_that_reads_as_zeroes_is_noticed(original, tmp_path):
     for page in range(original.stat().st_size // PAGE):
         path = Path(shutil.copy(original, tmp_path / "d.db"))
@@ -89,12 +91,13 @@ def test_every_page_that_reads_as_zeroes_is_noticed(original, tmp_path):
         assert outcome(path) != "clean", page
 
 
-def test_a_flipped_bit_never_hides_behind_a_clean_verdict(original, tmp_path):
+@pytest.mark.parametrize("flips", [40, pytest.param(220, marks=pytest.mark.acceptance)])
+def test_a_flipped_bit_never_hides_behind_a_clean_verdict(original, tmp_path, flips):
     """A bit of a payload or of unused space is beyond what an audit compares; whatever it vouches for is as it was."""
     dice = random.Random(12)
     before, size = vouched(original), original.stat().st_size
     outcomes: dict[str, int] = {}
-    for _ in range(220):
+    for _ in range(flips):
         path = Path(shutil.copy(original, tmp_path / "d.db"))
         content = bytearray(path.read_bytes())
         place = dice.randrange(size)
@@ -104,4 +107,4 @@ def test_a_flipped_bit_never_hides_behind_a_clean_verdict(original, tmp_path):
         outcomes[found] = outcomes.get(found, 0) + 1
         if found == "clean":
             assert vouched(path) == before, place
-    assert outcomes.get("reported", 0) > 20, outcomes
+    assert outcomes.get("reported", 0) > flips // 11, outcomes

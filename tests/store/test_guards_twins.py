@@ -39,6 +39,7 @@ def noticed(hand: Hand, trigger: str, table: str) -> str | None:
     return found
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_trigger_is_missed_when_it_is_gone(trying, group):
     triggers = [(name, table) for name, table in trying.triggers() if group_of(name) == group]

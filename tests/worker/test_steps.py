@@ -270,13 +270,14 @@ async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
 # --- sleep
 
 
+@pytest.mark.acceptance
 async def test_a_job_that_sleeps_holds_no_slot_and_spends_no_attempt(app: Keptwork) -> None:
     order: list[str] = []
 
     @app.job()
     async def sleeper(ctx: Context) -> int:
         await ctx.step("before", order.append, "before")
-        await ctx.sleep("300ms")
+        await ctx.sleep("3s")
         await ctx.step("after", order.append, "after")
         return ctx.attempt
 
