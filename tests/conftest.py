@@ -17,13 +17,14 @@ import pytest
 
 from keptwork.store import Store, open_store
 from tests.support import postgres_server as postgres
+from tests.support import postgres_watchdog
 from tests.support.postgres_stock import Stock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what is to run in the background so, and the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-HELPERS = ("tests.support.forked_command", str(Path(postgres.postgres_watchdog.__file__)))
+HELPERS = ("tests.support.forked_command", str(postgres_watchdog.__file__))
 """Programs of the test suite that any test may start: they fork commands and clean up after a PostgreSQL server."""
 
 _running: list[pytest.Item] = []
@@ -35,7 +36,7 @@ def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
         return
     argv = [os.fsdecode(part) for part in arguments[1]] if event == "subprocess.Popen" else [sys.executable]
     if Path(argv[0]).name.startswith("python") and not set(HELPERS) & set(argv):
-        raise RuntimeError(f"a test that starts a process of ours is marked `acceptance`: {argv}")
+        raise PermissionError(f"a test that starts a process of ours is marked `acceptance`: {argv}")
 
 
 sys.addaudithook(_refuse_processes)

@@ -68,7 +68,7 @@ async def test_children_run_below_the_run_that_spawned_them(database_url: str, s
 
     async with app:
         await spawning.enqueue(_trace_id=HEADER)
-        await app.work(until_idle=True)
+        await app.work(until_idle=True, concurrency=1)
     first, _ = of_name(seen, "run parent")
     run = one(seen, "run child")
     assert run.parent is not None

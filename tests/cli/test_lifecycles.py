@@ -159,13 +159,14 @@ main.run(sys.argv[1:])
 """
 
 
-def act(body: str, *arguments: str, returns: str = "None", **env: str) -> Done:
-    return run("act", *arguments, python=("-c", STAND_IN.format(body=body, returns=returns)), **env)
+def act(body: str, *arguments: str, returns: str = "None", debug: str = "") -> Done:
+    python = ("-c", STAND_IN.format(body=body, returns=returns))
+    return run("act", *arguments, python=python, KEPTWORK_DEBUG=debug)
 
 
 @pytest.mark.acceptance
 def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_request():
-    plain, debug = act("1 / 0"), act("1 / 0", KEPTWORK_DEBUG="1")
+    plain, debug = act("1 / 0"), act("1 / 0", debug="1")
     line = "keptwork: unexpected ZeroDivisionError: division by zero; KEPTWORK_DEBUG=1 shows where\n"
     assert (plain.returncode, plain.stderr) == (1, line)
     assert debug.returncode == 1

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import pytest
+
 from keptwork import Keptwork
 from keptwork.cli.run_screen import Lines
 from keptwork.cli.run_session import Left, Manner, Session
@@ -34,6 +36,7 @@ class Slow(FlowView):
             await super()._look_at_flow()
 
 
+@pytest.mark.acceptance
 async def test_a_step_that_ends_just_before_its_flow_is_told_too(sqlite_url: str) -> None:
     async with Keptwork(sqlite_url) as app:
         store = await app.open()

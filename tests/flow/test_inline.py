@@ -214,6 +214,7 @@ async def test_steps_that_begin_together_share_jobs(app: Keptwork) -> None:
     await in_order(store)
 
 
+@pytest.mark.acceptance
 async def test_a_step_may_wait_for_others_that_are_done_elsewhere(app: Keptwork) -> None:
     definition = flow(
         step("a"),

@@ -80,6 +80,7 @@ async def test_stderr_is_filled_in_without_its_newline_as_well(app: Keptwork) ->
     assert done.outputs["b"] == {"x": "oh\n", "y": "oh\n\n"}
 
 
+@pytest.mark.acceptance
 async def test_program_reads_the_output_of_another_to_the_last_byte(app: Keptwork) -> None:
     code = "import sys; sys.stdout.write(repr(sys.stdin.read()))"
     reads = {"id": "b", "command": [sys.executable, "-c", code], "stdin": "${a.stdout}", "depends_on": ["a"]}
@@ -87,6 +88,7 @@ async def test_program_reads_the_output_of_another_to_the_last_byte(app: Keptwor
     assert [done.outputs[name]["stdout"] for name in "bc"] == [repr("x\n"), repr("> x\n")]
 
 
+@pytest.mark.acceptance
 async def test_argument_and_variable_of_a_program_have_no_newline(app: Keptwork) -> None:
     code = "import os, sys; print(repr(sys.argv[1] + os.environ['X']))"
     does = {"id": "b", "command": [sys.executable, "-c", code, "${a.stdout}"], "env": {"X": "${a.stdout}"}}
@@ -175,6 +177,7 @@ async def test_step_that_allows_truncated_output_gets_what_is_left(app: Keptwork
     assert (await output(done, "b")) == {"x": (await output(done, "a"))["stdout"], "y": None}
 
 
+@pytest.mark.acceptance
 async def test_program_does_not_read_output_that_was_cut_unless_it_allows_it(app: Keptwork) -> None:
     reads = {"id": "b", "command": ["wc", "-c"], "stdin": "${a.stdout}", "depends_on": ["a"]}
     done = await ran(app, floods("a"), reads, {**reads, "id": "c", "truncated": "allow"})

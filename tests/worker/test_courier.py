@@ -32,7 +32,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 0)
-    monkeypatch.setattr(posting, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(posting, "CONNECT_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from keptwork.worker.agent_tools import Toolbox
 from keptwork.worker.tool_spec import spec_for
 from tests.worker.malice import tried
 
+pytestmark = pytest.mark.acceptance
+
 SOME = range(14, 20)
 """Of the scripts that do no harm to ours, those that suffice here."""
 
@@ -38,6 +40,7 @@ async def test_the_check_catches_a_loop_without_an_allow_list(
     assert "hidden is not allowed, and ran" in (await tried(app, tmp_path, SOME)).faults()
 
 
+@pytest.mark.acceptance
 async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_tool(
     app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from tests.process.survivors import NAME, assert_none, marked, new_mark
 from tests.process.tool_stage import GRACE, PATH, RUNAWAY
 from tests.worker.scene import eventually, last, moved, reaches, row, triggers, working
 
+pytestmark = pytest.mark.acceptance
+
 ONCE = ["enqueue", "claim", "start"]
 NO_TOOLS = Config.model_validate({})
 
