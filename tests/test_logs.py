@@ -126,6 +126,7 @@ def talk(ctx):
 """
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(("form", "wanted"), [("text", "mine: hello"), ("json", '"message": "hello"')])
 def test_an_application_that_set_up_logging_is_heard_once(
     tmp_path: Path, sqlite_url: str, form: str, wanted: str

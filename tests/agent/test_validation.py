@@ -63,6 +63,7 @@ def test_a_model_of_pydantic_says_what_is_wrong() -> None:
     assert "```json" in str(check("three", rules(check=Sum)).problem)
 
 
+@pytest.mark.acceptance
 def test_patterns_must_or_must_not_be_there() -> None:
     wanted = rules(must_match=(r"(?m)^Summary: \w+",), must_not_match=(r"(?i)as an ai",))
     assert check("Well.\nSummary: fine", wanted).problem is None
@@ -95,6 +96,7 @@ def test_rules_that_cannot_be_followed_are_refused(wrong: dict[str, Any], said: 
         rules(**wrong)
 
 
+@pytest.mark.acceptance
 def test_a_catastrophic_pattern_is_stopped_and_the_next_one_works() -> None:
     """As it stands it would run for longer than the universe has."""
     with Patterns(0.3) as patterns:
@@ -105,6 +107,7 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_one_works() -> None:
         assert patterns.find("b", "a" * 60 + "b") == (60, 61)
 
 
+@pytest.mark.acceptance
 def test_an_answer_that_cannot_be_checked_in_time_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keptwork.agent.validation.Patterns", lambda: Patterns(0.2))
     evil = {"properties": {"n": {"pattern": r"^(\w+\s?)*$"}}}
@@ -120,6 +123,7 @@ def test_a_value_is_found_where_people_put_it() -> None:
     assert found_json("```python\nx\n```")[0] is None
 
 
+@pytest.mark.acceptance
 def test_a_skill_says_what_its_answers_are(tmp_path: Any) -> None:
     file = tmp_path / "sum" / "SKILL.md"
     file.parent.mkdir()

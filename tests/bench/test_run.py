@@ -6,6 +6,8 @@ import pytest
 
 from bench import run
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize(("limit", "met"), [(100_000.0, True), (0.001, False)])
 def test_it_says_whether_the_limit_is_kept(limit, met, monkeypatch, capsys):

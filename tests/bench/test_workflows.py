@@ -130,6 +130,7 @@ def test_a_system_that_keeps_no_results_of_steps_is_found_out(tmp_path: Path) ->
         insist_on_results(place, 1)
 
 
+@pytest.mark.acceptance
 def test_a_peer_that_cannot_be_installed_is_named_and_its_targets_are_not_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,12 @@ SignedIn = Callable[..., httpx.Client]
 Opens = Callable[..., Page]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What a browser shows comes in its own time."""
+    if "chromium" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.acceptance)
+
+
 def next_page(shown: str) -> str:
     """The address that a page of a list says the list goes on at."""
     return unescape(shown.partition('<p class="more"><a href="')[2].partition('"')[0])

@@ -64,6 +64,7 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.acceptance
 def test_whatever_a_document_has_becomes_code_that_needs_no_mending(tmp_path: Path) -> None:
     properties = {
         "from": {"type": "string"},
