@@ -48,6 +48,7 @@ async def test_null_that_a_function_returned_is_a_value(app: Keptwork) -> None:
     assert done.outputs["b"] == {"x": None, "y": None}
 
 
+@pytest.mark.acceptance
 async def test_null_that_a_program_printed_is_a_value(app: Keptwork) -> None:
     prints = [sys.executable, "-c", "print('{\"n\": null}')"]
     done = await ran(

@@ -14,6 +14,8 @@ from keptwork.errors import ApprovalChanged
 from keptwork.store.approvals import Approval
 from tests.flow.stage import Ran, given, ran, returning, worked
 
+pytestmark = pytest.mark.acceptance
+
 TEXT = "paid ${v.stdout} approved by ${sign.approved_by}"
 
 

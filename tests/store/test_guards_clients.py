@@ -14,6 +14,8 @@ from tests.store.entities import Entity, born, insert, move, put
 from tests.store.guard_check import misrecorded
 from tests.store.hands import Hand, PostgresHand, SqliteHand
 
+pytestmark = pytest.mark.acceptance
+
 CLAIM = ("claim", "assigned")
 
 

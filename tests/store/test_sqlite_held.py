@@ -109,12 +109,14 @@ async def test_second_store_by_a_hard_link_is_refused_in_the_same_process_too(sq
     await store.close()
 
 
+@pytest.mark.acceptance
 def test_forked_child_may_open_what_its_parent_holds(sqlite_copy, file):
     with clerk(sqlite_copy) as holder:
         holder.enqueue(1)
         assert holder.ask(f"forked {file}") == "1"
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("without", [None, "held"])
 def test_second_opening_loses_acknowledged_jobs_only_without_the_hook(sqlite_copy, file, without):
     """The shortest way to the loss: the index is opened and closed, another process comes and goes, one is killed."""

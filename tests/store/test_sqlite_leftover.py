@@ -74,6 +74,7 @@ def _jobs(file: Path) -> int:
     return int(count)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("command", [("doctor",), ("audit", "verify"), ("migrate",), ("demo",)], ids=" ".join)
 def test_backup_copied_over_a_crashed_file_is_refused_and_not_one_byte_changes(overwritten, command):
     before = overwritten.bytes()
@@ -87,6 +88,7 @@ def test_backup_copied_over_a_crashed_file_is_refused_and_not_one_byte_changes(o
     assert overwritten.bytes() == before
 
 
+@pytest.mark.acceptance
 def test_backup_is_whole_once_the_stale_log_is_moved_away(overwritten, tmp_path):
     (tmp_path / "aside").mkdir()
     for part in ("-wal", "-shm"):
@@ -127,6 +129,7 @@ def test_many_processes_at_once_all_refuse_the_stale_log(overwritten):
     assert overwritten.bytes() == before
 
 
+@pytest.mark.acceptance
 def test_log_that_others_have_open_is_not_judged_again(sqlite_copy):
     """Checking a large file takes seconds, which nobody who joins others has to wait for."""
     file = Path(sqlite_copy.removeprefix("sqlite:///"))
@@ -140,6 +143,7 @@ def test_log_that_others_have_open_is_not_judged_again(sqlite_copy):
     assert asyncio.run(_counted(sqlite_copy)) == 8
 
 
+@pytest.mark.acceptance
 def test_log_without_its_file_is_not_deleted(sqlite_copy, tmp_path):
     """SQLite deletes a log whose file is new: acknowledged work, if the file was only moved."""
     file = Path(sqlite_copy.removeprefix("sqlite:///"))
