@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv -q pip compile --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test acceptance retest browser check chaos fuzz bench docs picture lock lock-is-portable clean
+.PHONY: help run test acceptance retest browser check coverage chaos fuzz bench docs picture lock lock-is-portable clean
 MAKEFLAGS += --no-print-directory
 # Where a machine sets it, each of the thousand processes that tests start would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,6 +54,11 @@ check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated d
 
 chaos: $(STAMP)/dev ## long runs of injected faults
 	@$(BIN)/pytest -m chaos -n 0 -s $(ARGS)
+
+coverage: $(STAMP)/dev ## count the lines of each room that neither test nor acceptance runs
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not chaos" $(ARGS)
+	@$(BIN)/coverage combine -q && $(BIN)/python -m tools.uncovered
 
 fuzz: $(STAMP)/dev ## 100,000 requests made from the OpenAPI document (ARGS="--requests 10000 --seed 7 --database sqlite")
 	@$(BIN)/python -m tests.http.fuzz $(ARGS)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import pytest
-
 from keptwork import Keptwork
 from keptwork.cli.run_screen import Lines
 from keptwork.cli.run_session import Left, Manner, Session
