@@ -1,8 +1,8 @@
-"""Moving a flow on: what steps come to, and what follows from it, in the transaction of what caused it.
+"""Advance a flow: apply the outcomes of steps, and what follows, in one transaction.
 
-    a job ends → its step ends → what waited for it begins, or the flow ends → the step of the flow around it ends → …
+    a job finishes → its step finishes → the next steps start, or the flow finishes → the step of the parent flow …
 
-Everything here runs under the lock of the tree of flows, over the rows as they are then.
+Everything here runs in the transaction of its cause, under the lock of the tree of flows, on the rows as they are then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from keptwork.store.protocol import Transaction
 
 
 async def settled(tx: Transaction, changes: Sequence[Change], seat: Seat | None = None) -> None:
-    """What follows from moves of jobs that carry out steps, which were just written in this transaction. If there is a
-    seat and just one step comes next, it takes that."""
+    """Advance the flows of jobs whose moves were just written in this transaction.
+
+    If `seat` is given and exactly one step comes next, that step's job takes the worker slot.
+    """
     rows = await tx.steps_by_key([change.step_id or 0 for change in changes])
     by_step = {row["id"]: row for row in rows}
     by_flow: dict[int, list[tuple[Row, Change]]] = {}
@@ -41,7 +43,7 @@ async def settled(tx: Transaction, changes: Sequence[Change], seat: Seat | None 
 
 
 async def crews_ended(tx: Transaction, crews: Iterable[Row], actor: Actor = Actor()) -> None:  # noqa: B008 - frozen
-    """What follows for steps from the end of crews, which was just written in this transaction."""
+    """Advance the steps of crews whose end was just written in this transaction."""
     await step_crews.ended(tx, crews, go_on, actor)
 
 
@@ -53,7 +55,8 @@ async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: 
         return
     begin_flow(scene)
     scene.steps = {row["name"]: row for row, _ in settled}
-    # Sent again after a lost answer, a move of a job finds its step moved already, and all that follows done.
+    # A job's move can be sent again after a lost response. Its step has then moved already, and so has all that
+    # follows.
     moved = [row for row, change in settled if await _follow(scene, row, change)]
     carried, companions = await _stretches(scene, settled, moved)
     if moved or companions:
@@ -64,8 +67,10 @@ async def _settled_in(tx: Transaction, settled: list[tuple[Row, Change]], seat: 
 async def _stretches(
     scene: Scene, settled: list[tuple[Row, Change]], moved: Sequence[Row]
 ) -> tuple[list[Row], list[str]]:
-    """The steps that were carried out along with others, and those that were to be and were not. A job whose own step
-    has not moved with it leaves its companions, too."""
+    """Return the batched steps that finished with these jobs, and those to start again.
+
+    If a job's own step did not move, the steps batched with it did not finish either.
+    """
     carried, companions = list[Row](), list[str]()
     await stretch.look_at(scene, (change for _, change in settled))
     for row, change in settled:
@@ -80,8 +85,10 @@ async def _stretches(
 
 
 async def _follow(scene: Scene, row: Row, change: Change) -> bool:
-    """Makes the move of a step that follows from that of its job; false if none does. A job that only waits, or is
-    given back, moves nothing."""
+    """Move a step as the move of its job requires, and return whether it moved.
+
+    A snoozed or released job does not move its step.
+    """
     waiting, verb = scene.phase(row) is Phase.WAITING, change.move.verb
     if not waiting and (scene.phase(row) is not Phase.ACTIVE or row["job_id"] != change.id):
         return False
@@ -104,14 +111,20 @@ async def _follow(scene: Scene, row: Row, change: Change) -> bool:
 
 
 async def _has_another_job(scene: Scene, row: Row, change: Change) -> bool:
-    """Whether the step waits in a later round than the one that job was of: its end was told before."""
+    """Return whether another job works on the waiting step.
+
+    If so, this job belongs to an earlier retry of the flow, and its end was handled then.
+    """
     found = stretch.worked_on(scene.public_id, await scene.tx.unfinished_jobs(scene.tree))
     return any(name == row["name"] and job.id != change.id for name, job in found)
 
 
 def _retry_step(scene: Scene, row: Row, error: str) -> None:
-    """Its job will be tried again. A step of a workstream fails first, and is then found worth another attempt. A job
-    that has attempts to spare, for a crash of its worker, may be tried again without either."""
+    """Move a step whose job will be retried.
+
+    A workstream step fails first, and then becomes eligible for a retry. A job has more attempts than its step has
+    retries, to survive crashes of workers. If the step has no retries left, the step does not move.
+    """
     if scene.kind.name != "run" and row["retry_count"] >= row["max_retries"]:
         return
     if not scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
@@ -120,7 +133,7 @@ def _retry_step(scene: Scene, row: Row, error: str) -> None:
 
 
 def fail_step(scene: Scene, row: Row, error: str) -> None:
-    """A step fails for good; one that has not begun, or not begun again, does so first."""
+    """Fail a step permanently. A step that is not running must start or resume first."""
     begun = next(iter(scene.kind.step.leading_out_of(row["state"], Verb.FAIL)), None)
     if begun is None:
         scene.move(row, Verb.START if scene.phase(row) is Phase.WAITING else Verb.RESUME)
@@ -128,14 +141,16 @@ def fail_step(scene: Scene, row: Row, error: str) -> None:
 
 
 def begin_flow(scene: Scene) -> None:
-    """A flow whose first step has begun, has begun."""
+    """Start a flow that is still in its initial state, because its first step has started."""
     if scene.flow["state"] == scene.kind.flow.initial.name:
         scene.move_flow(Verb.START)
 
 
 async def go_on(scene: Scene, ended: Iterable[Row], companions: Sequence[str] = ()) -> None:
-    """What follows from steps that have come to something: others begin, or the flow ends. Then it is all written. The
-    companions of a job that has ended without them begin anew."""
+    """Advance a flow after steps have changed: start the next steps, or finish the flow.
+
+    Write everything. `companions` are batched steps whose job ended without finishing them. They start again.
+    """
     done, failed = await _tell_parents(scene, ended)
     if failed:
         await fail(scene, failed[0])
@@ -149,13 +164,15 @@ async def go_on(scene: Scene, ended: Iterable[Row], companions: Sequence[str] = 
 
 
 def held(scene: Scene) -> bool:
-    """Whether nothing of it is to begin: it is held, or has failed and is not being tried again."""
+    """Return whether no step may start: the flow is held, or failed and not being retried."""
     return scene.flow["held_at"] is not None or scene.own_phase is not Phase.ACTIVE
 
 
 async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], list[Row]]:
-    """Of steps that have come to something, the names of those that are done and the rows of those that failed.
-    Elements of a step move that one instead."""
+    """Return the names of the satisfied steps and the rows of the failed steps.
+
+    An item of a `for_each` step counts only through that step.
+    """
     rows = list(ended)
     rows += await elements.told(scene, [row for row in rows if row["parent_id"] is not None], held(scene))
     own = {row["name"]: row for row in rows if row["parent_id"] is None}
@@ -163,11 +180,11 @@ async def _tell_parents(scene: Scene, ended: Iterable[Row]) -> tuple[list[str], 
     return done, [row for row in own.values() if scene.phase(row) is Phase.FAILED]
 
 
-# --- beginning
+# --- starting
 
 
 async def begin_at_roots(scene: Scene) -> None:
-    """The steps that wait for none begin."""
+    """Start the steps that depend on no other step."""
     roots = scene.shape.roots
     await scene.look_at(name for name in roots if not scene.shape.steps[name].inline)
     await let_go(scene, await begin(scene, roots))
@@ -176,7 +193,7 @@ async def begin_at_roots(scene: Scene) -> None:
 
 
 async def restart(scene: Scene) -> None:
-    """Everything that could run and does not begins: after a pause, a new round, or a repair."""
+    """Start every step that could run and has no job: after a hold, a retry, or a repair."""
     if not held(scene):
         await scene.look_at_all()
         working = await _worked_on(scene)
@@ -200,8 +217,8 @@ async def _worked_on(scene: Scene) -> set[str]:
 
 
 async def _begin_anew(scene: Scene, names: Sequence[str]) -> None:
-    """Steps that wait for nothing, and whose job has ended, unless they have come to something since."""
-    await scene.write()  # jobs of this very moment count
+    """Start those of these steps that could run and that no job works on."""
+    await scene.write()  # so that the jobs of this transaction count
     await scene.look_at({one for name in names for one in (name, *scene.shape.before[name])})
     working = await _worked_on(scene)
     idle = [name for name in dict.fromkeys(names) if name not in working and _may_begin(scene, name)]
@@ -216,8 +233,10 @@ def _may_begin(scene: Scene, name: str) -> bool:
 
 
 async def next_round(scene: Scene, reason: str | None = None, since: int | None = None) -> None:
-    """A failed workstream is tried again: what did not succeed begins anew. If it has a timeout, it has as much time as
-    is left of that; all of it again if `since` says from when on."""
+    """Retry a failed workstream: reset its failed steps, and start every step that could run.
+
+    Its timeout counts from `since`, or from the creation of the flow if `since` is None.
+    """
     if scene.kind.flow.leading_out_of(scene.flow["state"], Verb.RETRY):
         scene.move_flow(Verb.RETRY, reason, wake_at=None)
     timeout = scene.shape.flow.timeout
@@ -233,14 +252,17 @@ async def next_round(scene: Scene, reason: str | None = None, since: int | None 
 
 
 async def let_go(scene: Scene, ended: Sequence[str]) -> None:
-    """What comes after these steps begins, and what comes after what is skipped."""
+    """Start the steps that follow these steps, and those that follow skipped steps."""
     while ended:
         await scene.look_at(scene.shape.around(ended))
         ended = await begin(scene, ready(scene.shape, scene.by_phase, ended))
 
 
 async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
-    """These steps begin; returns those that are done with it already, because they are skipped."""
+    """Start these steps, and return the names of those that are satisfied already.
+
+    A skipped step is satisfied.
+    """
     skipped, inline = [], []
     for name in names:
         step = scene.shape.steps[name]
@@ -248,7 +270,7 @@ async def begin(scene: Scene, names: Iterable[str]) -> list[str]:
             inline.append(name)
             continue
         if held(scene):
-            break  # one of them could not begin, and with it the flow has failed
+            break  # a step could not start, so the flow has failed
         how = beginning(step, await _known_at_start(scene, step) if step.conditional else NOTHING_KNOWN)
         if step.inline and how.how is Begin.JOB:
             inline.append(name)
@@ -273,7 +295,7 @@ async def _known_at_start(scene: Scene, step: Step) -> Look:
 
 
 async def _begin_without_job(scene: Scene, row: Row, how: Beginning) -> bool:
-    """A step that no worker carries out; true if it is over at once."""
+    """Start a step that no worker runs, and return whether it is satisfied already."""
     begin_flow(scene)
     match how.how:
         case Begin.GATE:
@@ -304,7 +326,10 @@ async def _begin_gate(scene: Scene, row: Row) -> None:
 
 
 async def _begin_subflow(scene: Scene, row: Row) -> bool:
-    """A step that is a flow. One that cannot be started fails the step, as anything else that is wrong with it does."""
+    """Start a nested flow, and return whether its step is satisfied already.
+
+    A flow that cannot start fails the step.
+    """
     try:
         start = await subflows.chosen(scene, row)
     except (BadInput, NotFound, Wrong) as error:
@@ -318,16 +343,16 @@ async def _begin_subflow(scene: Scene, row: Row) -> bool:
     return over and scene.phase(row) is Phase.SATISFIED
 
 
-# --- ending
+# --- finishing
 
 
 async def fail(scene: Scene, step: Row) -> None:
-    """A step has failed for good, and with it its flow: nothing more of it begins. A workstream may be tried again."""
+    """Fail a flow because a step failed permanently. No further steps start; a workstream might be retried."""
     if scene.own_phase is not Phase.ACTIVE:
         return
     gone = f"it is {step['state']}, and nothing leads on from there" if scene.phase(step) is Phase.GONE else None
     error = f"{step['name']}: {gone or step['error'] or step['reason'] or 'it failed'}"
-    scene.jobs.clear()  # what was about to begin does not
+    scene.jobs.clear()  # jobs that were about to be enqueued
     begin_flow(scene)
     await withdraw(scene, "its flow failed")
     if scene.kind.name == "run":
@@ -345,7 +370,7 @@ async def fail(scene: Scene, step: Row) -> None:
 
 
 async def time_out(scene: Scene) -> None:
-    """A flow that takes longer than it may ends with all that belongs to it."""
+    """End a flow that exceeded its timeout, with everything inside it."""
     error = f"it took longer than {scene.shape.flow.timeout}"
     if scene.kind.name == "run":
         begin_flow(scene)
@@ -357,7 +382,10 @@ async def time_out(scene: Scene) -> None:
 
 
 def patience_us(scene: Scene) -> int:
-    """How long a failed workstream waits for an operator. One inside another flow does not, unless it says so."""
+    """Return how long a failed workstream waits for an operator.
+
+    A nested workstream does not wait, unless its definition sets `abandon_after`.
+    """
     definition = scene.shape.flow
     if scene.flow["step_id"] is not None and "abandon_after" not in definition.model_fields_set:
         return 0
@@ -365,7 +393,7 @@ def patience_us(scene: Scene) -> int:
 
 
 async def withdraw(scene: Scene, reason: str) -> None:
-    """Jobs that no worker has begun are not needed any longer; their steps can begin another time."""
+    """Cancel the jobs that no worker has started. Their steps can start later with new jobs."""
     scene.jobs.clear()
     await scene.look_at_all()
     waiting = {step["id"] for step in scene.steps.values() if scene.phase(step) is Phase.WAITING}
@@ -375,13 +403,16 @@ async def withdraw(scene: Scene, reason: str) -> None:
 
 
 async def give_up(scene: Scene, reason: str) -> None:
-    """The flow is cancelled or abandoned, and with it every step, job, question and flow inside it."""
+    """Cancel a run or abandon a workstream, with everything inside it.
+
+    That is every step, job, approval request, and flow.
+    """
     await give_up_steps(scene, reason)
     scene.move_flow(Verb.CANCEL, reason)
 
 
 async def give_up_steps(scene: Scene, reason: str) -> None:
-    """Every step, job, question and flow inside it ends."""
+    """Cancel every step, job, approval request, and flow inside a flow."""
     await scene.write()
     await scene.look_at_all()
     mine = {step["id"]: step for step in scene.steps.values()}
@@ -394,7 +425,7 @@ async def give_up_steps(scene: Scene, reason: str) -> None:
 
 
 async def give_up_step(scene: Scene, step: Row, reason: str) -> None:
-    """A step ends with what is asked at it, and with the flow or crew that it is."""
+    """Cancel a step with its approval request, nested flow, or crew."""
     kind = scene.shape.steps[str(step["name"]).partition("[")[0]].kind
     if scene.phase(step) is Phase.ACTIVE:
         if kind == "approval":
@@ -407,11 +438,11 @@ async def give_up_step(scene: Scene, step: Row, reason: str) -> None:
 
 
 async def conclude(scene: Scene) -> None:
-    """Ends a flow whose steps have all come to an end, and tells the flow around it."""
+    """Finish a flow whose steps have all finished, and advance its parent flow."""
     if scene.own_phase is Phase.ACTIVE and not scene.jobs:
         await scene.write()
         if not await scene.tx.any_unfinished(scene.id):
-            begin_flow(scene)  # one of which every step is skipped has not begun until now
+            begin_flow(scene)  # a flow of which every step is skipped has not started until now
             if (step := await _unsatisfied(scene)) is None:
                 scene.move_flow(Verb.SUCCEED)
             else:
@@ -423,7 +454,10 @@ async def conclude(scene: Scene) -> None:
 
 
 async def _unsatisfied(scene: Scene) -> Row | None:
-    """A step that has ended, but not well: it was put into that state by hand, or its flow was after it had ended."""
+    """Return a finished step that is not satisfied, or None if there is none.
+
+    There is one only if someone edited the state of that step, or the state of its flow after the step had finished.
+    """
     if all(scene.phase({"state": state}) is Phase.SATISFIED for state in await scene.tx.step_counts(scene.id)):
         return None
     await scene.look_at_all()
@@ -432,7 +466,10 @@ async def _unsatisfied(scene: Scene) -> Row | None:
 
 
 async def _over(scene: Scene) -> None:
-    """What a flow that has ended means to others. In a run, the steps after the one that failed go with it."""
+    """Propagate the end of a flow to its webhook and to its parent flow.
+
+    A run that did not succeed also cancels its remaining steps.
+    """
     if scene.kind.name == "run" and scene.flow["state"] != KINDS["run"].flow.move("succeed").target.name:
         await scene.look_at_all()
         for step in scene.steps.values():

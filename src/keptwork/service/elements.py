@@ -1,10 +1,10 @@
-"""Steps that run once for each element of a list: so many at a time, in their order.
+"""Run a step once for each item of a list, in order, with a limit on concurrent items.
 
-Those that were let go are always the first ones of the list, and of them as many are unfinished as may run at the same
-time; so how many are done tells which come next. Where some were skipped, by a condition or by an operator, the next
-ones are looked up.
+Started items are normally the first items of the list, and as many of them as the limit are unfinished. The number of
+finished items then determines the next ones. If some items were skipped by a condition or by an operator, the next
+items are read from the database.
 
-A condition that uses `${item}` is decided before any item begins: the values it uses do not change any more.
+A condition that uses `${item}` is decided before any item starts, because the values that it uses no longer change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keptwork.store.records import Birth
 
 
 async def expand(scene: Scene, parent: Row, items: Sequence[Any]) -> bool:
-    """A step for each element, unless they are there from an earlier round; true if it is over with that."""
+    """Start a `for_each` step and create its items, unless they exist. Return whether it has finished."""
     scene.move(parent, Verb.START)
     await scene.write()
     if items and not await scene.tx.element_counts(parent["id"]):
@@ -37,7 +37,7 @@ async def expand(scene: Scene, parent: Row, items: Sequence[Any]) -> bool:
 
 
 async def make(scene: Scene, parent: Row, items: Sequence[Any]) -> None:
-    """Create the steps of a list; none of them begins with that."""
+    """Create the steps of the items without starting them."""
     rows = [_element(scene, parent, place, item) for place, item in enumerate(items)]
     correlation = scene.flow["correlation_id"] or scene.public_id
     birth = Birth(scene.tenant_id, scene.actor.name, None, correlation, scene.flow["trace_id"])
@@ -45,8 +45,10 @@ async def make(scene: Scene, parent: Row, items: Sequence[Any]) -> None:
 
 
 async def go_on(scene: Scene, parent: Row) -> bool:
-    """As many elements begin as may run at the same time; true if the step is over with that: all are done, or one
-    could not begin."""
+    """Start as many items as the limit allows, and return whether the step has finished.
+
+    It has finished if all items are satisfied, or if one has failed or cannot start.
+    """
     while True:
         rows = await scene.tx.steps(scene.id, parent=parent["id"])
         if failed := [row for row in rows if scene.phase(row) is Phase.FAILED]:
@@ -70,7 +72,7 @@ def _fail(scene: Scene, parent: Row, element: Row) -> None:
 
 
 async def told(scene: Scene, ended: Sequence[Row], held: bool) -> list[Row]:
-    """What elements that have come to something mean to their steps; returns those of them that are over with it."""
+    """Advance the `for_each` steps of items that have changed, and return the finished steps."""
     names = {str(row["name"]).rpartition("[")[0] for row in ended}
     await scene.look_at(names)
     over = [await _one_told(scene, scene.steps[name], ended, held) for name in sorted(names)]
@@ -98,7 +100,7 @@ async def _one_told(scene: Scene, parent: Row, ended: Sequence[Row], held: bool)
     skipped = sum(phases(scene.kind.step)[state] is Phase.SATISFIED for state in counts) > 1
     let_go = _limit(scene, parent) + satisfied
     places = range(let_go - done, min(let_go, sum(counts.values())))
-    # Where some were skipped, those let go need not be the first ones.
+    # Skipped items leave gaps, so the started items might not be the first ones.
     if await (_begin_next(scene, parent, counts) if skipped else _begin_places(scene, parent, places)):
         await scene.write()
         return parent if await go_on(scene, parent) else None
@@ -111,8 +113,10 @@ async def _begin_places(scene: Scene, parent: Row, places: Iterable[int]) -> boo
 
 
 async def _begin_next(scene: Scene, parent: Row, counts: Mapping[str, int]) -> bool:
-    """Begin the next items as far as there is room. Items with a job are fewer than the limit, so twice the limit has
-    the ones that come next."""
+    """Start the next items up to the limit, and return whether one of them has finished.
+
+    Fewer items than the limit have a job, so twice the limit includes the items that come next.
+    """
     limit, initial = _limit(scene, parent), scene.kind.step.initial.name
     first = await scene.tx.elements_in(parent["id"], initial, 2 * limit)
     working = {job.step_id for job in await scene.tx.unfinished_jobs(scene.tree)}
@@ -122,8 +126,10 @@ async def _begin_next(scene: Scene, parent: Row, counts: Mapping[str, int]) -> b
 
 
 async def begin(scene: Scene, parent: Row, rows: Sequence[Row], room: int | None = None) -> bool:
-    """These elements begin, the first ones as far as there is room; true if any of them is over with that. One for
-    which the condition of the step is not true is skipped."""
+    """Start items in order, at most `room` of them, and return whether one has finished already.
+
+    An item that does not meet the step's condition is skipped.
+    """
     if not rows:
         return False
     found = await scene.tx.outputs(scene.id, [row["name"] for row in rows])
@@ -137,7 +143,7 @@ async def begin(scene: Scene, parent: Row, rows: Sequence[Row], room: int | None
 
 
 async def _sifted(scene: Scene, step: Step, rows: Sequence[Row], given: Mapping[str, Any]) -> Sequence[Row]:
-    """Return the items that are to run, and skip the others. An item whose condition cannot be decided fails."""
+    """Return the items to run, and skip the others. An item whose condition cannot be decided fails."""
     if not step.sifts:
         return rows
     condition = expression.condition(step.when or "")
@@ -154,7 +160,7 @@ async def _sifted(scene: Scene, step: Step, rows: Sequence[Row], given: Mapping[
 
 
 async def _begin_one(scene: Scene, parent: Row, row: Row, item: Any) -> None:
-    """By a job, or as a flow of its own; what cannot begin fails."""
+    """Start an item with a job or as a nested flow. An item that cannot start fails."""
     step = _step(scene, parent)
     if step.flow is None:
         scene.jobs.append(step_job(scene, row, step, item))
@@ -183,7 +189,7 @@ def _limit(scene: Scene, parent: Row) -> int:
 
 
 async def _gather(scene: Scene, parent: Row) -> None:
-    """What came of the elements, as a list in their order."""
+    """Finish a `for_each` step with the outputs of its items, as a list in order."""
     found = await scene.tx.elements(parent["id"])
     items = [await content(scene.tx, scene.tenant_id, output) for output in found]
     output = json.dumps({"items": items, "count": len(items)}, separators=(",", ":"))

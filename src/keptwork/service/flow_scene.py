@@ -1,6 +1,6 @@
-"""A flow under its lock, inside one transaction: what was read of it, and what is about to be written.
+"""A flow under its lock inside one transaction: rows that were read, and moves to write.
 
-Moves are decided on rows as they will be after the moves before them, gathered, and written at the end in few batches.
+Each move is decided on the row as the previous moves leave it. The moves are collected, and written in few batches.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ Row = dict[str, Any]
 
 
 class Moved(Exception):
-    """Something of the flow was moved by somebody who needs no lock for it, such as a worker that started a job: all of
-    it has to be looked at again."""
+    """Raised if something moved a part of the flow without the lock.
+
+    For example, a worker started a job. All rows of the flow must then be read again.
+    """
 
 
 class Actor(NamedTuple):
-    """Who does something to a flow, and why."""
+    """The name of what changes a flow, and the reason."""
 
     name: str | None = None
     reason: str | None = None
 
 
 class Scene:
-    """One flow and the steps of it that matter."""
+    """A flow, and those of its steps that were read."""
 
     def __init__(self, tx: Transaction, kind: Kind, flow: Row, shape: Shape, actor: Actor = Actor()) -> None:  # noqa: B008
         self.tx = tx
@@ -54,12 +56,12 @@ class Scene:
         self.changes: list[Change] = []
         self.jobs: list[NewJob] = []
         self.ends = False
-        """Whether it was decided here that the flow is over, and others have not been told."""
+        """Whether this transaction has ended the flow and not yet propagated the end."""
         self.starting = False
         self.alone: frozenset[str] = frozenset()
         self.at_once = 0
         self.careful = 0
-        """How inline steps begin here: see stretch.py."""
+        """How inline steps start in this transaction: see `Stretch` in stretch.py."""
         self.seat: Seat | None = None
         self._values: dict[str, Any] = {}
 
@@ -67,7 +69,7 @@ class Scene:
     async def of(cls, tx: Transaction, kind: Kind, flow: Row, actor: Actor = Actor()) -> Scene:  # noqa: B008
         return cls(tx, kind, flow, await shape(tx, flow["tenant_id"], flow["template_id"]), actor)
 
-    # --- what it is
+    # --- the flow
 
     @property
     def id(self) -> int:
@@ -79,7 +81,7 @@ class Scene:
 
     @property
     def tree(self) -> int:
-        """The outermost flow."""
+        """Key of the outermost flow."""
         return int(self.flow["tree_id"] or self.flow["id"])
 
     @cached_property
@@ -92,7 +94,7 @@ class Scene:
 
     @property
     def own_phase(self) -> Phase:
-        """What the state of the flow means to its steps."""
+        """What the state of the flow means for its steps."""
         return self._own_meaning[self.flow["state"]]
 
     def phase(self, step: Row) -> Phase:
@@ -100,31 +102,34 @@ class Scene:
 
     @property
     def by_phase(self) -> Mapping[str, Phase]:
-        """The phases of the steps that were read, by name."""
+        """Phases of the steps that were read, by name."""
         return {name: self._meaning[step["state"]] for name, step in self.steps.items()}
 
     # --- reading
 
     async def look_at(self, names: Iterable[str]) -> None:
-        """Reads steps that were not read yet."""
+        """Read those of these steps that were not read yet."""
         missing = [name for name in names if name not in self.steps]
         if missing:
             self.steps |= {step["name"]: step for step in await self.tx.steps(self.id, names=missing)}
 
     async def look_at_all(self) -> None:
-        """Reads every step, the elements of others among them."""
+        """Read every step, including the items of `for_each` steps."""
         found = await self.tx.steps(self.id)
         self.steps = {step["name"]: self.steps.get(step["name"], step) for step in found}
 
     async def values(self, wanted: Iterable[Reference], item: Any = NO_ITEM, *, cut: bool = False) -> Look:
-        """Finds these values; those of steps come from the database. `cut` accepts output that was truncated."""
+        """Look up these values, and read those of steps from the database.
+
+        `cut` accepts output that was truncated.
+        """
         names = {one.root for one in wanted if one.root in self.shape.steps} - set(self._values)
         values: dict[str, Any] = {}
         if names:
-            await self.write()  # what came of a step just now is among them
+            await self.write()  # outputs that this transaction has stored count
             for output in await self.tx.outputs(self.id, sorted(names)):
                 values[output.name] = await value_of(self.tx, self.tenant_id, self.kind, output)
-        # A step without an output may have one a moment later.
+        # A step without an output can have one later in this transaction.
         self._values |= {name: value for name, value in values.items() if not isinstance(value, NoOutput)}
         known = {"flow": {"id": self.public_id, "name": self.flow["name"]}, "inputs": inputs_of(self.flow)}
         return looking({**self._values, **values, **known}, item, cut=cut)
@@ -132,11 +137,11 @@ class Scene:
     # --- deciding
 
     def move(self, step: Row, verb: Verb, reason: str | None = None, **values: Any) -> None:
-        """Decides a move of a step. What must be true of it is true: the lock is held, and the plan has looked."""
+        """Decide a move of a step. The caller holds the lock and has checked the conditions of the move."""
         self._move(self.kind.step, step, verb, reason, values)
 
     def move_through(self, step: Row, **values: Any) -> None:
-        """Decides that a step has begun and ended."""
+        """Decide that a step has started and succeeded."""
         name, reason = self.actor
         change = insist(
             decide(
@@ -155,7 +160,7 @@ class Scene:
         step["seq"] += change.move.events
 
     def move_flow(self, verb: Verb, reason: str | None = None, **values: Any) -> None:
-        """Decides a move of the flow itself."""
+        """Decide a move of the flow itself."""
         self._move(self.kind.flow, self.flow, verb, reason, values)
         self.ends |= self.over
 
@@ -171,7 +176,7 @@ class Scene:
             row["retry_count"] += 1
 
     def cancel_job(self, job: Any, reason: str) -> None:
-        """Decides that a job is not needed any longer."""
+        """Decide that a job is cancelled, unless its lifecycle refuses."""
         decision = decide(JOB, job, Verb.CANCEL, actor=self.actor.name, reason=reason, cause=self.public_id)
         if isinstance(decision, Change):
             self.changes.append(decision)
@@ -179,8 +184,11 @@ class Scene:
     # --- writing
 
     async def write(self, seat: Seat | None = None) -> None:
-        """Everything that was decided, jobs first: whoever claims locks them before their steps. Once nothing more will
-        be decided, a step that is the only one to begin may take a seat."""
+        """Write all decided moves, jobs first, because a claim locks jobs before their steps.
+
+        If exactly one job must be enqueued, it can take the worker slot `seat`. Pass `seat` only when nothing more will
+        be decided.
+        """
         changes, self.changes = self.changes, []
         if changes and await agent_moves.write(self.tx, [change for wave in waves(changes) for change in wave]):
             raise Moved
@@ -191,7 +199,7 @@ class Scene:
             await self.tx.enqueue(jobs)
 
     async def kept(self, text: str | None) -> dict[str, Any]:
-        """What came of a step, as its row takes it: what is large goes elsewhere, by its hash."""
+        """Return the output columns of a step. Large output is stored as a blob, by its hash."""
         if text is None or len(text) <= LARGEST_IN_ROW:
             return {"output": text, "output_hash": None}
         blob = Blob.of(text.encode())
@@ -200,9 +208,11 @@ class Scene:
 
 
 def waves(changes: Sequence[Change]) -> list[list[Change]]:
-    """In an order that keeps the moves of each record as they were decided, with as few batches as can be: the first
-    move of every record, then the second of those that have one, and so on; within each, jobs first, and what begins
-    last: the log tells of the end of a step before the beginning of those that waited for it."""
+    """Group changes into few batches that keep the order of the moves of each record.
+
+    The first wave has the first move of every record, the second wave the second moves, and so on. Within a wave, jobs
+    come first and starts come last, so that the log shows the end of a step before the start of the next steps.
+    """
     seen: dict[tuple[str, int], int] = {}
     found: dict[int, dict[Move, list[Change]]] = {}
     for change in changes:
@@ -220,7 +230,7 @@ def _place(alike: Sequence[Change]) -> tuple[bool, str, bool, str]:
 
 
 async def content(tx: Reader, tenant_id: int, output: Output) -> Any:
-    """What came of a step, as data; nothing for one that gave nothing."""
+    """Return the output of a step as data, or None if it has no output."""
     if output.output_hash is not None:
         blob = await tx.blob(tenant_id, output.output_hash)
         return None if blob is None else json.loads(blob)
@@ -239,7 +249,7 @@ _LOST = NoOutput("left an output that is no longer stored")
 
 
 async def value_of(tx: Reader, tenant_id: int, kind: Kind, output: Output) -> Any:
-    """Return the output of a step as data, or a `NoOutput` that says why there is none."""
+    """Return the output of a step as data, or a `NoOutput` with the reason if there is none."""
     if output.output_hash is not None:
         found = await content(tx, tenant_id, output)
         return _LOST if found is None else found
@@ -255,7 +265,7 @@ def no_output(kind: Kind, state: str) -> NoOutput:
 
 
 def cost_of(text: str | None) -> int | None:
-    """What an agent's step says that it cost, in micro-USD."""
+    """Return the cost in micro-USD that an agent's step reports, or None if it reports none."""
     if not text or '"cost_micros"' not in text:
         return None
     said = json.loads(text)
@@ -264,13 +274,13 @@ def cost_of(text: str | None) -> int | None:
 
 
 def inputs_of(flow: Row) -> dict[str, Any]:
-    """What a flow was started with."""
+    """Return the inputs that a flow was started with."""
     found: dict[str, Any] = json.loads(flow["inputs"]) if flow["inputs"] else {}
     return found
 
 
 async def flow_of(tx: Transaction, step: Row) -> tuple[Kind, Row]:
-    """The flow a step belongs to."""
+    """Return the kind and the row of the flow that a step belongs to."""
     kind = KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
     (flow,) = await tx.rows(kind.flow, [step["flow_id"]])
     return kind, flow

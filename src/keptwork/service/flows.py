@@ -1,4 +1,4 @@
-"""Flows as people and programs handle them: start one, stop it, try it again, skip what is in its way, agree to it."""
+"""Start, cancel, retry, hold, and repair flows, and decide approvals, for users and code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("keptwork")
 
 
 class FlowRef(NamedTuple):
-    """A flow by its kind and its key."""
+    """A flow, identified by its kind and its key."""
 
     kind: Kind
     id: int
@@ -68,13 +68,16 @@ async def start(
     trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
-    """Starts a flow with these inputs; the same key again is the flow it has made, and `FlowKeyReused` for another one.
-    Held, nothing of it begins until it is let go; with a `webhook` ({"url": …}) its end is told there. Steps that name
-    no queue go into the one given here. What is wrong with the flow or its inputs is refused, and nothing is stored."""
+    """Start a flow with these inputs.
+
+    A repeated key returns the existing flow, and raises `FlowKeyReused` if that differs. With `hold`, no step starts
+    until the hold is lifted. With `webhook` ({"url": …}), the end of the flow is delivered there. Steps that name no
+    queue use `queue`. An invalid flow or invalid inputs raise an error, and nothing is stored.
+    """
     for one in (flow, *(library or {}).values()):
         check.insist(one)
     inputs, hook = _inputs(flow, given), None if webhook is None else webhooks.checked(webhook)
-    shape = None if library else Shape.of(flow)  # where flows are inside it, its steps will call them otherwise
+    shape = None if library else Shape.of(flow)  # `keep` renames the nested flows in the steps
 
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
@@ -100,8 +103,11 @@ async def start_template(
     trace_id: str | None = None,
     actor: Actor = Actor(),  # noqa: B008 - never changed, so safe to share
 ) -> FlowRef:
-    """The same with a definition that is kept already. Was it asked for by its name, as the `newest`, then a key that
-    has made a flow of an earlier version stands for that one: who asks again asks for the same."""
+    """Start a flow of a stored definition as `start` does.
+
+    With `newest`, the caller named the template and not a version: a repeated key then also returns a flow of an
+    earlier version.
+    """
     definition = Flow.model_validate(json.loads(template.definition))
     inputs = _inputs(definition, given)
     hook = None if webhook is None else webhooks.checked(webhook)
@@ -135,12 +141,15 @@ async def _launch(tx: Transaction, wanted: flow_keys.Wanted, actor: Actor, **how
 
 
 def _lock_of(tenant_id: int, key: str) -> int:
-    """Two who start a flow under one key at the same time come one after the other. Keys of flows are far larger."""
+    """Return the lock that serializes starts under the same key.
+
+    Flow keys are far larger, so it collides with none.
+    """
     return crc32(f"{tenant_id} {key}".encode())
 
 
 async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) -> Template:
-    """Keeps a definition, and those of the flows inside it, which it then names by their ids."""
+    """Store a definition and those of its nested flows, and name those by template ID."""
     named = {}
     for step in flow.steps:
         if step.flow is not None and step.flow in library:
@@ -156,7 +165,7 @@ async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) ->
 
 
 async def found(store: Reader, public_id: str, tenant_id: int | None) -> FlowRef:
-    """The flow of that id; an unknown one is `NotFound`."""
+    """Return the flow with this ID, or raise `NotFound`."""
     prefix, key = ids.key_of(public_id.strip()) or ("", 0)
     for kind in KINDS.values():
         if kind.flow.prefix == prefix and await store.get(kind.flow, key, tenant_id) is not None:
@@ -165,7 +174,7 @@ async def found(store: Reader, public_id: str, tenant_id: int | None) -> FlowRef
 
 
 async def row_of(store: Reader, ref: FlowRef, columns: Sequence[str] = ("*",)) -> Row:
-    """A flow as it is now; one that retention has deleted meanwhile is `NotFound`."""
+    """Return the current row of a flow, or raise `NotFound` if retention has deleted it."""
     rows = await store.rows(ref.kind.flow, [ref.id], columns)
     if not rows:
         raise _unknown(ref.public_id)
@@ -177,7 +186,7 @@ def _unknown(public_id: str) -> NotFound:
 
 
 async def found_step(store: Reader, public_id: str, tenant_id: int | None) -> Row:
-    """The step of that id; an unknown one is `NotFound`."""
+    """Return the step with this ID, or raise `NotFound`."""
     prefix, key = ids.key_of(public_id.strip()) or ("", 0)
     rows = await store.steps_by_key([key]) if prefix == KINDS["run"].step.prefix else []
     if not rows or tenant_id not in (None, rows[0]["tenant_id"]):
@@ -189,7 +198,7 @@ async def found_step(store: Reader, public_id: str, tenant_id: int | None) -> Ro
 
 
 async def change(store: Store, ref: FlowRef, actor: Actor, work: Callable[[Scene], Awaitable[T]]) -> T:
-    """Does something to a flow under its lock, and writes what was decided."""
+    """Run `work` on a flow under its lock, and write what it decided."""
 
     async def locked(tx: Transaction) -> T:
         seen = await row_of(tx, ref, ("id", "tree_id"))
@@ -204,7 +213,7 @@ async def change(store: Store, ref: FlowRef, actor: Actor, work: Callable[[Scene
 
 
 async def cancel(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Ends a flow with all that belongs to it: a run is cancelled, a workstream abandoned."""
+    """Cancel a run or abandon a workstream, with everything inside it."""
 
     async def work(scene: Scene) -> None:
         _insist(scene, scene.kind.flow, scene.flow, Verb.CANCEL)
@@ -215,7 +224,7 @@ async def cancel(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Runs once more what did not succeed of a workstream that failed, whether it has retries left or not."""
+    """Retry the unsuccessful steps of a failed workstream, even if it has no retries left."""
 
     async def work(scene: Scene) -> None:
         await grant_retry(scene)
@@ -226,7 +235,7 @@ async def retry(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def grant_retry(scene: Scene) -> None:
-    """One more retry for a workstream that has used up its own."""
+    """Grant one more retry to a workstream that has used all its retries."""
     flow = scene.flow
     if scene.kind.name == "workstream" and flow["retry_count"] >= flow["max_retries"]:
         flow["max_retries"] = flow["retry_count"] + 1
@@ -234,7 +243,10 @@ async def grant_retry(scene: Scene) -> None:
 
 
 async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Looks at the whole flow once more: what could run and does not begins, and what is over ends."""
+    """Check the whole flow again.
+
+    Start every step that could run and has no job. Finish the flow if all its steps have finished.
+    """
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "resume")
@@ -244,7 +256,7 @@ async def resume(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Nothing more of it begins, nor of the flows inside it; what runs goes on."""
+    """Hold a flow and the flows inside it: no further steps start, and running steps continue."""
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "hold")
@@ -254,7 +266,7 @@ async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """A held flow goes on."""
+    """Lift the hold of a flow."""
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "release")
@@ -264,12 +276,12 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def skip(store: Store, step: Row, actor: Actor) -> None:
-    """A step that is not to be carried out: what comes after it may begin."""
+    """Skip a step, so that the steps that depend on it can start."""
     await _mend(store, step, actor, Verb.SKIP)
 
 
 async def reset(store: Store, step: Row, actor: Actor) -> None:
-    """A step that failed begins anew, with all its retries."""
+    """Reset a failed step so that it runs again, with all its retries."""
     await _mend(store, step, actor, Verb.RESET)
 
 
@@ -297,7 +309,10 @@ async def _mend(store: Store, step: Row, actor: Actor, verb: Verb) -> None:
 
 
 def _insist_unfinished(scene: Scene, wish: str) -> None:
-    """What is no move, but can be asked only of what has not ended."""
+    """Raise `InvalidTransition` if the flow has finished.
+
+    `wish` names an action that is not a move of the lifecycle.
+    """
     if scene.over:
         raise InvalidTransition(
             lifecycle=scene.kind.name,
@@ -309,7 +324,7 @@ def _insist_unfinished(scene: Scene, wish: str) -> None:
 
 
 def _insist(scene: Scene, lifecycle: Lifecycle, row: Row, *verbs: Verb) -> None:
-    """One of these must be possible; else it is said what would be."""
+    """Raise `InvalidTransition` with the allowed moves unless one of these moves is possible."""
     refusals = [decide(lifecycle, row, verb, dependencies_met=True) for verb in verbs]
     refused = [refusal for refusal in refusals if isinstance(refusal, InvalidTransition)]
     if len(refused) == len(refusals):
@@ -325,7 +340,7 @@ def _insist(scene: Scene, lifecycle: Lifecycle, row: Row, *verbs: Verb) -> None:
 
 
 def _own_name(lifecycle: Lifecycle, verb: Verb) -> str:
-    """What a lifecycle calls the moves of a verb."""
+    """Return the name that a lifecycle gives to the moves of a verb."""
     return next((move.trigger for move in lifecycle.moves if move.verb is verb), verb)
 
 
@@ -341,9 +356,12 @@ async def decide_gate(
     comment: str | None = None,
     asked: int | None = None,
 ) -> Approval:
-    """Answers the question a step asks: `approved`, `rejected`, or `expired` when its time is over. The same answer a
-    second time is the first one. If what it would release is no longer what was shown, it is asked anew instead, and
-    this is `ApprovalChanged`."""
+    """Decide the approval request of a step.
+
+    The decision is `approved`, `rejected`, or, after the deadline, `expired`. A repeated decision returns the first. If
+    the steps that an approval would start have changed since the request, a new request replaces it, and this raises
+    `ApprovalChanged`.
+    """
     before = await store.gate(step["tenant_id"], step["id"])
     ref, actor = FlowRef(kind_of(step), step["flow_id"]), Actor(by, comment)
     gate = await change(store, ref, actor, lambda scene: gates.decide_gate(scene, step, decision, by, comment, asked))
@@ -362,12 +380,12 @@ def _told(gate: Approval) -> dict[str, str]:
 
 
 def kind_of(step: Row) -> Kind:
-    """Which kind of flow a step belongs to."""
+    """Return the kind of flow that a step belongs to."""
     return KINDS["run" if step["lifecycle"] == KINDS["run"].step.name else "workstream"]
 
 
 async def step_of(store: Reader, approval: Approval) -> Row:
-    """The step that asks a question."""
+    """Return the step of an approval request."""
     rows = await store.steps_by_key([approval.step_id or 0])
     if not rows:
         raise NotFound(what="step", id=approval.public_id, listing="keptwork approvals list")
@@ -378,7 +396,10 @@ async def step_of(store: Reader, approval: Approval) -> Row:
 
 
 async def wake(store: Store, limit: int = 100) -> int:
-    """Moves the flows whose time has come; returns how many. Those that were moved meanwhile stay as they are."""
+    """Move due flows, expire overdue approval requests, and return how many were handled.
+
+    A flow that has moved meanwhile does not change.
+    """
     moved = 0
     actor = Actor("clock")
     for kind in KINDS.values():
@@ -390,11 +411,11 @@ async def wake(store: Store, limit: int = 100) -> int:
 
 
 async def _expire_one(store: Store, approval: Approval) -> bool:
-    """The same of a question whose time is over."""
+    """Expire an overdue approval request, and return whether that worked."""
     try:
         await decide_gate(store, await step_of(store, approval), gates.EXPIRED, "clock", asked=approval.id)
     except AlreadyDecided:
-        return True  # somebody answered at the last moment
+        return True  # a reviewer decided at the last moment
     except StoreError:
         raise
     except Exception as error:
@@ -404,7 +425,7 @@ async def _expire_one(store: Store, approval: Approval) -> bool:
 
 
 async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
-    """One that somebody damaged does not keep the others from being moved."""
+    """Move one flow, and return whether that worked. A damaged flow must not block the others."""
     try:
         await change(store, ref, actor, _woken)
     except StoreError:
@@ -417,7 +438,10 @@ async def _wake_one(store: Store, ref: FlowRef, actor: Actor) -> bool:
 
 @lru_cache(maxsize=1_000)
 def _complain(id: str, error: str) -> None:
-    """Once in a process: its time stays come, and it is looked at again and again."""
+    """Log a warning once per process.
+
+    The wake time of a damaged flow stays due, so every call of `wake` finds it again.
+    """
     logger.warning("%s cannot be moved by time: %s; see: keptwork doctor", id, error)
 
 
@@ -435,7 +459,7 @@ async def _woken(scene: Scene) -> None:
 
 
 async def began(store: Store, flows: list[tuple[str, int]]) -> None:
-    """Flows whose first step has begun have begun too."""
+    """Start the flows whose first step has started."""
     for public_id, tenant_id in flows:
         ref = await found(store, public_id, tenant_id)
 

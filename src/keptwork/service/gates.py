@@ -1,4 +1,4 @@
-"""Steps at which somebody is asked: what is asked, bound to exactly what the answer will release."""
+"""Approval steps: requests that are bound to exactly the steps that an approval would start."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ LONGEST_QUESTION = 10_000
 
 
 async def open_gate(scene: Scene, row: Row) -> None:
-    """Asks. In a run, the run itself waits with it. A question about an absent value is `Wrong`, and nothing has
-    happened then."""
+    """Open the approval request of a step.
+
+    In a run, the run also waits. Raise `Wrong`, before anything changes, if the question uses an absent value.
+    """
     step = scene.shape.steps[row["name"]]
     question(scene, step, await scene.values(step.references, cut=step.takes_cut))
     if scene.kind.name == "run":
@@ -38,7 +40,7 @@ async def open_gate(scene: Scene, row: Row) -> None:
 
 
 async def ask(scene: Scene, row: Row) -> Approval:
-    """Asks what a step asks that waits for an answer; what is open there and the same stays."""
+    """Store the approval request of a waiting step. An identical open request stays open."""
     step = scene.shape.steps[row["name"]]
     asked = step.approval or Asked.model_validate({})
     action, look = await released(scene, row["name"]), await scene.values(step.references, cut=step.takes_cut)
@@ -57,15 +59,17 @@ async def ask(scene: Scene, row: Row) -> Approval:
 
 
 def question(scene: Scene, step: Step, look: Look) -> str:
-    """What is asked, in words."""
+    """Return the text of the question."""
     asked = None if step.approval is None else step.approval.question
     text = asked or step.description or f"{scene.flow['name']}: go on after {step.id}?"
     return expression.as_text(expression.filled(text, look))[:LONGEST_QUESTION]
 
 
 async def released(scene: Scene, name: str) -> list[dict[str, Any]]:
-    """What happens next if somebody agrees: exactly the steps that come after it, with the values that are known now. A
-    value that is not known yet is marked."""
+    """Return what an approval would start: the next steps, with the values that are known now.
+
+    Values that are not known yet are marked.
+    """
     after = [scene.shape.steps[later] for later in scene.shape.after[name][:MOST_SHOWN]]
     return [{"step": step.id, **await _action(scene, step)} for step in after]
 
@@ -78,16 +82,19 @@ async def _action(scene: Scene, step: Step) -> dict[str, Any]:
 
 
 def digest_of(action: object) -> str:
-    """Of exactly what would be done: an answer holds for nothing else."""
+    """Return the digest of what an approval would start. The decision is valid for nothing else."""
     return sha256(json.dumps(action, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 async def decide_gate(
     scene: Scene, step: Row, decision: str, by: str | None, comment: str | None, asked: int | None
 ) -> Approval | None:
-    """Writes the answer, and what follows from it; returns the question as it stands then, none if there is none. One
-    wins, whoever else answers at the same time. Where what would be released is no longer what was shown, it is asked
-    anew: then another question stands. At a step that somebody has put into another state it is withdrawn."""
+    """Store a decision and advance the flow.
+
+    Return the request as it is then, or None if there is none. If several reviewers decide concurrently, the first
+    decision wins. If what an approval would start has changed, a new request replaces the old one and is returned. The
+    request of a step that was moved manually is withdrawn.
+    """
     from keptwork.service import advance
 
     gate = await scene.tx.gate(scene.tenant_id, step["id"])

@@ -1,12 +1,12 @@
-"""From one step straight to the next: the way most steps of most flows end, in one statement.
+"""Finish a step and start the next one in a single statement, which most steps allow.
 
-Far from the database every call is a journey, and ending a step under the lock of its tree takes ten of them. So the
-engine is first given a picture of the flow, read without a lock, and decides on that. If all it wants is to end one
-step and begin one other, this is written in one statement that changes nothing unless all is still as in the picture
-and nobody else is at the tree. In every other case nothing has happened, and the usual way is gone.
+If the database is remote, each call is a round trip, and finishing a step under the lock of its tree takes ten of them.
+So the engine first decides on a snapshot of the flow, which is read without a lock. If its only decision is to finish
+one step and start another, one statement writes both, provided that the rows are still as in the snapshot and no other
+transaction has locked the tree. In every other case nothing has changed, and the step finishes under the lock.
 
-A picture shows some steps more than are needed. Whoever has handed over knows what it wrote, and goes on with the same
-picture: since nothing is written unless it is true, one that is not true any more does no harm.
+A snapshot contains some further steps. After a handover, the worker updates it with what it wrote and uses it again. An
+outdated snapshot is harmless, because the statement then writes nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from keptwork.store.tally import Tally
 
 MOST_AROUND = 8
 FORESEEN = 16
-"""So many steps are read at one look."""
+"""Maximum number of steps that a snapshot reads ahead."""
 
 MOST_REMEMBERED = 100
 
 
 class Unforeseen(Exception):
-    """The engine wants something that the picture does not show."""
+    """Raised if the engine needs something that the snapshot does not contain."""
 
 
 class Picture:
-    """Stands in for a transaction: answers from what was read, and gathers what is to be written."""
+    """A replacement for a transaction that reads from a snapshot and collects the writes."""
 
     def __init__(self, tally: Tally, kind: Kind, flow: Row, steps: Sequence[Row]) -> None:
         self.tally = tally
@@ -79,21 +79,30 @@ class Picture:
         raise Unforeseen(name)
 
     async def next_job(self, change: Change, seat: Seat) -> NewJob | None:
-        """The job of the step that begins as this one ends; none if that is not all that happens then."""
+        """Return the job of the step that starts as this one finishes.
+
+        Return None if anything else happens as well.
+        """
         self.changes, self.jobs, self._asked = [], [], {}
-        await advance.settled(self, [change])  # type: ignore[arg-type]  # all of a transaction that is needed
+        await advance.settled(self, [change])  # the subset of a transaction that `settled` needs
         of_steps = all(one.lifecycle is not self.kind.flow for one in self.changes)
         alone = of_steps and len(self.changes) == 1 and len(self.jobs) == 1 and seat.is_for(self.jobs[0])
         return self.jobs[0] if alone else None
 
     def unmoved(self) -> list[Unmoved]:
-        """What must be as it is here, beside what is moved. A step that begins is moved with its job."""
+        """Return the rows that must be unchanged, in addition to those that move.
+
+        A starting step moves with its job.
+        """
         moved = {change.id for change in self.changes}
         steps = [Unmoved("steps", id, row["seq"]) for id, row in self._asked.items() if id not in moved]
         return [Unmoved(self.kind.flow.table, self.flow["id"], self.flow["seq"]), *steps]
 
     def shows_begun(self, job: Job) -> bool:
-        """Follows what the job has made of its step as it began; false if that had begun before."""
+        """Update the snapshot with the start of a job's step.
+
+        Return False if the step had started before.
+        """
         (row,) = (row for row in self.steps_seen.values() if row["id"] == job.step_id)
         if row["state"] != self.kind.step.initial.name:
             return False
@@ -103,15 +112,18 @@ class Picture:
 
 
 async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> Job | None:
-    """The job of the next step, begun; none, with nothing changed, if it must be done the usual way. `bare` is the
-    change as it is written: what came of a step is kept with the step alone."""
+    """Return the started job of the next step.
+
+    Return None, with nothing changed, if the step must finish under the lock. `bare` is the change as it is written,
+    without the result, which is stored with the step only.
+    """
     if seat.after is None or change.move.verb is not Verb.SUCCEED or _with_others(change, seat.after):
         return None
     try:
         picture, job = await _foreseen(store, change, seat, seat.after)
     except StoreError:
         raise
-    except Exception:  # what is unforeseen, or wrong with the flow, shows again on the usual way, where it is told
+    except Exception:  # anything unforeseen or wrong occurs again under the lock, and is handled there
         return None
     if job is None:
         return None
@@ -124,13 +136,16 @@ async def handed_over(store: Any, change: Change, bare: Change, seat: Seat) -> J
 
 
 def _with_others(change: Change, ended: Job) -> bool:
-    """Whether other steps were carried out by the same job, or were to be."""
+    """Return whether the job ran other steps, or has companions."""
     stretch = change.values.get(STRETCH)
     return bool((stretch is not None and stretch.carried) or companions_of(ended.payload))
 
 
 async def _foreseen(store: Any, change: Change, seat: Seat, ended: Job) -> tuple[Picture, NewJob | None]:
-    """What comes next: by the picture that is remembered, or, if that does not show it, by a new one."""
+    """Return the next job with the snapshot that it was decided on.
+
+    Use the stored snapshot of the flow, or a new one if that is not sufficient.
+    """
     remembered = seat.pictures.pop(ended.id, None)
     if remembered is not None:
         with suppress(Unforeseen):
@@ -161,7 +176,10 @@ async def _picture(store: Any, ended: Job) -> Picture:
 
 
 def _ahead(whole: Shape, name: str) -> set[str]:
-    """What matters when this step ends, and then when those after it do, as far as that is little."""
+    """Return the steps needed when this step finishes, and then when the next ones do.
+
+    Raise `Unforeseen` if the first are too many. The later ones are included while they are few.
+    """
     found = whole.around([name])
     if len(found) > MOST_AROUND:
         raise Unforeseen

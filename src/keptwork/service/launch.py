@@ -1,4 +1,4 @@
-"""Starting a flow: its row, a row for each of its steps, and the steps that wait for none."""
+"""Start a flow: create its row and those of its steps, and start the first steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keptwork.store.templates import Template
 
 
 async def launched(tx: Transaction, template: Template, inputs: Mapping[str, Any], *, actor: Actor, **how: Any) -> int:
-    """Makes a flow of a definition, and lets its first steps go unless it is to be held; returns its key."""
+    """Create a flow of a definition and return its key. Start its first steps unless `hold` is set."""
     return (await scene_of(tx, template, inputs, actor=actor, **how)).id
 
 
@@ -38,8 +38,11 @@ async def scene_of(
     trace_id: str | None = None,
     shape: Shape | None = None,
 ) -> Scene:
-    """The same; returns the flow as it is then. One inside another tells that one nothing: whoever starts it looks.
-    Whoever knows the shape of the definition spares reading it."""
+    """Create a flow as `launched` does, and return it as it is then.
+
+    A nested flow that finishes immediately does not advance its parent flow: the caller must check. Pass `shape` if it
+    is known, so that the definition is not parsed again.
+    """
     from keptwork.service import advance
 
     kind, whole = KINDS[template.kind], shape or shape_of(template)
@@ -76,8 +79,11 @@ async def scene_of(
 
 
 async def _make_steps(scene: Scene) -> None:
-    """Each after those it waits for, whatever their order in the file: what is written of many steps at once is written
-    in the order of their keys, and so the log tells of the end of one before the beginning of the next."""
+    """Create the steps, each after the steps that it depends on.
+
+    Their order in the file does not matter. Moves of many steps in one batch are written in the order of the step keys.
+    The log therefore shows the end of a step before the start of the next.
+    """
     rows = {
         step.id: {
             "flow_id": scene.id,

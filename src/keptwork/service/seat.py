@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Seat:
-    """Where a step ends and just one comes next, a worker that knows of nothing else that is due begins it at once: its
-    job is started as it is made, and need not be claimed. Whatever is begun so is found by a claim that is asked for
-    again under the same number. `after` is the job that has ended, where it is only one; `pictures` is what the worker
-    remembers of flows, by the jobs it has begun."""
+    """A worker's free slot for the job of the next step, which then needs no claim.
+
+    If exactly one step comes next, and the worker knows of no other due job, the job starts when it is created. A
+    repeated claim with the same `claim_id` returns such jobs. `after` is the job that has finished, if it is only one.
+    `pictures` has the worker's snapshots of flows, by the jobs that it has started.
+    """
 
     worker: int
     lease_us: int
@@ -29,12 +31,17 @@ class Seat:
     pictures: dict[int, Picture] = field(default_factory=dict)
 
     def is_for(self, job: NewJob) -> bool:
-        """Whether it is free, and the worker could be given the job by a claim. What a breaker may hold back goes the
-        usual way."""
+        """Return whether the slot is free and a claim of this worker could return the job.
+
+        A job that a breaker might hold is enqueued normally.
+        """
         own = self.tenant_id is None or self.tenant_id == job.tenant_id
         return own and self.taken_by is None and job.hold_key is None and job.queue in self.queues
 
     async def take(self, tx: Transaction, job: NewJob) -> None:
-        """Makes the job, and starts it here if its queue is served; if not it waits there, and the seat stays free."""
+        """Create the job, and start it here if its queue is served.
+
+        Otherwise it waits there, and the slot stays free.
+        """
         made = await tx.enqueue_started(job, self.worker, self.lease_us, self.claim_id)
         self.taken_by = made if made.owner == self.worker else None

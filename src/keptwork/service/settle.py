@@ -1,4 +1,4 @@
-"""Writing moves of jobs together with what follows from them for what the jobs work for."""
+"""Write moves of jobs with the moves of steps, flows, crews, and breakers that follow."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 
 class Settled(NamedTuple):
-    """The changes that came too late, the job of the step that has begun with them, and whether a breaker may have
-    moved."""
+    """Late changes, the next step's job if started, and whether a breaker might have moved."""
 
     late: list[Change]
     begun: Job | None = None
@@ -34,8 +33,10 @@ class Settled(NamedTuple):
 
 
 async def applied(store: Store | Transaction, changes: Sequence[Change]) -> list[Change]:
-    """Writes moves of jobs, and in the same transaction those of the steps they carry out, of their flows and crews.
-    Those that came too late are returned, and have changed nothing."""
+    """Write moves of jobs, and in the same transaction the moves that follow from them.
+
+    These are moves of steps, flows, and crews. Return the changes that came too late, which have changed nothing.
+    """
     return (await settle(store, changes)).late
 
 
@@ -45,9 +46,11 @@ async def settle(
     reports: Sequence[breakers.Report] = (),
     seat: Seat | None = None,
 ) -> Settled:
-    """The same. The breakers that the jobs had asked are told in the same transaction what came of them. Where just one
-    step comes next, it may begin at once, in the seat. (Nothing is claimed in this transaction: the log keeps to the
-    order in which transactions began to write, so that what is claimed must have been there before.)"""
+    """Write moves of jobs as `applied` does, and report their outcomes to their breakers.
+
+    If exactly one step comes next, its job can start immediately in the worker slot `seat`. The transaction claims
+    nothing: the log is ordered by when transactions began to write, so a claimed job must have existed before.
+    """
     others = crew_moves.concerned(changes) or agent_moves.concerned(changes)
     if not (others or reports or any(change.tree_id for change in changes)):
         return Settled(await store.apply(changes))
@@ -76,14 +79,20 @@ async def settle(
 
 @runtime_checkable
 class Begins(Protocol):
-    """A store, as opposed to a transaction of one: what fails in it is undone."""
+    """A store that can open transactions.
+
+    If work in one of them fails, the store rolls it back. A `Transaction` cannot do that for its own writes.
+    """
 
     def transaction(self, tenant_id: int | None = None) -> Any: ...
 
 
 async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]:
-    """One of the flows cannot follow, because somebody damaged it: the others do. Its own jobs end all the same, and
-    what came of them stays with them, for the doctor to find. It must not end a worker."""
+    """Write the changes of each tree separately, because one flow cannot follow its jobs.
+
+    That flow is damaged; the other flows follow theirs. The jobs of the damaged flow finish and store their results
+    with the jobs, where `keptwork doctor` finds them. A damaged flow must not stop a worker.
+    """
     late: list[Change] = []
     for tree in dict.fromkeys(change.tree_id for change in changes):
         own = [change for change in changes if change.tree_id == tree]
@@ -98,12 +107,14 @@ async def _tree_by_tree(store: Store, changes: Sequence[Change]) -> list[Change]
 
 
 async def again_if_moved(store: Store | Transaction, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
-    """Does work in one transaction; from the start again when a worker started a job of the flow in between. As a part
-    of a greater transaction it is done once: what was written of it cannot be taken back alone."""
+    """Run `work` in one transaction, and again if a worker started a job of the flow meanwhile.
+
+    As part of a larger transaction it runs only once, because its writes cannot be rolled back separately.
+    """
     for _ in range(TRIES if hasattr(store, "transaction") else 1):
         try:
             return await store.atomically(work, weight)
-        except (Moved, LeaseLost):  # the latter of a crew that was moved by hand, past every lock
+        except (Moved, LeaseLost):  # LeaseLost: an operator's SQL moved a crew, which takes no lock
             continue
     raise FlowBusy(tries=TRIES)
 
@@ -121,7 +132,7 @@ async def _applied(tx: Transaction, changes: Sequence[Change], seat: Seat | None
 
 
 def _without_result(change: Change) -> Change:
-    """What came of a step is kept with the step alone."""
+    """Return the change without its result if a step stores that result."""
     if change.step_id is None or change.move.verb is not Verb.SUCCEED:
         return change
     rest = {name: value for name, value in change.values.items() if name not in ("result", RESULT_BLOB)}

@@ -1,4 +1,4 @@
-"""Steps that are crews: submitting one, calling it off, and what its end means to the step."""
+"""Steps that are crews: submit and cancel them, and apply their end to the step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from keptwork.service.step_jobs import attempts_of, queue_of, retries_of
 from keptwork.store.protocol import Transaction
 
 SHARE = SHARE_KIND
-"""The kind of the jobs that are shares of a step's crew."""
+"""Kind of the jobs that are shares of a step's crew."""
 
 GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
 
 
 async def muster(scene: Scene, row: Row) -> str | None:
-    """Submits the crew that a step consists of; returns why there is nothing to wait for: it cannot be, or has failed
-    as it was submitted, because it is more than its quota ever holds."""
+    """Submit the crew of a step, and return an error if there is no crew to wait for.
+
+    The crew is invalid, or has failed immediately because it needs more workers than its quota.
+    """
     step = scene.shape.steps[row["name"]]
     said = step.crew or Crew.model_validate({"task": row["name"]})
     try:
@@ -52,7 +54,7 @@ async def muster(scene: Scene, row: Row) -> str | None:
 
 
 async def dismiss(scene: Scene, step: Row, reason: str) -> None:
-    """The crew that a step consists of goes with it."""
+    """Cancel the crew of a step."""
     unfinished = [crew for crew in await scene.tx.crews_of_step(step["id"]) if crew["completed_at"] is None]
     if unfinished:
         await scene.tx.lock_trees([crew_moves.lock_of(scene.tenant_id)])
@@ -63,7 +65,7 @@ async def dismiss(scene: Scene, step: Row, reason: str) -> None:
 
 
 async def ended(tx: Transaction, over: Iterable[Row], go_on: GoOn, actor: Actor) -> None:
-    """Tells the steps that are crews that these have ended."""
+    """Apply the end of crews to their steps."""
     for crew in [crew for crew in over if crew["step_id"] is not None]:
         rows = await tx.steps_by_key([crew["step_id"]])
         if rows:

@@ -1,4 +1,4 @@
-"""The jobs that carry out steps."""
+"""Create the jobs that run steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keptwork.store import NewJob
 RUN_RETRIES, USUAL_RETRIES = 2, 3
 SPARE_ATTEMPTS = 100
 DEATHS = 3
-"""So often may a worker die in a step that may be run again; then it is taken to be the step's doing."""
+"""Crashes of workers in a step that can run again. After them, the step counts as the cause."""
 
 EXECUTED = ("tool", "command", "call", "agent")
 
@@ -24,13 +24,16 @@ _written = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def breaker_of(step: Step) -> str | None:
-    """What may hold back the job of a step."""
+    """Return the hold that a breaker can put on a step's job, or None."""
     return hold_of(f"tool:{step.tool}") if step.tool is not None and step.on_open == "hold" else None
 
 
 def retries_of(kind: str, step: Step) -> int:
-    """How often a step is tried again: as it says. If it says nothing, in a run at most three attempts in all; what is
-    asked of an agent as often as any agent job, and the shares of a crew as often as any job, for a worker may die."""
+    """Return how often a step is retried: as it defines, or otherwise by default.
+
+    In a run, a step has at most three attempts by default. In a workstream, agents and crews have the default retries
+    of agent jobs and jobs, because a worker might crash.
+    """
     if "retries" in step.model_fields_set:
         return step.retries
     if kind == "run":
@@ -39,8 +42,11 @@ def retries_of(kind: str, step: Step) -> int:
 
 
 def attempts_of(kind: str, step: Step) -> int:
-    """How often its job may be started. The death of a worker is no failure of a step: for that there are some to
-    spare, and whoever carries it out counts its failures by themselves."""
+    """Return the maximum attempts of a step's job.
+
+    A crash of a worker is not a failure of the step, so the job has spare attempts. The worker that runs the step
+    counts its failures separately.
+    """
     if may_be_reviewed(step):
         return SPARE_ATTEMPTS
     if step.agent is not None or (step.crew is not None and step.crew.call is None):
@@ -49,19 +55,25 @@ def attempts_of(kind: str, step: Step) -> int:
 
 
 def may_be_reviewed(step: Step) -> bool:
-    """Whether a crash of its worker must leave it an attempt in which people are asked: it says that it must not run
-    twice, or its tool may, which only workers know. Those count its failures themselves."""
+    """Return whether a crash of the worker must leave an attempt that requests an approval.
+
+    This is so if the step must not run twice, or if its tool might not, which only workers know. Workers count the
+    failures of such steps themselves.
+    """
     return step.idempotent is False or (step.tool is not None and step.idempotent is None)
 
 
 def queue_of(scene: Scene, step: Step) -> str:
-    """Where workers find what carries out a step: in its own queue, or that of its flow."""
+    """Return the queue of a step's job: its own, or that of its flow."""
     return str(step.queue or scene.flow["queue"] or "default")
 
 
 def step_job(scene: Scene, row: Row, step: Step, item: Any = None, along: Sequence[str] = ()) -> NewJob:
-    """The job that carries out a step. It alone has attempts, backoff and a lease. `along` are steps that wait for
-    nothing, either, and are carried out with it (stretch.py)."""
+    """Return the job that runs a step.
+
+    Only the job has attempts, a backoff, and a lease. `along` are steps that are also ready and run in the same batch
+    (stretch.py).
+    """
     said = {"flow": scene.public_id, "template": scene.flow["template_id"], "step": row["name"]}
     if row["parent_id"] is not None:
         said["item"] = item

@@ -1,13 +1,12 @@
-"""Steps that one job carries out along with its own, and hands in together: a stretch of a flow.
+"""Inline batches: steps that one job runs in addition to its own, and reports with it.
 
-A step with `inline: true` is a short function without effects of its own, so that nobody notices if it is called twice.
-Its worker therefore need not wait for the database between two of them: having carried out one, it goes on with those
-that come next (worker/ahead.py), and all that came of them is written in one transaction, here. Each of them still has
-its row, its moves and its events; what it does not have is a job. Whatever is out of the ordinary gets one: a function
-that raises, takes long or wants a context is called again by a job of its own, with its own attempts.
+A step with `inline: true` is a short function without side effects, so that it can run twice. Its worker need not wait
+for the database between two such steps: after one step, it runs the next ones (worker/ahead.py), and this module writes
+all outputs in one transaction. Each batched step still has its row, moves, and events; it has no job. A function that
+raises, takes long, or needs a context runs again in its own job, with its own attempts.
 
-Steps that begin at the same time share a job as well. Those beside the one it is of are its companions: they are named
-in its payload, and when it ends, whatever became of it, they have been carried out or begin anew.
+Steps that start at the same time also share a job. The payload of the job names the other steps, its companions. When
+the job ends, however it ends, its companions have run or they start again.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from keptwork.service.step_jobs import step_job
 from keptwork.store import Job
 
 STRETCH = "stretch"
-"""Under which name it comes with the values of a move; no column is called so."""
+"""The key of a batch in the values of a move. No column has this name."""
 
 MOST_TOGETHER = 100
 MOST_AHEAD = 200
 
 
 class Carried(NamedTuple):
-    """What came of a step: as JSON, how long ago, and how long that took."""
+    """The output of a batched step as JSON, how long ago it finished, and how long it ran."""
 
     name: str
     output: str
@@ -41,12 +40,12 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a worker hands in with the step its job is of, whose `output` was there `ago_us` before.
+    """What a worker reports with the step of its job, whose `output` is from `ago_us` before.
 
-    `along` are the companions of the step, carried out or not. `alone` are those that are not to be carried out with
-    others again: they have raised, or taken too long. `at_once` is how many can be carried out together in good time.
-    `careful` is how many steps after this one are to go one by one: a worker has died, and one of them may have been
-    the reason.
+    `along` are the companions of the step, whether they have run or not. `alone` are steps that must not run in a batch
+    again, because they raised or took too long. `at_once` is how many steps can run in one batch in reasonable time.
+    `careful` is how many of the next steps must run one by one, because a worker has died and one of them might be the
+    cause.
     """
 
     output: Any
@@ -59,13 +58,16 @@ class Stretch:
 
 
 def companions_of(payload: str) -> tuple[str, ...]:
-    """The steps a job carries out along with its own."""
+    """Return the companions that a job runs with its own step."""
     return tuple(json.loads(payload).get("along", ())) if '"along":' in payload else ()
 
 
 def worked_on(flow: str, jobs: Iterable[Job]) -> Iterator[tuple[str, Job]]:
-    """The names of the steps of a flow that are carried out by a job, and that job. Companions are so only under its
-    first claim: whatever becomes of that, they are done then, or begin anew."""
+    """Yield the names of the steps of a flow that a job works on, with that job.
+
+    Companions count only during the first claim of the job. However that claim ends, they have finished then or start
+    again.
+    """
     for job in jobs:
         if job.step_id is None:
             continue
@@ -77,7 +79,7 @@ def worked_on(flow: str, jobs: Iterable[Job]) -> Iterator[tuple[str, Job]]:
 
 
 def begin(scene: Scene, names: Sequence[str], rows: Mapping[str, Row]) -> None:
-    """These steps begin, several of them with one job."""
+    """Start these inline steps, several of them in one job."""
     alone = [name for name in names if name in scene.alone or scene.careful]
     together = [name for name in names if name not in alone]
     size = scene.at_once or MOST_TOGETHER
@@ -89,26 +91,31 @@ def begin(scene: Scene, names: Sequence[str], rows: Mapping[str, Row]) -> None:
 
 
 def firsts(scene: Scene, names: Sequence[str]) -> Sequence[str]:
-    """Of steps that begin so, those whose rows are needed."""
+    """Return those of these inline steps whose rows are needed: the first of each batch."""
     return names if scene.alone or scene.careful else names[:: scene.at_once or MOST_TOGETHER]
 
 
 def ended_ago(change: Change) -> int:
-    """How long ago the step of a job has ended, where others were carried out after it."""
+    """Return how long ago a job's own step finished, if other steps ran after it."""
     stretch: Stretch | None = change.values.get(STRETCH)
     return 0 if stretch is None else stretch.ago_us
 
 
 async def look_at(scene: Scene, changes: Iterable[Change]) -> None:
-    """Reads what came with the ends of these jobs, and what that waited for, at one go."""
+    """Read the steps that came with the ends of these jobs, and the steps before them.
+
+    It takes one query.
+    """
     handed = (change.values.get(STRETCH) for change in changes)
     carried = {one.name for stretch in handed if stretch is not None for one in stretch.carried}
     await scene.look_at(carried.union(*map(scene.shape.before.__getitem__, carried)))
 
 
 async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]:
-    """What came with the end of a job, and was looked at: the steps that have ended with it, moved, and the companions
-    that have not."""
+    """Move the steps that came with the end of a job.
+
+    Return them, and the names of the companions that did not finish. `look_at` must have read the steps.
+    """
     stretch: Stretch | None = change.values.get(STRETCH)
     if stretch is None:
         return [], await left(scene, change)
@@ -121,8 +128,11 @@ async def handed_in(scene: Scene, change: Change) -> tuple[list[Row], list[str]]
 
 
 async def left(scene: Scene, change: Change) -> list[str]:
-    """The companions of a job that did not succeed, that came too late for its own step, or that was carried out by
-    somebody who does not know of them. After the death of a worker they go one by one."""
+    """Return the companions that a job left unfinished, and prepare their restart.
+
+    The job did not succeed, was late for its own step, or its worker does not report batches. If its worker died, the
+    companions run one by one.
+    """
     for row in await scene.tx.rows(JOB, [change.id], ("payload",)):
         careful = MOST_AHEAD if change.move.verb is Verb.EXPIRE else json.loads(row["payload"]).get("careful", 0)
         scene.careful = max(scene.careful, careful)
@@ -131,8 +141,12 @@ async def left(scene: Scene, change: Change) -> list[str]:
 
 
 async def _moved(scene: Scene, change: Change, stretch: Stretch) -> tuple[list[Row], list[str]]:
-    """One that is no longer as it was when the worker looked stays as it is, and so does what comes after it: that was
-    carried out with what the worker had made of it. After the first claim companions have jobs of their own."""
+    """Move the batched steps that are as the worker saw them.
+
+    Return them, and the names of the others. If a step has changed since the worker read it, it does not move, and
+    neither do the steps after it, because they used its output. After the job's first claim, its companions have jobs
+    of their own.
+    """
     before = scene.shape.before
     done, refused = [], dict.fromkeys(stretch.along if change.epoch else ())
     for name, output, ago_us, took_us in stretch.carried:
@@ -149,5 +163,5 @@ async def _moved(scene: Scene, change: Change, stretch: Stretch) -> tuple[list[R
 
 
 def _led_up_to(scene: Scene, before: Sequence[str], refused: Container[str]) -> bool:
-    """Whether all of these steps are done, each as the worker knew it."""
+    """Return whether all of these steps are satisfied with the output that the worker used."""
     return not before or all(one not in refused and scene.phase(scene.steps[one]) is Phase.SATISFIED for one in before)

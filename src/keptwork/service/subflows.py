@@ -1,4 +1,4 @@
-"""Flows inside flows: a step that is a flow of its own, and what its end means to the step."""
+"""Nested flows: start and cancel the flow of a step, and apply its end to the step."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from keptwork.service.flow_scene import Row, Scene, content, flow_of
 from keptwork.store.templates import PREFIX, Template
 
 DEEPEST = 20
-"""Flows inside one another: deeper than anybody needs, and soon enough for one that contains itself."""
+"""Maximum depth of nested flows. It also stops flows that contain themselves."""
 
 GoOn = Callable[[Scene, Sequence[Row]], Awaitable[None]]
 
 
 class Start(NamedTuple):
-    """The flow a step is to be: its definition, and what it is given."""
+    """The nested flow that a step must start: its definition and inputs."""
 
     template: Template
     inputs: Row
 
 
 async def chosen(scene: Scene, row: Row, item: Any = NO_ITEM) -> Start:
-    """The flow that a step consists of. What is wrong with it, or with what it is given, is `BadInput`, `NotFound` or
-    `Wrong`, and nothing has happened then."""
+    """Return the flow that a step must start.
+
+    Raise `BadInput`, `NotFound`, or `Wrong`, before anything changes, if the flow or its inputs are invalid.
+    """
     step = scene.shape.steps[str(row["name"]).partition("[")[0]]
     template = await _template(scene, step.flow or "")
     given = expression.filled(step.with_, await scene.values(step.references, item, cut=step.takes_cut))
@@ -45,7 +47,7 @@ async def chosen(scene: Scene, row: Row, item: Any = NO_ITEM) -> Start:
 
 
 async def _depth(scene: Scene) -> int:
-    """How many flows this one lies in."""
+    """Return the depth of a flow in its parent flows."""
     depth, step_id = 0, scene.flow["step_id"]
     while step_id is not None and depth < DEEPEST:
         _, flow = await flow_of(scene.tx, (await scene.tx.steps_by_key([step_id]))[0])
@@ -54,8 +56,11 @@ async def _depth(scene: Scene) -> int:
 
 
 async def start(scene: Scene, row: Row, start: Start) -> bool:
-    """Starts it; true if it has ended already, because there was nothing to wait for in it: then so has the step. If
-    the step was such a flow before, which ended without success, it continues from there: what succeeded is kept."""
+    """Start the nested flow of a step, and return whether it has ended already.
+
+    It can end immediately if it has nothing to wait for; then the step has also ended. If the step had an unsuccessful
+    flow before, the new one continues it and takes over the satisfied steps.
+    """
     from keptwork.service import resumptions
 
     await scene.write()
@@ -71,7 +76,7 @@ async def start(scene: Scene, row: Row, start: Start) -> bool:
 
 
 async def _template(scene: Scene, named: str) -> Template:
-    """By its public id, as definitions are kept; by name, the newest version."""
+    """Return a template by its ID, as stored definitions name it, or the newest of a name."""
     prefix, key = ids.key_of(named) or ("", 0)
     found = await scene.tx.template(scene.tenant_id, key) if prefix == PREFIX else None
     newest = [] if found else await scene.tx.templates(scene.tenant_id, name=named, limit=1)
@@ -81,7 +86,7 @@ async def _template(scene: Scene, named: str) -> Template:
 
 
 async def ended(scene: Scene, go_on: GoOn) -> None:
-    """Tells the step around a flow that it has ended."""
+    """Apply the end of a nested flow to its step."""
     step_id = scene.flow["step_id"]
     if step_id is None:
         return
@@ -98,7 +103,7 @@ async def ended(scene: Scene, go_on: GoOn) -> None:
 
 
 async def _told(scene: Scene, around: Scene, row: Row) -> None:
-    """The end of a flow is that of the step it is."""
+    """Move the step of a nested flow to the flow's outcome."""
     if scene.kind.flow.state(scene.flow["state"]) is _success(scene.kind):
         output = await _output(scene)
         around.move(row, Verb.SUCCEED, cut_in(output), **await around.kept(output))
@@ -113,7 +118,7 @@ def _success(kind: Kind) -> Any:
 
 
 async def _output(scene: Scene) -> str:
-    """What came of a flow: what came of its steps, by name. A step without output is left out: it has no values."""
+    """Return the outputs of a flow's steps, by name, without steps that have none."""
     found = await scene.tx.outputs(scene.id, list(scene.shape.steps))
     left = [one for one in found if one.output is not None or one.output_hash is not None]
     steps = {one.name: await content(scene.tx, scene.tenant_id, one) for one in left}
@@ -121,7 +126,7 @@ async def _output(scene: Scene) -> str:
 
 
 async def give_up(scene: Scene, step: Row, reason: str) -> None:
-    """The flows a step consists of go with it."""
+    """Cancel the nested flows of a step."""
     from keptwork.service import advance
 
     for inner in await _unfinished(scene, step):
@@ -130,7 +135,7 @@ async def give_up(scene: Scene, step: Row, reason: str) -> None:
 
 
 async def inside(scene: Scene) -> list[Scene]:
-    """The flows inside one that have not ended, the outer ones before those inside them."""
+    """Return the unfinished nested flows, outer flows first."""
     await scene.look_at_all()
     found: list[Scene] = []
     for step in scene.steps.values():
