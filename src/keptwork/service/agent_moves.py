@@ -1,8 +1,9 @@
-"""What moves agent jobs: the worker that carries one out, and the moves of the job under it.
+"""Move agent jobs: the moves that a worker makes, and those that follow from the job.
 
-The worker makes the moves from state to state, each in a transaction that sees to it that the job is still its own. The
-rest follows from what becomes of the job, in that transaction: a retry of the job is a retry of the agent, and with the
-end of the job it ends, and leaves its record. What ends a job without telling anyone is caught up with by `mend`.
+The worker moves an agent job from state to state, each time in a transaction that checks that it still holds the job.
+The other moves follow from the job's moves in the same transaction: a retry of the job retries the agent job, and the
+end of the job ends the agent job and writes its audit record. Agent jobs whose job ended without such a transaction are
+repaired later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KIND = itemgetter(Change._fields.index("kind"))
 _FOLLOWED = frozenset((Verb.RETRY, Verb.SUCCEED, Verb.FAIL, Verb.DEAD_LETTER, Verb.CANCEL))
 ACTOR = "agents"
 CRASHES = 10
-"""So often may a worker die of an agent job before it ends; each costs an attempt of the job, and no retry."""
+"""Maximum crashes of workers per agent job. Each costs the job an attempt, but no retry."""
 
 Row = dict[str, Any]
 
@@ -37,7 +38,7 @@ Row = dict[str, Any]
 
 
 def concerned(changes: Iterable[Change]) -> bool:
-    """Whether any of these changes of jobs may mean something to an agent job: that is seen at once."""
+    """Return whether any of these changes might affect an agent job. This check is cheap."""
     return not _KINDS.isdisjoint(map(_KIND, changes))
 
 
@@ -59,7 +60,7 @@ async def write(tx: Transaction, changes: Sequence[Change], *, follow: bool = Tr
 
 
 async def _follow(tx: Transaction, row: Row, change: Change) -> None:
-    """Sent again after a lost answer, a move of a job finds its agent moved already."""
+    """Move an agent job as its job has moved. A job's move that is sent again changes nothing."""
     verb = change.move.verb
     if AGENT.state(row["state"]).final or (verb is Verb.RETRY and row["job_seq"] == change.seq):
         return
@@ -67,7 +68,7 @@ async def _follow(tx: Transaction, row: Row, change: Change) -> None:
     facts: dict[str, Any] = {"actor": change.actor, "cause": ids.public(JOB.prefix, change.id)}
     if verb is Verb.RETRY:
         again = decide(AGENT, row, Verb.RETRY, reason=said, values=_left(row, job_seq=change.seq), **facts)
-        if isinstance(again, Change):  # in the other states there is nothing to be tried again: they go on as they are
+        if isinstance(again, Change):  # in other states the agent job continues as it is
             await _write(tx, again)
     elif verb is Verb.SUCCEED and row["state"] == END.name:
         await _end(tx, row, Verb.SUCCEED, None, facts)
@@ -76,7 +77,7 @@ async def _follow(tx: Transaction, row: Row, change: Change) -> None:
 
 
 async def _end(tx: Transaction, row: Row, verb: Verb, reason: str | None, facts: dict[str, Any]) -> None:
-    """With the last move goes the record of all."""
+    """End an agent job and write its audit record."""
     await _write(tx, insist(decide(AGENT, row, verb, reason=reason, values=_left(row), **facts)))
     (ended,) = await tx.rows(AGENT, [row["id"]])
     started = [job["started_at"] for job in await tx.rows(JOB, [row["job_id"]], ("started_at",))]
@@ -84,7 +85,10 @@ async def _end(tx: Transaction, row: Row, verb: Verb, reason: str | None, facts:
 
 
 def record(row: Row, started_at: int | None = None) -> AgentAudit:
-    """What is kept of an agent job that has ended. It started with its job; one that never did, when it was made."""
+    """Return the audit record of an agent job that has finished.
+
+    It starts with its job. If the job never started, the creation time of the agent job is used.
+    """
     status = Status.FAILED if row["move"] == AGENT.move("failure").trigger else Status.COMPLETED
     return AgentAudit(
         agent_id=row["id"],
@@ -108,7 +112,7 @@ def record(row: Row, started_at: int | None = None) -> AgentAudit:
 
 
 def chosen(row: Row) -> dict[str, Any]:
-    """What was chosen for an agent job, and why."""
+    """Return the skill, tier, provider, and model of an agent job, and the reasons for them."""
     reasons = None if row["reasons"] is None else json.loads(row["reasons"])
     return {**{name: row[name] for name in ("skill", "tier", "provider", "model")}, "reasons": reasons}
 
@@ -117,14 +121,16 @@ def chosen(row: Row) -> dict[str, Any]:
 
 
 async def advance(store: Store, job: Job, row: Row, **choice: Any) -> Row:
-    """An agent job goes on to its next state, with what was chosen for it meanwhile; returns it as it is then. A worker
-    that no longer holds the job changes nothing: `LeaseLost`."""
+    """Move an agent job to its next state, store what was chosen for it, and return the new row.
+
+    Raise `LeaseLost` if the worker no longer holds the job.
+    """
 
     async def work(tx: Transaction) -> Row:
         await insist_held(tx, job)
         (seen,) = await tx.rows(AGENT, [row["id"]])
         if seen["seq"] == row["seq"] + 1 and seen["actor"] == actor:
-            return seen  # asked again after a lost answer: it has moved already
+            return seen  # repeated after a lost response: it has moved already
         if choice:
             await tx.amend(AGENT, [row["id"]], row["tenant_id"], **choice)
         await _write(tx, insist(decide(AGENT, row, Verb.SUCCEED, actor=actor, values=_left(row))))
@@ -136,7 +142,7 @@ async def advance(store: Store, job: Job, row: Row, **choice: Any) -> Row:
 
 
 async def amend(store: Store, job: Job, row: Row, **choice: Any) -> Row:
-    """Something else is chosen for it; returns it as it is then."""
+    """Change what was chosen for an agent job, and return the new row."""
 
     async def work(tx: Transaction) -> Row:
         await insist_held(tx, job)
@@ -147,17 +153,19 @@ async def amend(store: Store, job: Job, row: Row, **choice: Any) -> Row:
 
 
 async def insist_held(tx: Transaction, job: Job) -> None:
-    """Nobody takes the job away before the transaction is over; one that was taken is `LeaseLost`."""
+    """Raise `LeaseLost` if the job was lost. Otherwise the worker holds it until the transaction ends."""
     if not await tx.still_claimed(job):
         raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="advance")
 
 
-# --- what nobody told
+# --- repairs
 
 
 async def mend(store: Store, limit: int) -> int:
-    """Ends agent jobs whose job was ended by somebody who did not tell them, and closes their calls; returns how
-    many."""
+    """End the agent jobs whose job ended without moving them, and close their calls.
+
+    Return how many there were.
+    """
     await budgets.close_abandoned(store, limit)
     rows = await store.agents_left_behind(limit)
     for row in rows:
@@ -182,7 +190,7 @@ async def _caught_up(tx: Transaction, row: Row) -> None:
 
 
 def _left(row: Row, **more: Any) -> dict[str, Any]:
-    """What a move adds to the row: the state it leaves."""
+    """Return the values of a move, with the state that it leaves added to the history."""
     return {"state_history": json.dumps([*json.loads(row["state_history"]), row["state"]]), **more}
 
 

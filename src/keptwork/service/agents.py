@@ -1,4 +1,4 @@
-"""Agent jobs as people and programs handle them: start one, find it, read the record of its end."""
+"""Start, list, and show agent jobs, and read their audit records, for users and code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 class NewAgent(NamedTuple):
-    """An agent job to be started. What is not said is chosen when it is defined."""
+    """An agent job to start. Missing values are chosen when it is defined."""
 
     description: str
     tenant_id: int = 1
@@ -54,7 +54,7 @@ class NewAgent(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What was started: the key of the agent job, and that of the job that carries it out."""
+    """The keys of a started agent job and of the job that runs it."""
 
     key: int
     job_key: int
@@ -69,7 +69,7 @@ class Started(NamedTuple):
 
 
 class Story(NamedTuple):
-    """An agent job, what happened to it, the record of its end, if it has ended, and what came of it, if anything."""
+    """An agent job, its events, its audit record if it has finished, and its result, if any."""
 
     agent: Row
     events: list[Event]
@@ -89,7 +89,10 @@ def new_agent(
     budget_usd: Decimal | float | str | None = None,
     **rest: Any,
 ) -> NewAgent:
-    """An agent job; what is not as it must be is `BadInput`. What it is to do is looked at when it is carried out."""
+    """Return an agent job, or raise `BadInput` if a value is invalid.
+
+    The description is checked when the job runs.
+    """
     base_ms = span_us(retry_base) // 1_000
     if not isinstance(description, str):
         raise BadInput(what=f"{description!r} describes nothing; say in words what the agent is to do")
@@ -100,7 +103,7 @@ def new_agent(
     if schema is not None and not isinstance(schema, Mapping):
         raise BadInput(what=f"an output schema is a JSON Schema, an object; this is {type(schema).__name__}")
     if schema is not None:
-        Schema(schema)  # one that cannot be is refused now, not when there is an answer
+        Schema(schema)  # reject an invalid schema now, not when the model has answered
     most: Row = {"max_retries": max_retries, "retry_base_ms": base_ms}
     spends = None if budget_usd is None else micros(budget_usd)
     new = NewAgent(description, schema=schema, budget_micros=spends, **most, **rest)
@@ -109,8 +112,10 @@ def new_agent(
 
 
 def asked(description: str, **how: Any) -> NewAgent:
-    """The same for what somebody asks for at once and by hand: what no agent could begin with is refused before
-    anything is stored."""
+    """Return an agent job for a direct request.
+
+    Raise `BadInput`, before anything is stored, if its description is unfit.
+    """
     insist_fit(description)
     return new_agent(description, **how)
 
@@ -126,7 +131,7 @@ def _check_names(new: NewAgent) -> None:
 
 
 def unfit(description: str) -> str | None:
-    """Why no agent can begin with this; none if one can."""
+    """Return why no agent can start with this description, or None if one can."""
     if not description.strip():
         return "it does not say what to do: the description is empty"
     size = len(description.encode("utf-8", "surrogatepass"))
@@ -136,8 +141,9 @@ def unfit(description: str) -> str | None:
 
 
 def described(prompt: str) -> str:
-    """Return a prompt as the record of its agent job has it. Of a long one that is the beginning, the length and the
-    digest; the whole of it is in the transcript.
+    """Return a prompt as the record of its agent job stores it.
+
+    A long prompt is replaced by its beginning, its length, and its digest; the transcript has all of it.
 
     >>> described("Summarise this")
     'Summarise this'
@@ -149,20 +155,19 @@ def described(prompt: str) -> str:
 
 
 def shortened(description: str) -> tuple[str, str | None]:
-    """Return the text of a description, and the length and digest of the prompt if only its beginning is there."""
+    """Return the text of a description, and the prompt's length and digest if it is shortened."""
     found = _SHORTENED.fullmatch(description)
     return (description, None) if found is None else (found[1], found[2])
 
 
 def insist_fit(description: str) -> None:
-    """What no agent can begin with is `BadInput`."""
+    """Raise `BadInput` if no agent can start with this description."""
     if wrong := unfit(description):
         raise BadInput(what=wrong)
 
 
 async def start(store: Store, new: NewAgent) -> Started:
-    """Starts an agent job: it and the job that carries it out are there together. The same key again is the one it has
-    made."""
+    """Create an agent job and its job in one transaction. A repeated key returns the existing agent job."""
     with spans.producing("start", AGENT.name, new.trace_id):
         traced = new._replace(trace_id=spans.carried(new.trace_id))
         return await store.atomically(lambda tx: _started(tx, traced), 2)
@@ -182,7 +187,7 @@ async def _started(tx: Transaction, new: NewAgent) -> Started:
 
 
 def _job(new: NewAgent) -> NewJob:
-    """Everything it takes is in the payload too, so that the job can be run again by itself."""
+    """Return the job of an agent job. Its payload has all values, so that the job can be rerun alone."""
     said = {"description": _storable(new.description), "skill": new.skill, "tier": new.tier, "schema": new.schema}
     rest = {"max_retries": new.max_retries, "retry_base_ms": new.retry_base_ms, "budget_micros": new.budget_micros}
     payload = plain_json("an agent job", {name: one for name, one in {**said, **rest}.items() if one is not None})
@@ -204,12 +209,12 @@ def _job(new: NewAgent) -> NewJob:
 
 
 def _storable(text: str) -> str:
-    """Fit for any database: no NUL, no half of a surrogate pair, and no secrets."""
+    """Return text that any database can store: no NUL, no unpaired surrogate, and no secrets."""
     return current().text(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))
 
 
 async def of_job(store: Store, job: Job, new: NewAgent) -> Row:
-    """The agent job that a job carries out; made now if there is none yet, as for a step of a flow."""
+    """Return the agent job of a job. Create it if there is none yet, as for a step of a flow."""
 
     async def work(tx: Transaction) -> Row:
         found = await tx.agents_of_jobs([job.id])
@@ -236,7 +241,10 @@ async def of_job(store: Store, job: Job, new: NewAgent) -> Row:
 
 
 async def find(store: Store, tenant_id: int, id: str) -> Row:
-    """The row of an agent job, by its own id or that of its job; a foreign or unknown id is `NotFound`."""
+    """Return an agent job by its own ID or that of its job.
+
+    Raise `NotFound` for an unknown ID and for another tenant's ID.
+    """
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix == AGENT.prefix:
         row = await store.get(AGENT, key, tenant_id)
@@ -249,14 +257,14 @@ async def find(store: Store, tenant_id: int, id: str) -> Row:
 
 
 async def listed(store: Store, tenant_id: int, *, states: Sequence[str] | None = None, limit: int = 50) -> list[Row]:
-    """A tenant's agent jobs, the newest first."""
+    """List a tenant's agent jobs, newest first."""
     if not 1 <= limit <= 10_000:
         raise BadInput(what=f"a list holds 1 to 10000 agent jobs, not {limit}")
     return await store.agents(tenant_id, states=states, limit=limit)
 
 
 class Page(NamedTuple):
-    """Some agent jobs, and the id to go on after if there are more."""
+    """A page of agent jobs, and the ID of its last agent job if there are more."""
 
     agents: list[Row]
     next: str | None
@@ -265,14 +273,14 @@ class Page(NamedTuple):
 async def page(
     store: Store, tenant_id: int, *, states: Sequence[str] | None = None, after: str | None = None, limit: int = 50
 ) -> Page:
-    """One page of a tenant's agent jobs, the newest first."""
+    """Return one page of a tenant's agent jobs, newest first."""
     start = None if after is None else (ids.key_of(after) or ("", 0))[1]
     found = await store.agents(tenant_id, states=states, after=start, limit=limit + 1)
     return Page(found[:limit], public_id(AGENT.name, found[limit - 1]["id"]) if len(found) > limit else None)
 
 
 async def story(store: Store, tenant_id: int, id: str) -> Story:
-    """An agent job and all that happened to it."""
+    """Return an agent job with its events, audit record, and result."""
     row = await find(store, tenant_id, id)
     events = await store.events(EventFilter(tenant_id, AGENT.name, row["id"]), limit=1_000)
     records = await store.agent_audits(tenant_id, agent=row["id"])
@@ -280,7 +288,7 @@ async def story(store: Store, tenant_id: int, id: str) -> Story:
 
 
 async def _result(store: Store, row: Row) -> Any:
-    """What its job has left, where it was carried out by one that is still there."""
+    """Return the result of the agent job's job, or None if that job was deleted."""
     job = None if row["job_id"] is None else await store.get(JOB, row["job_id"], row["tenant_id"])
     return None if job is None else jobs.as_json(await whole(store, job))["result"]
 
@@ -289,15 +297,17 @@ async def _result(store: Store, row: Row) -> Any:
 async def cancel(
     store: Store, tenant_id: int, id: str, *, hard: bool = False, reason: str | None = None, actor: str | None = None
 ) -> str:
-    """Ends an agent job, by ending the job that carries it out; returns what became of that."""
+    """Cancel an agent job by cancelling its job, and return the outcome for the job."""
     row = await find(store, tenant_id, id)
     job = public_id(JOB.name, row["job_id"] or 0)
     return await jobs.cancel(store, tenant_id, job, hard=hard, reason=reason, actor=actor)
 
 
 async def audit(store: Store, tenant_id: int, id: str) -> AgentAudit:
-    """The record of an agent job that has ended, also of one that retention has deleted; of one that has not ended
-    there is none: `NotFound`."""
+    """Return the audit record of an agent job that has finished, even if that was deleted.
+
+    Raise `NotFound` if it has not finished.
+    """
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix == AGENT.prefix and (kept := await store.agent_audits(tenant_id, agent=key)):
         return kept[0]
@@ -313,7 +323,7 @@ async def audit(store: Store, tenant_id: int, id: str) -> AgentAudit:
 
 
 def as_json(row: Row) -> Row:
-    """An agent job with its values as they are read outside."""
+    """Return an agent job with its values in their public form."""
     times = ("created_at", "updated_at", "started_at", "completed_at")
     numbers = ("retry_count", "max_retries", "calls", "input_tokens", "output_tokens", "cost_micros")
     return {
@@ -335,7 +345,7 @@ def as_json(row: Row) -> Row:
 
 
 def audit_as_json(record: AgentAudit) -> dict[str, Any]:
-    """The record, under the names it is known by."""
+    """Return an audit record under its public names."""
     return {
         "job_id": public_id(AGENT.name, record.agent_id),
         "carried_out_by": None if record.job_id is None else public_id(JOB.name, record.job_id),

@@ -1,7 +1,7 @@
-"""Caps: giving them, finding budgets by what people call them, and letting go the jobs that they hold back.
+"""Budget caps: set them, find budgets by name, and lift the holds of jobs that fit.
 
-A budget holds a job back from when a call of it does not fit until it would: because the cap was raised, because other
-calls cost less than was reserved for them, or because the day is over.
+A budget holds a job from when one of its calls does not fit until it would fit: because the cap was raised, because
+other calls cost less than was reserved, or because the day has ended.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ Row = dict[str, Any]
 
 
 class Raised(NamedTuple):
-    """A budget with its new cap, and how many of the jobs it held were let go at once."""
+    """A budget with its new cap, and the number of jobs whose holds were lifted immediately."""
 
     budget: Budget
     let_go: int
 
 
 async def named(store: Store, tenant_id: int, name: str) -> NewBudget:
-    """What budget somebody means: `tenant`, `today` or a day, the id of a job or of a flow. It need not be there yet;
-    what it is for has to be."""
+    """Return the budget that a user names: `tenant`, `today`, a day, or the ID of a job or flow.
+
+    The budget need not exist yet, but the job or flow must.
+    """
     said = name.strip()
     if said in (TOTAL, Scope.TENANT):
         return _new(tenant_id, 0, Scope.TENANT, TOTAL)
@@ -86,7 +88,7 @@ def _new(tenant_id: int, owner: int, scope: Scope, subject: str) -> NewBudget:
 
 
 async def find(store: Store, tenant_id: int, name: str) -> BudgetView:
-    """A budget by what people call it, and how many jobs it holds back; one that was never used is `NotFound`."""
+    """Return a budget by its name, and its number of held jobs. Raise `NotFound` if it was never used."""
     found = await store.budget(tenant_id, (await named(store, tenant_id, name)).owner)
     if found is None:
         raise NotFound(what="budget that was ever used", id=repr(name), listing="keptwork budgets list")
@@ -94,7 +96,7 @@ async def find(store: Store, tenant_id: int, name: str) -> BudgetView:
 
 
 class Page(NamedTuple):
-    """Some budgets, and where to go on if there are more."""
+    """A page of budgets, and the cursor of the next page if there are more."""
 
     budgets: list[BudgetView]
     next: str | None
@@ -103,7 +105,10 @@ class Page(NamedTuple):
 async def page(
     store: Store, tenant_id: int, *, scope: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page:
-    """One page of a tenant's budgets: its own, those of days, and then the others, the newest first."""
+    """Return one page of a tenant's budgets.
+
+    The tenant's own budget comes first, then those of days, then the others, newest first.
+    """
     if scope is not None and scope not in list(Scope):
         raise BadInput(what=f"there are no budgets for a {scope!r}; a budget is for a {', '.join(Scope)}")
     found = await store.budgets(tenant_id, scope=scope, after=_place(after), limit=limit + 1)
@@ -122,15 +127,17 @@ def _place(after: str | None) -> tuple[str, int] | None:
 
 @acknowledged
 async def set_cap(store: Store, tenant_id: int, name: str, cap_micros: int | None, *, actor: str) -> Raised:
-    """Gives a budget a cap, or none, whatever was said before, and lets go what then fits of the jobs it holds."""
+    """Set or remove the cap of a budget, and lift the holds of the jobs that then fit."""
     budget = await _recapped(store, tenant_id, name, lambda _: cap_micros, actor)
     return Raised(budget, await all_gone(partial(tend, store, tenant_id, budget.hold)))
 
 
 @acknowledged
 async def raise_cap(store: Store, tenant_id: int, name: str, by_micros: int, *, actor: str) -> Raised:
-    """Gives a budget so much more than it may spend now. Of the jobs it holds a portion is let go at once; those that
-    then fit besides, workers let go."""
+    """Raise the cap of a budget by this amount, and lift a portion of its holds immediately.
+
+    Workers lift the others that fit.
+    """
 
     def more(budget: Budget) -> int:
         if budget.cap_micros is None:
@@ -159,7 +166,7 @@ async def _recapped(store: Store, tenant_id: int, name: str, cap: Callable[[Budg
 
 
 async def tend(store: Store, tenant_id: int, hold: str) -> Tended:
-    """Lets go what fits of the jobs that are held by a budget, a portion of them in one transaction."""
+    """Lift the holds of jobs that fit into a budget, up to one portion in one transaction."""
     owner = owner_of(hold)
     found = None if owner is None else await store.budget(tenant_id, owner)
     if found is not None and spending.may_go(found.budget, await store.now()) == 0:
@@ -180,14 +187,14 @@ async def _let_go(tx: Transaction, tenant_id: int, hold: str, owner: int | None)
 
 
 async def holding(store: Store, job: Row) -> Budget | None:
-    """The budget that holds a job back, as a whole row of it says; none if none does."""
+    """Return the budget that holds a job, from the job's whole row, or None if no budget does."""
     owner = owner_of(job["held_by"])
     found = None if owner is None else await store.budget(job["tenant_id"], owner)
     return None if found is None else found.budget
 
 
 async def full(store: Store, tenant_id: int, holds: Iterable[str]) -> set[str]:
-    """Return those of these holds whose budgets cannot release a job until a cap is raised or a day ends."""
+    """Return those of these holds that stay until a budget's cap is raised or its day ends."""
     now, found = await store.now(), set[str]()
     for hold in set(holds):
         owner = owner_of(hold)
@@ -198,21 +205,24 @@ async def full(store: Store, tenant_id: int, holds: Iterable[str]) -> set[str]:
 
 
 async def last_calls(store: Store, budget: Budget, limit: int) -> list[Charge]:
-    """The last calls that count against a budget."""
+    """Return the latest calls that count against a budget."""
     owner, scope = budget.owner, budget.scope
     job, tree, day = (owner if scope == own else None for own in (Scope.JOB, Scope.FLOW, Scope.DAY))
     return await store.charges(budget.tenant_id, job=job, tree=tree, day=day, limit=limit)
 
 
 def counted_until(budget: Budget) -> str:
-    """Say how long a lost call stays counted against a budget."""
+    """Return how long a lost call counts against a budget, as text."""
     if budget.scope == Scope.DAY:
         return f"until {moment(midnight_after(budget.owner))}"
     return "permanently" if budget.scope == Scope.TENANT else f"for the rest of the {budget.scope}"
 
 
 async def left_counted(store: Reader, tenant_id: int, *, job: int | None = None, tree: int | None = None) -> str | None:
-    """Name the calls of an ended job or flow that stay counted with a ceiling, or return None if there are none."""
+    """Return a text about the lost calls of an ended job or flow that count with their ceilings.
+
+    Return None if there are none.
+    """
     lost = await store.charges(tenant_id, job=job, tree=tree, state=LOST, limit=MOST_LOST)
     if not lost:
         return None
@@ -223,13 +233,13 @@ async def left_counted(store: Reader, tenant_id: int, *, job: int | None = None,
 
 
 def command(budget: Budget) -> str:
-    """What somebody runs to give it more."""
+    """Return the command that raises the cap of a budget."""
     name = Scope.TENANT if budget.scope == Scope.TENANT else budget.subject
     return f"keptwork budgets set {name} USD"
 
 
 def as_json(standing: BudgetView) -> dict[str, Any]:
-    """A budget as commands print it."""
+    """Return a budget in the form that commands print."""
     budget = standing.budget
     shown = (
         "scope",
@@ -252,7 +262,7 @@ def as_json(standing: BudgetView) -> dict[str, Any]:
 
 
 def uncertain_json(budget: Budget, found: Mapping[str, Sum]) -> dict[str, Any]:
-    """What counts against a budget although its cost is unknown, and how long, as commands print it."""
+    """Return the calls with unknown costs against a budget, in the form that commands print."""
     flying, lost = found.get(OPEN, Sum()), found.get(LOST, Sum())
     return {
         "calls_in_flight": flying.calls,
@@ -263,7 +273,7 @@ def uncertain_json(budget: Budget, found: Mapping[str, Sum]) -> dict[str, Any]:
 
 
 def call_json(call: Charge) -> dict[str, Any]:
-    """A call as commands print it."""
+    """Return a call in the form that commands print."""
     left_out = ("id", "tenant_id", "job_id", "tree_id", "agent_id", "epoch", "taken", "day", "created_at", "ended_at")
     shown = {name: value for name, value in call._asdict().items() if name not in left_out}
     ended = None if call.ended_at is None else rfc3339(call.ended_at)

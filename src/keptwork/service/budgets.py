@@ -1,13 +1,14 @@
-"""Budgets: what a call may cost is reserved before it is made, and what it did cost is spent with what came of it.
+"""Budgets: reserve the maximum cost of a call before it, and settle its cost after it.
 
-A call counts against up to four budgets: of its job, of the outermost flow, of the tenant and of the day. All of them
-are locked, always in the same order, before it is looked whether the call fits, so that no cap is passed however many
-ask at once. One that does not fit is refused: its job is held back, spends no attempt, and goes on when the cap is
-raised (`budget_caps`). The tokens that a model takes in a minute are counted for the whole fleet in the same
-transaction.
+A call counts against up to four budgets: its job's, its outermost flow's, the tenant's, and the day's. `reserve` locks
+all of them, always in the same order, before it checks whether the call fits. No cap is exceeded, however many calls
+are reserved concurrently. A call that does not fit is refused: its job is held without spending an attempt, and
+continues when the budget allows it (`budget_caps`). The same transaction counts the tokens per minute of the model
+across all workers.
 
-A job that ends or is reclaimed with a call in flight loses it in the same transaction: the ceiling counts as spent, for
-the call may have been billed. If its outcome is known later after all, that replaces the ceiling.
+If a job ends or is reclaimed with a call in flight, the same transaction marks the call as lost: its ceiling counts as
+spent, because the provider might have billed the call. If the outcome becomes known later, the actual cost replaces the
+ceiling.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from keptwork.store import Reader, Store, Transaction
 from keptwork.store.budgets import LOST, RELEASED, SETTLED, Budget, Charge, Closed, Closing, NewBudget, NewCharge
 
 WARNING = "budget_warning"
-"""What a warning is called in the telemetry of the job whose call it came with."""
+"""Telemetry name of a warning. It is recorded with the job whose call caused the warning."""
 
 WARNING_TTL_US = 86_400_000_000
 MOST_TOKENS = 1 << 40
@@ -38,15 +39,18 @@ FLOW_FILE = "flow file"
 
 
 class Reserved(NamedTuple):
-    """The call may be made. It is settled under this key; `warning` is for people, once for a budget."""
+    """Permission to make a call. Settle the call under `id`. `warning` is text for users, once per budget."""
 
     id: int
     warning: str | None = None
 
 
 class Refused(NamedTuple):
-    """The call must not be made. `hold` is what its job is to be held by until there is money again; none where it only
-    has to come back at `until_us`, because the model takes no more tokens before."""
+    """Refusal of a call.
+
+    `hold` names the hold on the job until its budget allows the call. `hold` is None if the job only has to retry at
+    `until_us`, because the model accepts no more tokens before.
+    """
 
     hold: str | None
     reason: str
@@ -54,7 +58,7 @@ class Refused(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A call that somebody wants to make, and under which caps and limits."""
+    """A call to be reserved, with the caps and limits that apply to it."""
 
     charge: NewCharge
     tokens: int
@@ -81,8 +85,11 @@ async def reserve(
     epoch: int = 0,
     agent_id: int | None = None,
 ) -> Reserved | Refused:
-    """Whether a job may make a call that costs at most so much and takes about so many tokens. Asked again for a call
-    that is under way, in the same epoch of the job, it is the same reservation; one of an earlier epoch is lost."""
+    """Reserve a call of at most `ceiling_micros` and about `tokens` tokens, or refuse it.
+
+    A repeated request for a call in flight, in the same epoch of the job, returns the same reservation. A call of an
+    earlier epoch is marked as lost.
+    """
     _check(call, provider, model, ceiling_micros, tokens)
     charge = NewCharge(
         tenant_id, job_id, flow_tree, call, provider, model, ceiling_micros, 0, epoch=epoch, agent_id=agent_id
@@ -105,8 +112,10 @@ def _check(call: str, provider: str, model: str, ceiling_micros: int, tokens: in
 
 
 async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
-    """None while something is to be done first: in a transaction of its own, so that no two who do it wait for each
-    other."""
+    """Return the decision, or None if `_prepare` must run first.
+
+    `_prepare` uses its own transactions, so that two callers cannot deadlock.
+    """
     now = await tx.now()
     charge = wish.charge._replace(day=day_of(now))
     epoch, ended_at = (await tx.lock_jobs([charge.job_id])).get(charge.job_id, (0, None))
@@ -121,15 +130,18 @@ async def _reserved(tx: Transaction, wish: Wish) -> Reserved | Refused | None:
 
 
 def _again(charge: NewCharge, under_way: Charge) -> Reserved | None:
-    """The same call of the same claim is the same reservation. What an earlier claim has left is lost first; who has
-    lost the job to a later one makes no calls."""
+    """Return the reservation if this claim made it, or None if an earlier claim did.
+
+    The earlier reservation must be marked as lost first. Raise `LeaseLost` if a later claim made it: this claim must
+    make no more calls.
+    """
     if under_way.epoch > charge.epoch:
         raise LeaseLost(lifecycle=JOB.name, id=public_id(JOB.name, charge.job_id), trigger="reserve")
     return Reserved(under_way.id) if under_way.epoch == charge.epoch else None
 
 
 async def _decided(tx: Transaction, wish: Wish, found: Sequence[Budget], now: int) -> Reserved | Refused:
-    """With all of its budgets locked."""
+    """Decide about a call while all its budgets are locked."""
     charge = wish.charge
     budgets = [spending.configured(budget, wish.caps) for budget in found]
     full = spending.refusing(budgets, charge.ceiling_micros)
@@ -146,7 +158,7 @@ async def _decided(tx: Transaction, wish: Wish, found: Sequence[Budget], now: in
 
 
 async def _prepare(store: Store, wish: Wish) -> None:
-    """What an earlier claim of the job has left of this call is lost, and the budgets that all share are made."""
+    """Mark the calls of earlier claims of the job as lost, and create the shared budgets."""
     charge, caps = wish.charge, wish.caps
     for found in await store.open_charges(charge.job_id, charge.call):
         if found.epoch < charge.epoch:
@@ -157,7 +169,7 @@ async def _prepare(store: Store, wish: Wish) -> None:
 
 
 async def _own_budgets(tx: Transaction, wish: Wish) -> list[Budget]:
-    """Those of the job and its flow, locked before those that all share; made when they are first needed."""
+    """Return the budgets of the job and its flow, locked before the shared ones. Create them on first use."""
     charge, caps = wish.charge, wish.caps
     owners = [key for key in (charge.job_id, charge.tree_id) if key is not None]
     found = await tx.lock_budgets(charge.tenant_id, owners)
@@ -189,8 +201,11 @@ async def _keep_changed(tx: Transaction, found: Sequence[Budget], kept: dict[int
 
 
 async def _tokens_taken(tx: Transaction, wish: Wish, now: int) -> int | Wait:
-    """How many tokens were taken for the call: none where the model has no limit. A provider that wants to be left
-    alone is, either way; that is read without a lock."""
+    """Return how many tokens were taken for the call, or how long to wait.
+
+    The number is 0 if the model has no limit. A model in backoff must wait even if it has no limit. In that case the
+    bucket is read without a lock.
+    """
     charge, limited = wish.charge, wish.tokens_per_minute is not None
     which = (charge.provider, charge.model)
     bucket = await tx.lock_bucket(*which) if limited else await tx.bucket(*which)
@@ -205,7 +220,7 @@ async def _tokens_taken(tx: Transaction, wish: Wish, now: int) -> int | Wait:
 
 
 async def new_for_flow(store: Reader, tenant_id: int, tree: int, caps: Caps) -> NewBudget:
-    """The budget of a flow: with the cap that its file gives it, else with that of the configuration."""
+    """Return the budget of a flow, with the cap of its file or of the configuration."""
     kind, row = RUN, await store.get(RUN, tree, tenant_id)
     if row is None:
         kind, row = WORKSTREAM, await store.get(WORKSTREAM, tree, tenant_id)
@@ -227,9 +242,11 @@ async def settle(
     usage: Usage = NOTHING,
     outcome: Literal["answered", "failed"] = "answered",
 ) -> str | None:
-    """What a call did cost, and how many tokens it took, in the transaction that keeps what came of it; returns a
-    warning, if one is due. It locks budgets that others wait for, so it comes last in that transaction. A second time
-    it changes nothing. If the call was given up as lost meanwhile, its cost replaces the ceiling that was spent."""
+    """Record the cost and tokens of a call in the transaction that stores its outcome.
+
+    Return a warning if one is due. Call it last in that transaction, because it locks budgets that other jobs wait for.
+    A repetition changes nothing. If the call was marked as lost, its cost replaces the ceiling.
+    """
     tokens = {f"{name}_tokens": count for name, count in usage._asdict().items()}
     now = await tx.now()
     closed = await tx.close_charge(reservation_id, Closing(SETTLED, cost_micros, outcome, **tokens))
@@ -240,37 +257,44 @@ async def settle(
 
 
 async def release(tx: Transaction, reservation_id: int) -> None:
-    """That nothing was sent: nothing was spent, and no tokens were taken, even if the call was given up as lost."""
+    """Release the reservation of a call that was not sent, even if it was marked as lost.
+
+    It costs nothing and takes no tokens.
+    """
     if (closed := await tx.close_charge(reservation_id, Closing(RELEASED))) is not None:
         await _correct(tx, closed.charge, 0, await tx.now())
 
 
 async def lost(store: Store | Transaction, job_id: int, call: str | None = None) -> int:
-    """Gives up the calls of a job that an earlier attempt has left open, or the one of that name: each counts with its
-    ceiling. Returns how many there were."""
+    """Mark a job's open calls of earlier attempts as lost, or only those named `call`.
+
+    Return how many there were. Each of them counts with its ceiling.
+    """
     found = await store.open_charges(job_id, call)
     return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
 
 async def give_up(tx: Transaction, reservation_id: int) -> None:
-    """Count a call with its ceiling, because it may have been billed and nobody knows."""
+    """Count a call with its ceiling, because the provider might have billed it."""
     if (charge := await tx.charge(reservation_id)) is not None:
         await _lost(tx, charge)
 
 
 async def close_calls(tx: Transaction, jobs: Sequence[int]) -> int:
-    """Give up the calls in flight of jobs that end or are reclaimed in this transaction. Return how many there were.
-    The call of a job that has ended ends with it, however long other sessions hold its budgets."""
+    """Mark the calls in flight of jobs that end or are reclaimed here as lost. Return how many there were.
+
+    The call of a job that has ended ends at the same time, however long other sessions hold its budgets.
+    """
     found = await tx.charges_in_flight(jobs) if jobs else []
     ends = await tx.lock_jobs(sorted({charge.job_id for charge in found})) if found else {}
-    for tenant_id in {charge.tenant_id for charge in found}:  # all at once: in the order in which everybody locks them
+    for tenant_id in {charge.tenant_id for charge in found}:  # one lock order for all transactions
         owners = {owner for charge in found if charge.tenant_id == tenant_id for owner in charge.owners}
         await tx.lock_budgets(tenant_id, sorted(owners))
     return sum([await _lost(tx, charge, ends.get(charge.job_id, (0, None))[1]) for charge in found])
 
 
 async def close_abandoned(store: Store, limit: int) -> int:
-    """Give up calls whose jobs were ended by somebody who closed none. Return how many there were."""
+    """Mark the open calls of jobs that ended without closing them as lost. Return how many there were."""
     found = await store.abandoned_charges(limit)
     return sum([await store.atomically(partial(_lost, charge=charge)) for charge in found])
 
@@ -283,7 +307,7 @@ async def _lost(tx: Transaction, charge: Charge, ended_at: int | None = None) ->
 
 
 async def back_off(store: Store, provider: str, model: str, until_us: int) -> None:
-    """Nobody in the fleet asks a model before then: its provider said so."""
+    """Block requests to a model from all workers until this time. Its provider asked for it."""
 
     async def blocked(tx: Transaction) -> None:
         bucket = await tx.lock_bucket(provider, model)
@@ -293,7 +317,7 @@ async def back_off(store: Store, provider: str, model: str, until_us: int) -> No
 
 
 async def _correct(tx: Transaction, charge: Charge, used: int, now: int) -> None:
-    """The model's tokens, by those that were really used."""
+    """Replace the tokens taken from the model's bucket by the tokens that were used."""
     if charge.taken == used or charge.taken == 0:
         return
     bucket = await tx.lock_bucket(charge.provider, charge.model)
@@ -301,7 +325,7 @@ async def _correct(tx: Transaction, charge: Charge, used: int, now: int) -> None
 
 
 async def _warn(tx: Transaction, closed: Closed, now: int) -> str | None:
-    """Once for each budget that has come near its cap."""
+    """Store and return one warning for the budgets that newly came near their caps."""
     warned = spending.warned(closed.budgets, now)
     for budget in warned:
         await tx.keep_budget(budget)

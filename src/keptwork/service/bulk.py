@@ -1,4 +1,4 @@
-"""Many jobs at once: those that were named, or those a filter finds, in one go and up to a bound."""
+"""Cancel or rerun many jobs with one call, named by ID or found by a filter, up to a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Each = Callable[[str], Awaitable[str]]
 
 
 class Bulk(NamedTuple):
-    """What became of each by its id, what was refused and why, and whether the filter finds more than were taken."""
+    """Outcomes by job ID, refusals by job ID, and whether the filter finds more jobs."""
 
     done: dict[str, str]
     refused: dict[str, KeptworkError]
@@ -29,7 +29,7 @@ class Bulk(NamedTuple):
 async def cancel(
     store: Store, chosen: Chosen, *, hard: bool = False, reason: str | None = None, actor: str | None = None
 ) -> Bulk:
-    """Ends each; those that run are asked to end by themselves, unless it is `hard`."""
+    """Cancel each job. A running job receives a cancellation request, unless `hard` is set."""
 
     async def one(id: str) -> str:
         return (await jobs.cancel(store, chosen.tenant_id, id, hard=hard, reason=reason, actor=actor)).replace(" ", "_")
@@ -39,7 +39,7 @@ async def cancel(
 
 @acknowledged
 async def retry(store: Store, chosen: Chosen, *, again: bool = False, actor: str | None = None) -> Bulk:
-    """Runs each again, as a new job whose id is told."""
+    """Rerun each job, and return the ID of its new job as the outcome."""
 
     async def one(id: str) -> str:
         return public_id(JOB.name, await jobs.retry(store, chosen.tenant_id, id, again=again, actor=actor))
@@ -58,7 +58,7 @@ class Chosen(NamedTuple):
 async def chosen(
     store: Store, tenant_id: int, ids: Sequence[str] | None, wanted: JobFilter | None, limit: int = MOST_AT_ONCE
 ) -> Chosen:
-    """Those named, or the oldest that a filter finds. Both or neither is `BadInput`."""
+    """Return the named jobs, or the oldest that a filter finds. Raise `BadInput` for both or neither."""
     if (ids is None) == (wanted is None):
         raise BadInput(what="say which: ids or filter, and not both")
     if ids is not None:
@@ -69,7 +69,7 @@ async def chosen(
 
 
 async def _each(chosen: Chosen, one: Each) -> Bulk:
-    """One after the other: what is refused leaves the others as they are."""
+    """Change one job after the other. A refusal does not affect the other jobs."""
     done: dict[str, str] = {}
     refused: dict[str, KeptworkError] = {}
     for id in chosen.ids:

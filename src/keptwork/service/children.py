@@ -1,4 +1,4 @@
-"""Jobs that belong to a job: listing them, and cancelling them with it."""
+"""List the children of a job, and cancel them with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from keptwork.store.spawned import keys_of
 AT_ONCE = 500
 BECAUSE, ASKED = "its parent was cancelled", "it was asked to stop"
 SPAWN = "#spawn"
-"""What the names of the steps begin with that keep the ids of children."""
+"""Prefix of the names of checkpoints that store the IDs of children."""
 
-# What a decision needs to know of a job, and what the list of children shows.
+# _DECIDED_ON: columns that decisions need. _SHOWN: columns that the list of children shows.
 _DECIDED_ON = ("id", "tenant_id", "state", "seq", "epoch", "owner", "lease_until", *JOB.linked, "cancel_requested_at")
 _SHOWN = ("id", "kind", "state", "reason", "error", "created_at", "completed_at", "waits_for")
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 async def listed(store: Store, tenant_id: int, job: int) -> list[Row]:
-    """The children of a job in the order they were made: id, kind, state and how they are getting on."""
+    """List the children of a job in the order of their creation, with a few columns of each."""
     spawned = [one for one in await store.checkpoints(tenant_id, job) if one.name.startswith(SPAWN)]
     keys = [key for one in spawned for key in keys_of(one.result)]
     found: dict[int, Row] = {}
@@ -35,14 +35,17 @@ async def listed(store: Store, tenant_id: int, job: int) -> list[Row]:
 
 
 async def cancel_stopped(store: Store, tenant_id: int, job: int) -> int:
-    """Cancels a job that waits although it was asked to end, with its children; returns how many have ended."""
+    """Cancel a waiting job that has a cancellation request, with its children. Return how many have ended."""
     ended = await _cancel_some(store, [job], False, None, ASKED)
     return len(ended) + sum([await cancel(store, tenant_id, one) for one in ended])
 
 
 async def cancel(store: Store, tenant_id: int, parent: int, *, hard: bool = False) -> int:
-    """Cancels what a cancelled job has left behind, and what that has, to any depth; returns how many have ended. Those
-    that run are asked to end by themselves, unless it is `hard`; their own children follow when they have."""
+    """Cancel the children of a cancelled job, and their children, to any depth.
+
+    Return how many have ended. Running jobs receive a cancellation request, unless `hard` is set. Their own children
+    follow when they have ended.
+    """
     total, cancelled = 0, [parent]
     while cancelled:
         cause = public_id(JOB.name, cancelled[0]) if len(cancelled) == 1 else public_id(JOB.name, parent)
@@ -63,6 +66,6 @@ async def _cancel_some(
         if row not in ending and row["cancel_requested_at"] is None:
             await store.request_stop(row["id"], row["tenant_id"])
     decisions = [decide(JOB, row, "cancel", reason=reason, cause=cause) for row in ending]
-    changes = [change for change in decisions if isinstance(change, Change)]  # the others have ended meanwhile
+    changes = [change for change in decisions if isinstance(change, Change)]  # the other jobs have finished meanwhile
     late = {change.id for change in await settle.applied(store, changes)}
     return [change.id for change in changes if change.id not in late]

@@ -1,7 +1,7 @@
-"""What a crash, a hand in the database or the clock left undone about crews.
+"""Repair crews after crashes and manual edits, and apply their timeouts.
 
-Crews move in the transaction of what moves them; this is for what no such transaction has seen: times that are over,
-shares that ended without a word, workers that are free while somebody is in line for them.
+Crews normally move in the transaction of the cause. This module handles what no such transaction has seen: expired
+timeouts, shares that ended without a move of their crew, and free workers that a crew waits for.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ Row = dict[str, Any]
 
 
 async def mend(store: Store) -> int:
-    """Moves crews that should have moved, and gives workers that are free to those who wait: after a crash, a change
-    made by hand, or when time is over. Returns how many it found. Where there are no crews it asks one question."""
+    """Move crews that should have moved, assign free workers, and return how many were found.
+
+    Without crews, this takes one query.
+    """
     tenants = await store.crew_tenants()
     found = 0
     if tenants:
         for tenant_id, key in await store.crews_amiss(MOST_AT_ONCE):
-            with contextlib.suppress(FlowBusy, InvalidTransition):  # somebody moves it at this moment, or has by hand
+            with contextlib.suppress(FlowBusy, InvalidTransition):  # another transaction or an operator moves it
                 await again_if_moved(store, partial(_mend, tenant_id=tenant_id, key=key))
                 found += 1
     for tenant_id in tenants:

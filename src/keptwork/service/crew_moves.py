@@ -1,7 +1,7 @@
-"""What moves crews: inside the transaction of what caused it, under one lock for all crews of a tenant.
+"""Move crews inside the transaction of the cause, under one lock for all crews of a tenant.
 
-Whoever changes crews takes first the locks of the trees they belong to, then that of the tenant's crews, and only then
-touches rows: so nobody waits in a circle, and what is counted against a quota stays as it was counted.
+A transaction that changes crews first locks their trees, then the tenant's crews, and only then touches rows. This
+order prevents deadlocks, and keeps the counts against quotas valid.
 """
 
 from __future__ import annotations
@@ -40,29 +40,35 @@ Where = Store | Transaction
 
 
 def concerned(changes: Sequence[Change]) -> bool:
-    """Whether any of these changes of jobs may mean something to a crew: nearly none does, and that is seen at once."""
+    """Return whether any of these job changes might affect a crew. Nearly all do not, so this check is cheap."""
     return any(map(_CREW_ID, changes)) or (_SNOOZE in map(_MOVE, changes) and any(map(concerns, changes)))
 
 
 def concerns(change: Change) -> bool:
-    """Whether this one may: it is of a share, or of a job that begins to wait for a crew."""
+    """Return whether a change is of a share, or of a job that starts to wait for a crew."""
     return change.crew_id is not None or bool(_crews_waited_for(change))
 
 
 def locks(changes: Iterable[Change]) -> list[int]:
-    """What is locked before such changes are written, after the trees they belong to."""
+    """Return the locks that such changes need before they are written.
+
+    Take them after the locks of the trees.
+    """
     return [lock_of(change.tenant_id) for change in changes if concerns(change)]
 
 
 def lock_of(tenant_id: int) -> int:
-    """The lock of a tenant's crews, which is larger than the key of any flow: so it comes last."""
+    """Return the lock of a tenant's crews. It is larger than the key of any flow, so it comes last."""
     return _LAST_LOCK - tenant_id
 
 
 async def settled(tx: Transaction, changes: Sequence[Change]) -> list[Row]:
-    """What follows for crews from changes of jobs that were just written: crews whose shares ended move, jobs that wait
-    for them wake, and the workers that are free go to the next. Changes that leave a share its worker, such as a retry,
-    mean nothing to its crew. Returns the crews that have ended, as they were."""
+    """Move the crews that these job changes affect, and return those that have finished.
+
+    Call it in the transaction that writes the changes. Crews whose shares finished move, jobs that wait for crews wake,
+    and free workers go to the next crews. A change that leaves a share its worker, such as a retry, does not affect its
+    crew. The returned rows are as they were before the end.
+    """
     ended = {change.crew_id for change in changes if change.crew_id is not None and change.move.target.final}
     waiting = [change for change in changes if _crews_waited_for(change)]
     if not ended and not waiting:
@@ -82,7 +88,7 @@ def _crews_waited_for(change: Change) -> list[int]:
 
 
 async def _wake_at_once(tx: Transaction, waiting: Sequence[Change]) -> None:
-    """Who began to wait for a crew that had ended meanwhile."""
+    """Wake the jobs that started to wait for a crew which had finished meanwhile."""
     askers = {crew: change.id for change in waiting for crew in _crews_waited_for(change)}
     over = [row["id"] for row in await tx.rows(CREW, sorted(askers), ("id", "completed_at")) if row["completed_at"]]
     if over:
@@ -93,8 +99,10 @@ async def _wake_at_once(tx: Transaction, waiting: Sequence[Change]) -> None:
 
 
 async def look_at(tx: Transaction, crews: Iterable[int]) -> list[Row]:
-    """Ends those of these crews that have nothing left to do, or cannot go on, and those that waited only for them.
-    Returns the crews that have ended, as they were."""
+    """Finish those of these crews that have nothing left to do or cannot continue.
+
+    Also finish parent crews that waited only for them. Return the rows of the finished crews as they were before.
+    """
     over: list[Row] = []
     wanted = set(crews)
     while wanted:
@@ -115,7 +123,7 @@ async def _ending(tx: Transaction, row: Row) -> Ending | None:
 
 
 async def _end(tx: Transaction, row: Row, end: Ending) -> list[Row]:
-    """What is left inside a crew that fails goes with it."""
+    """Finish a crew. If it fails, cancel everything inside it."""
     inside: list[Row] = []
     if not end.well:
         because = f"crew {public_id(CREW.name, row['id'])} failed"
@@ -131,7 +139,10 @@ async def _end(tx: Transaction, row: Row, end: Ending) -> list[Row]:
 
 
 async def _results(tx: Transaction, row: Row) -> str | None:
-    """What the shares returned, in their order, as JSON; none if that is too much to keep."""
+    """Return the results of the shares in order, as a JSON list.
+
+    Return None if the list is too large to store.
+    """
     keys = [job.id for job in await tx.shares([row["id"]])]
     rows = {one["id"]: await whole(tx, one) for one in await tx.rows(JOB, keys, _RESULT)}
     text = f"[{','.join(rows[key]['result'] or 'null' for key in keys)}]"
@@ -167,7 +178,10 @@ async def _tell_asker(tx: Transaction, row: Row) -> None:
 
 
 async def call_off(tx: Transaction, row: Row, reason: str | None, actor: str | None) -> list[Row]:
-    """Cancels a crew with everything inside it; returns the crews that have ended, as they were."""
+    """Cancel a crew with everything inside it, and return the finished crews.
+
+    The returned rows are as they were before.
+    """
     inside = await _call_off_inside(tx, [row], reason, actor)
     await _moved(tx, row, "cancel", reason=reason, actor=actor)
     await _tell_asker(tx, row)
@@ -178,12 +192,15 @@ async def call_off(tx: Transaction, row: Row, reason: str | None, actor: str | N
 
 
 async def call_off_shares(tx: Transaction, row: Row, reason: str, actor: str | None) -> list[Row]:
-    """Cancels what goes on of a crew that has ended, by hand; returns the crews inside it that have ended with that."""
+    """Cancel the shares and sub-crews of a crew that was finished manually.
+
+    Return the sub-crews that finished with it.
+    """
     return await _call_off_inside(tx, [row], reason, actor)
 
 
 async def _call_off_inside(tx: Transaction, crews: Sequence[Row], reason: str | None, actor: str | None) -> list[Row]:
-    """Cancels what is inside crews, the innermost too, and all their jobs: nobody is left who could make more."""
+    """Cancel all sub-crews at every depth, and all jobs. After that, no job is left that could create more."""
     inside: list[Row] = []
     level = [row["id"] for row in crews]
     while level:
@@ -200,7 +217,10 @@ async def _call_off_inside(tx: Transaction, crews: Sequence[Row], reason: str | 
 async def _cancel_shares(
     tx: Transaction, crews: Sequence[int], reason: str | None, cause: str, actor: str | None
 ) -> None:
-    """A claim takes no lock of ours: what was claimed since it was read is read again."""
+    """Cancel the unfinished shares.
+
+    A claim takes no crew lock, so shares that were claimed meanwhile are read again.
+    """
     for _ in range(TRIES):
         jobs = await tx.shares(crews, unfinished_only=True)
         if not jobs:
@@ -211,7 +231,7 @@ async def _cancel_shares(
 
 
 async def _moved(tx: Transaction, row: Row, trigger: str, **how: Any) -> None:
-    """Under the lock nothing else moves it; somebody's hand in the database could."""
+    """Move a crew under its lock. Raise `LeaseLost` if an edit in the database moved it nevertheless."""
     facts = {"actor": ACTOR, **{name: value for name, value in how.items() if value is not None}}
     if await tx.apply([insist(decide(CREW, row, trigger, **facts))]):
         raise LeaseLost(lifecycle=CREW.name, id=public_id(CREW.name, row["id"]), trigger=trigger)
@@ -221,23 +241,26 @@ async def _moved(tx: Transaction, row: Row, trigger: str, **how: Any) -> None:
 
 
 async def allocate(tx: Transaction, tenant_id: int) -> int:
-    """Gives the workers that are free to those who wait for them; returns to how many."""
+    """Assign free workers to waiting shares and crews, and return how many received them."""
     return sum([await _let_go(tx, tenant_id, *free) for free in _free(await tx.quotas(tenant_id))])
 
 
 def _free(found: Sequence[Quota]) -> list[tuple[int, int, int]]:
-    """The depths that have workers to give to somebody who is in line for them: how many there are, how many free."""
+    """Return the depths that have both free workers and something that waits for them.
+
+    Each has its depth, its quota, and its number of free workers.
+    """
     in_line = {quota.depth for quota in found if quota.in_line}
     return [(depth, most, most - used) for depth, most, used in counted(found) if most > used and depth in in_line]
 
 
 async def quotas(where: Where, tenant_id: int) -> list[tuple[int, int, int]]:
-    """Of each depth, how many workers its crews may have at once, and how many they have."""
+    """Return depth, quota, and workers in use, for each depth."""
     return counted(await where.quotas(tenant_id))
 
 
 def counted(found: Sequence[Quota]) -> list[tuple[int, int, int]]:
-    """The same from what the store knows of some depths."""
+    """Return depth, quota, and workers in use, for each depth, from the rows of the store."""
     used = {quota.depth: quota.used for quota in found}
     limits = crew_plan.limits({quota.depth: quota.most for quota in found})
     return [(depth, most, used.get(depth, 0)) for depth, most in limits.items()]
@@ -256,7 +279,7 @@ async def _let_go(tx: Transaction, tenant_id: int, depth: int, most: int, free: 
 
 
 async def anyone_to_let_go(where: Where, tenant_id: int) -> bool:
-    """Whether somebody waits for workers that are free; usually none does, and then nobody is kept waiting."""
+    """Return whether a crew or share waits although workers are free. Usually none does, and nothing is locked."""
     for depth, most, free in _free(await where.quotas(tenant_id)):
         if any(crew_plan.let_go(free, *await where.in_line(tenant_id, depth, most, free))):
             return True
@@ -264,7 +287,7 @@ async def anyone_to_let_go(where: Where, tenant_id: int) -> bool:
 
 
 def shares_of(row: Row) -> list[NewJob]:
-    """The jobs of a crew that has its workers."""
+    """Return the jobs of a crew that has received its workers."""
     work, shares = json.loads(row["work"]), row["worker_count"]
     id = public_id(CREW.name, row["id"])
     keys = work["limit_keys"] or [None] * shares
@@ -291,6 +314,6 @@ def shares_of(row: Row) -> list[NewJob]:
 
 
 def share_payload(arguments: dict[str, Any], share: int, shares: int, task: str) -> str:
-    """What the handler of a share is called with."""
+    """Return the arguments of a share as JSON."""
     given = {**arguments, "share": share, "shares": shares, "task": task}
     return json.dumps(given, separators=(",", ":"), allow_nan=False)

@@ -1,4 +1,4 @@
-"""Crews as people and programs handle them: submit one, find it, cancel it, wait for it; and their quotas."""
+"""Submit, show, and cancel crews, wait for them, and set their quotas, for users and code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class NewCrew(NamedTuple):
-    """A crew to be submitted: what for, for how many workers, and what each of them does (`work`, JSON)."""
+    """A crew to submit. `work` is JSON that describes the jobs of its shares."""
 
     tenant_id: int
     task: str
@@ -47,7 +47,7 @@ class NewCrew(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """What a crew is inside of: another crew, by its key; the outermost flow; the job that waits for it; a step."""
+    """What contains a crew: the keys of its parent crew, outermost flow, waiting job, and step."""
 
     parent_id: int | None = None
     tree_id: int | None = None
@@ -56,7 +56,7 @@ class Inside(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A crew, its shares in order (each a row of a job), and the crews inside it."""
+    """A crew, the job rows of its shares in order, and its sub-crews."""
 
     crew: Row
     shares: list[Row]
@@ -77,7 +77,7 @@ def new_crew(
     timeout: Span | None = None,
     actor: str | None = None,
 ) -> NewCrew:
-    """A crew whose shares are jobs of this kind; what is not as it must be is `BadInput`, and nothing is kept of it."""
+    """Return a crew whose shares are jobs of this kind, or raise `BadInput`. Nothing is stored."""
     check(task, workers, key, arguments)
     kind.insist_not_unique("shares of a crew")
     shares = [new_job(kind, given, tenant_id) for given in shares_given(arguments, task, workers)]
@@ -86,12 +86,12 @@ def new_crew(
 
 
 def shares_given(arguments: Mapping[str, Any], task: str, workers: int) -> list[dict[str, Any]]:
-    """What each share is called with."""
+    """Return the arguments of each share."""
     return [{**arguments, "share": number, "shares": workers, "task": task} for number in range(workers)]
 
 
 def work_of(shares: Sequence[NewJob], arguments: Mapping[str, Any]) -> str:
-    """What the shares do, as the row of the crew keeps it."""
+    """Return the JSON that the row of the crew stores about the jobs of its shares."""
     first = shares[0]
     rules = {name: getattr(first, name) for name in ("kind", "queue", "priority", "max_attempts", "on_exhausted")}
     limit_keys = None if first.limit_key is None else [share.limit_key for share in shares]
@@ -99,7 +99,7 @@ def work_of(shares: Sequence[NewJob], arguments: Mapping[str, Any]) -> str:
 
 
 def check(task: object, workers: object, key: object, arguments: Mapping[str, Any]) -> None:
-    """What is asked of a crew must be something that one can do."""
+    """Raise `BadInput` if a crew with these values is not possible."""
     if not isinstance(task, str) or not task.strip() or "\0" in task:
         raise BadInput(what=f"{task!r} is no task; say in words what the crew is to do")
     if len(task) > LONGEST_TASK:
@@ -113,22 +113,25 @@ def check(task: object, workers: object, key: object, arguments: Mapping[str, An
 
 
 async def submit(store: Store, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - frozen, safe to share
-    """Submits a crew and returns its key. One whose key was used before is not made; the first one's is returned. What
-    makes it impossible, such as a parent that is not there, is on record as its end."""
+    """Submit a crew and return its key.
+
+    A repeated key returns the existing crew. If the crew is impossible, for example because its parent does not exist,
+    it is stored and fails with that error.
+    """
     with spans.producing("submit", crew.kind, crew.trace_id):
         traced = crew._replace(trace_id=spans.carried(crew.trace_id))
         return await store.atomically(lambda tx: submit_in(tx, traced, inside), 1 + crew.workers)
 
 
 async def submit_in(tx: Transaction, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - as above
-    """The same as a part of a transaction."""
+    """Submit a crew as `submit` does, as part of a transaction."""
     parent = None if inside.parent_id is None else await tx.get(CREW, inside.parent_id, crew.tenant_id)
     tree = inside.tree_id if parent is None else tree_of(parent)
     await tx.lock_trees([*([] if tree is None else [tree]), lock_of(crew.tenant_id)])
     if crew.key is not None and (earlier := await tx.crew_by_key(crew.tenant_id, crew.key)) is not None:
         return earlier
     if parent is not None:
-        parent = await tx.get(CREW, parent["id"], crew.tenant_id)  # as it is under the lock
+        parent = await tx.get(CREW, parent["id"], crew.tenant_id)  # read again under the lock
     key = await _created(tx, crew, inside._replace(tree_id=tree), parent)
     await validate(tx, key)
     await allocate(tx, crew.tenant_id)
@@ -154,7 +157,7 @@ async def _created(tx: Transaction, crew: NewCrew, inside: Inside, parent: Row |
 
 
 async def validate(tx: Transaction, key: int) -> None:
-    """A crew that can be waits for its workers; one that never could has failed."""
+    """Queue a valid crew for workers, or fail an invalid one."""
     (row,) = await tx.rows(CREW, [key])
     parent = None if row["parent_id"] is None else await tx.get(CREW, row["parent_id"], row["tenant_id"])
     wrong = await _wrong(tx, row, parent)
@@ -185,7 +188,7 @@ async def _wrong(tx: Transaction, row: Row, parent: Row | None) -> str | None:
 
 
 def key_of(id: str) -> int:
-    """The key in a crew's public id; whatever else it is, there is no such crew."""
+    """Return the key in a crew's public ID, or raise `NotFound` if the text is not a crew ID."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix != CREW.prefix:
         raise _unknown(id)
@@ -193,7 +196,7 @@ def key_of(id: str) -> int:
 
 
 async def find(store: Store | Transaction, tenant_id: int, id: str) -> Row:
-    """The whole row of a crew; a foreign or unknown id is `NotFound`."""
+    """Return the whole row of a crew. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     row = await store.get(CREW, key_of(id), tenant_id)
     if row is None:
         raise _unknown(id)
@@ -203,14 +206,14 @@ async def find(store: Store | Transaction, tenant_id: int, id: str) -> Row:
 async def listed(
     store: Store, tenant_id: int, *, states: Sequence[str] | None = None, inside: bool = False, limit: int = 50
 ) -> list[Row]:
-    """A tenant's crews, the newest first."""
+    """List a tenant's crews, newest first."""
     if not 1 <= limit <= 10_000:
         raise BadInput(what=f"a list holds 1 to 10000 crews, not {limit}")
     return await store.crews(tenant_id, states=states, inside=inside, limit=limit)
 
 
 class Page(NamedTuple):
-    """Some crews, and the id to go on after if there are more."""
+    """A page of crews, and the ID of its last crew if there are more."""
 
     crews: list[Row]
     next: str | None
@@ -225,14 +228,14 @@ async def page(
     after: str | None = None,
     limit: int = 50,
 ) -> Page:
-    """One page of a tenant's crews, the newest first."""
+    """Return one page of a tenant's crews, newest first."""
     start = None if after is None else key_of(after)
     found = await store.crews(tenant_id, states=states, inside=inside, after=start, limit=limit + 1)
     return Page(found[:limit], public_id(CREW.name, found[limit - 1]["id"]) if len(found) > limit else None)
 
 
 async def tree(store: Store, tenant_id: int, id: str) -> Tree:
-    """A crew with its shares and everything inside it."""
+    """Return a crew with its shares and sub-crews."""
     return await _tree_of(store, await whole(store, await find(store, tenant_id, id)))
 
 
@@ -243,20 +246,23 @@ async def _tree_of(store: Store, row: Row) -> Tree:
 
 
 async def share_rows(store: Store, crew: int) -> list[Row]:
-    """The jobs of a crew in the order of their shares."""
+    """Return the jobs of a crew in the order of their shares."""
     keys = [job.id for job in await store.shares([crew])]
     rows = {row["id"]: row for row in await store.rows(JOB, keys)}
     return [rows[key] for key in keys if key in rows]
 
 
-# --- ending
+# --- finishing
 
 
 async def cancel(
     store: Store, tenant_id: int, id: str, *, reason: str | None = None, actor: str | None = None
 ) -> list[int]:
-    """Cancels a crew, the crews inside it and all their jobs, together; returns which crews have ended by it. What runs
-    loses its lease, and its handler is stopped."""
+    """Cancel a crew, its sub-crews, and all their jobs in one transaction.
+
+    Return the keys of the crews that have finished with it. Running jobs lose their leases, and their handlers are
+    stopped.
+    """
     from keptwork.service.settle import again_if_moved
 
     row = await find(store, tenant_id, id)
@@ -264,7 +270,7 @@ async def cancel(
     async def end(tx: Transaction) -> list[int]:
         await tx.lock_trees([tree_of(row), lock_of(tenant_id)])
         now = await find(tx, tenant_id, id)
-        decided(store, CREW, now, "cancel")  # refused, and counted, before anything is touched
+        decided(store, CREW, now, "cancel")  # raises and counts a refusal before anything is written
         over = await call_off(tx, now, reason, actor)
         await allocate(tx, tenant_id)
         await _tell_steps(tx, over)
@@ -274,14 +280,14 @@ async def cancel(
 
 
 async def _tell_steps(tx: Transaction, over: list[Row]) -> None:
-    """A crew may be a step of a flow, which goes on with it or fails."""
+    """Advance the flows that have these crews as steps."""
     from keptwork.service import advance
 
     await advance.crews_ended(tx, over)
 
 
 async def wait(store: Store, tenant_id: int, id: str, at_most: Span | None = None) -> Row:
-    """The row of a crew once it has ended; one that has not when the time is over is `CrewUnfinished`."""
+    """Wait for a crew to finish and return its row. Raise `CrewUnfinished` on timeout."""
     limit = None if at_most is None else span_us(at_most) / 1_000_000
     row = await find(store, tenant_id, id)
     if not CREW.state(row["state"]).final:
@@ -295,7 +301,7 @@ async def wait(store: Store, tenant_id: int, id: str, at_most: Span | None = Non
 
 
 async def result(store: Store, tenant_id: int, id: str, at_most: Span | None = None) -> list[Any]:
-    """What the shares returned, in their order, once the crew has ended; one without success is `CrewFailed`."""
+    """Wait for a crew and return the results of its shares in order. Raise `CrewFailed` if it did not succeed."""
     row = await wait(store, tenant_id, id, at_most)
     if row["state"] != COMPLETED.name:
         raise failure(row)
@@ -304,7 +310,7 @@ async def result(store: Store, tenant_id: int, id: str, at_most: Span | None = N
 
 
 def failure(row: Row) -> CrewFailed:
-    """Why there is no result."""
+    """Return the error that says why a crew has no result."""
     said = [text for text in (row["reason"], row["error"]) if text]
     why = ": ".join(dict.fromkeys(said)) or "no reason was given"
     return CrewFailed(id=public_id(CREW.name, row["id"]), state=row["state"], why=why)
@@ -314,7 +320,10 @@ def failure(row: Row) -> CrewFailed:
 
 
 async def set_quotas(store: Store, tenant_id: int, most: Mapping[int, int]) -> None:
-    """From now on crews of these depths have at most so many workers at once; what is free goes to those who wait."""
+    """Set the maximum number of concurrent workers for crews of these depths.
+
+    Waiting crews get the workers that this frees.
+    """
     for depth, workers in most.items():
         if depth not in DEPTHS:
             raise BadInput(what=f"there is no depth {depth!r}; crews go from 0 to {MAX_DEPTH}")
@@ -330,7 +339,7 @@ async def set_quotas(store: Store, tenant_id: int, most: Mapping[int, int]) -> N
 
 
 def quotas_named(most: Mapping[str, int]) -> dict[int, int]:
-    """Quotas by depths as people write them."""
+    """Return quotas by depth from the text keys that users write."""
     for depth in most:
         if not (depth.isascii() and depth.isdecimal() and len(depth) < 10):
             raise BadInput(what=f"{depth!r} is no depth; crews go from 0 to {MAX_DEPTH}")
@@ -338,7 +347,7 @@ def quotas_named(most: Mapping[str, int]) -> dict[int, int]:
 
 
 def quotas_as_json(found: Sequence[tuple[int, int, int]]) -> list[dict[str, int]]:
-    """The quota of each depth, and how much of it is in use."""
+    """Return the quota of each depth and its usage."""
     return [{"depth": depth, "quota": most, "in_use": used} for depth, most, used in found]
 
 
@@ -346,7 +355,7 @@ def quotas_as_json(found: Sequence[tuple[int, int, int]]) -> list[dict[str, int]
 
 
 def as_json(row: Row) -> Row:
-    """A crew with its values as they are read outside."""
+    """Return a crew with its values in their public form."""
     times = ("created_at", "updated_at", "started_at", "completed_at", "deadline_at")
     return {
         "id": public_id(CREW.name, row["id"]),
@@ -368,7 +377,7 @@ def as_json(row: Row) -> Row:
 
 
 def tree_as_json(tree: Tree) -> Row:
-    """The same with everything inside."""
+    """Return a crew with its shares and sub-crews in their public form."""
     from keptwork.service.jobs import waits_for
 
     crew = tree.crew
@@ -390,7 +399,7 @@ def tree_as_json(tree: Tree) -> Row:
 
 
 def tree_of(row: Row) -> int:
-    """The outermost flow a crew belongs to."""
+    """Return the key of the outermost flow or crew that a crew belongs to."""
     tree: int = row["tree_id"] or row["id"]
     return tree
 

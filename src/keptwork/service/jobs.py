@@ -1,4 +1,4 @@
-"""Jobs as operators handle them: put one in, find it, stop it, run it again, wait for it."""
+"""Handle jobs for operators: enqueue, list, show, cancel, and rerun jobs, and wait for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from keptwork.store.checkpoints import Checkpoint
 MOST_AT_ONCE = 10_000
 TRIES = 5
 
-# What a list shows; payloads and results may be large, and are shown one at a time.
+# Columns of a list. It omits payloads and results, which can be large and are shown for one job at a time.
 LISTED = (
     *("id", "tenant_id", "state", "queue", "kind", "priority", "attempts", "max_attempts", "key", "reason", "error"),
     *("created_at", "updated_at", "started_at", "completed_at", "run_at", "lease_until", "owner", "held_by"),
@@ -48,15 +48,17 @@ Row = dict[str, Any]
 
 
 class Page(NamedTuple):
-    """Some jobs, and the id to go on after if there are more."""
+    """A page of jobs, and the ID of its last job if there are more."""
 
     jobs: list[Row]
     next: str | None
 
 
 class Story(NamedTuple):
-    """A job, everything that happened to it, the jobs that run it again, what it keeps beside its result, how far it
-    has come, by how much its handler exceeded its time-out, and what it waits for if that is several things."""
+    """Everything about one job: its row, events, reruns, artifacts, steps, progress, and waits.
+
+    `overrun` is the time by which its handler exceeded its timeout. `waits` has the open waits of a job that waits.
+    """
 
     job: Row
     events: list[Event]
@@ -69,7 +71,7 @@ class Story(NamedTuple):
 
 
 def key_of(id: str) -> int:
-    """The key in a job's public id; whatever else it is, there is no such job."""
+    """Return the key in a job's public ID, or raise `NotFound` if the text is not a job ID."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix != JOB.prefix:
         raise _unknown(id)
@@ -91,7 +93,7 @@ async def enqueue(
     trace_id: str | None = None,
     actor: str | None = None,
 ) -> int:
-    """Puts a job into a queue and returns its key; an idempotency key that was used before returns the first job's."""
+    """Enqueue a job and return its key. A repeated idempotency key returns the first job."""
     for what, text in (("key", key), ("correlation", correlation_id)):
         if text is not None:
             check_name(what, text)
@@ -103,8 +105,10 @@ async def enqueue(
 
 
 def check_kind(kind: str) -> None:
-    """A kind that anybody may name. Those of our own carry out steps of flows: put in by hand, one would run a step
-    whose turn has not come, or that nobody has approved."""
+    """Raise `BadInput` for a kind that is reserved for the steps of flows.
+
+    A job of such a kind, enqueued manually, would run a step before its turn or without its approval.
+    """
     if kind.startswith(OWN_KINDS):
         raise BadInput(what=f"jobs {kind} carry out the steps of flows, and are made by them alone; start a flow")
 
@@ -112,7 +116,7 @@ def check_kind(kind: str) -> None:
 def new_job(
     tenant_id: int, kind: str, payload: str, *, queue: str = "default", priority: int = 0, max_attempts: int = 4
 ) -> NewJob:
-    """A job within the bounds; what is not is `BadInput`."""
+    """Return a job, or raise `BadInput` if a value exceeds its limits."""
     check_name("kind", kind)
     check_name("queue", queue)
     check_attempts(max_attempts)
@@ -129,8 +133,11 @@ async def page(
     newest_first: bool = True,
     text: str | None = None,
 ) -> Page:
-    """One page of jobs, without their payloads and results: all that match, or of the next few thousand of them those
-    in whose key, reason, error or names the text stands."""
+    """Return one page of jobs, without their payloads and results.
+
+    With `text`, each call searches the next few thousand matching jobs for it: in their keys, reasons, errors, and
+    names.
+    """
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} jobs, not {limit}")
     start = key_of(after) if after else None
@@ -152,7 +159,7 @@ async def _searched(
 
 
 async def find(store: Store, tenant_id: int, id: str) -> Row:
-    """The whole row of a job; a foreign or unknown id is `NotFound`."""
+    """Return the whole row of a job. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     row = await store.get(JOB, key_of(id), tenant_id)
     if row is None:
         raise _unknown(id)
@@ -160,10 +167,10 @@ async def find(store: Store, tenant_id: int, id: str) -> Row:
 
 
 async def show(store: Store, tenant_id: int, id: str) -> Story:
-    """A job and its story, newest events last."""
+    """Return everything about a job, with its oldest event first."""
     row = await find(store, tenant_id, id)
     wanted = EventFilter(tenant_id=tenant_id, entity=JOB.name, entity_id=row["id"])
-    # Newest first sees all that is committed; oldest first would wait for transactions that have nothing to do with it.
+    # Newest first reads all committed events. Oldest first would wait for unrelated transactions.
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
     later = await store.jobs(JobFilter(tenant_id, redriven_from=(row["id"],)), newest_first=False, columns=("id",))
     kept = await store.artifacts(tenant_id, row["id"])
@@ -183,7 +190,10 @@ async def cancel(
     reason: str | None = None,
     actor: str | None = None,
 ) -> Literal["cancelled", "asked to stop"]:
-    """Ends a job. One that is running is asked to end by itself, unless it is to be `hard`: then its lease is void."""
+    """Cancel a job.
+
+    A running job receives a cancellation request. With `hard`, it is cancelled now and loses its lease.
+    """
     for _ in range(TRIES):
         row = await find(store, tenant_id, id)
         if row["state"] == RUNNING.name and not hard:
@@ -200,7 +210,7 @@ async def cancel(
 async def retry(
     store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> int:
-    """Runs a job that ended without success again, as a new job, and returns its key."""
+    """Rerun an unsuccessful job as a new job, and return the key of the new job."""
     row = await find(store, tenant_id, id)
     if row["state"] not in RETRIED:
         raise NotRunAgain(id=public_id(JOB.name, row["id"]), state=row["state"], ends=", ".join(RETRIED))
@@ -211,8 +221,10 @@ async def retry(
 async def wait(
     store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
 ) -> Row:
-    """The row of a job once it has ended; one that has not when the time is over is `StillUnfinished`. Many who wait
-    share their `endings`."""
+    """Wait for a job to finish and return its row.
+
+    Raise `StillUnfinished` on timeout. Callers that wait in the same process share one `endings`.
+    """
     limit = None if at_most is None else span_us(at_most) / 1_000_000
     ends_at = None if limit is None else asyncio.get_running_loop().time() + limit
     if endings is not None and endings.workers_here:
@@ -234,7 +246,7 @@ async def wait(
 
 
 def _after(row: Row, last: Change) -> Row:
-    """What came of a job that has just succeeded here; it need not be read again."""
+    """Return the row of a job that just succeeded in this process, without reading it again."""
     blob = last.values.get(RESULT_BLOB)
     changed = {"state": last.move.target.name, "result": last.values["result"], "result_hash": blob and blob.hash}
     return {**row, **changed}
@@ -248,7 +260,7 @@ RETRIED = tuple(state.name for state in JOB.states if state.final and state is n
 
 
 def states_named(names: list[str]) -> tuple[str, ...] | None:
-    """The states people named, with commas or hyphens if they like; none named means all."""
+    """Return the job states that a user named, with commas or hyphens if they like. Return None for all states."""
     wanted = [name.strip().replace("-", "_").replace(" ", "_") for text in names for name in text.split(",")]
     declared = [state.name for state in JOB.states]
     for name in wanted:
@@ -258,7 +270,10 @@ def states_named(names: list[str]) -> tuple[str, ...] | None:
 
 
 def arguments(text: str) -> str:
-    """A payload that a handler could be called with: a JSON object, not too large."""
+    """Return a payload as compact JSON.
+
+    Raise `BadInput` if it is not a JSON object or is too large.
+    """
     try:
         found = json.loads(text)
         plain = json.dumps(found, separators=(",", ":"), allow_nan=False)
@@ -272,7 +287,7 @@ def arguments(text: str) -> str:
 
 
 def as_json(row: Row) -> Row:
-    """A job with the names it has inside, its values as they are read outside."""
+    """Return a job under its column names, with the values in their public form."""
     shown = dict(row)
     for name, outside in _OUTSIDE:
         if (value := row.get(name)) is not None:
@@ -282,12 +297,12 @@ def as_json(row: Row) -> Row:
 
 
 def waits_for(row: Row) -> str | None:
-    """What a job waits for. It is left in the row when the job goes on, and means nothing from then on."""
+    """Return what a queued job waits for, or None. The column keeps its old value after the job continues."""
     return row["waits_for"] if row["state"] == QUEUED.name else None
 
 
 def lately(row: Row, now: int) -> str:
-    """How a job is getting on, in a few words."""
+    """Return a short description of what a job is doing and since when."""
     if row["completed_at"] is not None:
         return words.ago(row["completed_at"], now)
     if row["state"] == RUNNING.name and row["cancel_requested_at"] is not None:
@@ -302,7 +317,7 @@ def lately(row: Row, now: int) -> str:
 def _queueing(row: Row, now: int) -> str:
     if row["held_by"] is not None:
         return f"held by {row['held_by']}"
-    if row["run_at"] - now > LONGEST_US // 2:  # what is put off so far waits for something, not for a time
+    if row["run_at"] - now > LONGEST_US // 2:  # a time this far off means that the job waits for something else
         return "until it is woken"
     if row["run_at"] > now:
         return f"due {words.ago(row['run_at'], now)}"
@@ -310,7 +325,7 @@ def _queueing(row: Row, now: int) -> str:
 
 
 def document(text: str) -> Any:
-    """A column of JSON; text that a hand typed and that is none stays text."""
+    """Return a JSON column as data. Text that is not JSON, such as a manual edit, is returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -330,7 +345,7 @@ _OUTSIDE: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     *((name, rfc3339) for name in _TIMES),
     *((name, document) for name in _DOCUMENTS),
 )
-"""What is read otherwise outside than inside, and how."""
+"""Columns whose public form differs from the stored form, each with its conversion."""
 
 
 def _unknown(id: str) -> NotFound:

@@ -1,4 +1,4 @@
-"""Crews whose shares are of a kind that is known by its name only: whoever asks has no application that declares it."""
+"""Create crews whose kind of share is known only by name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ async def new_crew(
     timeout: Span | None = None,  # noqa: ASYNC109 - how long the crew may take, not this call
     **rules: Any,
 ) -> NewCrew:
-    """A crew whose shares are jobs of this kind, in that `queue`, of that `priority` and with that many `max_attempts`,
-    under the limits that workers have declared; what is not as it must be is `BadInput`, and nothing is kept of it."""
+    """Return a crew whose shares are jobs of this kind, under the limits declared by workers.
+
+    `rules` can set their `queue`, `priority`, and `max_attempts`. Raise `BadInput` for invalid values. Nothing is
+    stored.
+    """
     crews.check(task, workers, key, arguments)
     check_kind(kind)
     given = crews.shares_given(arguments, task, workers)

@@ -1,4 +1,4 @@
-"""From a declared kind of job and its arguments to what is put into the queue, and putting it there."""
+"""Create jobs from declared kinds and arguments, and enqueue them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keptwork.store.records import HELD_BY_LIMIT
 
 
 def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJob:
-    """A job of this kind, ready to be enqueued; arguments its function would not take are refused."""
+    """Return a job of this kind. Raise an error for arguments that its function does not accept."""
     return NewJob(
         kind.name,
         kind.payload(arguments),
@@ -29,7 +29,7 @@ def new_job(kind: JobType, arguments: Mapping[str, Any], tenant_id: int) -> NewJ
 
 
 def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -> list[NewJob]:
-    """The same for many sets of arguments. Where no limit looks at them, the jobs differ in nothing but the payload."""
+    """Return a job for each set of arguments. Without a limit, the jobs differ only in their payloads."""
     if kind.throttle is not None:
         return [new_job(kind, arguments, tenant_id) for arguments in many]
     alike = NewJob(
@@ -47,8 +47,7 @@ def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -
 
 
 async def put(queue: Enqueues, jobs: Sequence[NewJob]) -> list[int]:
-    """Enqueues them, all or none, and returns their keys. Where somebody traces, that is a span, and the runs of these
-    jobs are below it."""
+    """Enqueue jobs, all or none, and return their keys. With tracing, this is a span above the jobs' runs."""
     if spans.tracer is None or not jobs:
         return await queue.enqueue(spans.inherited(jobs))
     with spans.enqueuing(jobs) as enqueuing:
