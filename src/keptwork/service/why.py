@@ -1,6 +1,6 @@
-"""Why a job is not moving: every obstacle in its way, the one that binds first, and when each clears.
+"""Explain why a job is not moving: each cause, most immediate first, and when it clears.
 
-What there is to know is read first (`Situation`); what follows from it is pure. Each check looks for one cause.
+`_situation` reads everything that is needed. The checks decide on it without I/O, and each looks for one cause.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Row = dict[str, Any]
 MOST_AHEAD = 1_000
 USUAL_QUEUE = "default"
 _NEVER = 1 << 62
-"""When a wait ends that has no end."""
+"""The end of a wait without an end."""
 
 
 class Cause(StrEnum):
-    """What can keep a job where it is."""
+    """A cause that can keep a job from moving."""
 
     ENDED = "ended"
     RUNNING = "running"
@@ -73,8 +73,10 @@ CLEARS, COMES, EXPIRES = "that clears", "that is", "without an answer it expires
 
 
 class Reason(NamedTuple):
-    """One obstacle, in a sentence; when it clears by itself, and what somebody can do about it. `then` is what happens
-    at that time, in words that go before it."""
+    """One cause: a sentence, when it clears automatically, and what an operator can do about it.
+
+    `then` says what happens at that time, in words that precede it.
+    """
 
     cause: StrEnum
     says: str
@@ -84,8 +86,10 @@ class Reason(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """Everything at one moment that bears on whether a job moves. Workers are those alive that serve its queue; `later`
-    are jobs that run it again."""
+    """Everything at one moment that affects whether a job moves.
+
+    `workers` are the live workers that serve its queue. `later` has the jobs that rerun it.
+    """
 
     job: Row
     now: int
@@ -102,13 +106,16 @@ class Situation(NamedTuple):
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A job, and what is in its way; a foreign or unknown id is `NotFound`."""
+    """Return a job and the causes that keep it. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     job = await jobs.find(store, tenant_id, id)
     return job, [await _of_command(store, job, one) for one in reasons(await _situation(store, job))]
 
 
 async def _of_command(store: Store, job: Row, reason: Reason) -> Reason:
-    """Where nobody serves the queue that a command had for its flow alone, that flow is to be gone on with."""
+    """Suggest resuming the flow if the job's queue belongs to a `keptwork run` command.
+
+    No worker serves that queue any more.
+    """
     nobody = reason.cause in (Cause.NO_WORKER, Cause.LEASE_OVER)
     if not nobody or job["tree_id"] is None or not job["queue"].startswith(OWN_QUEUES):
         return reason
@@ -142,12 +149,12 @@ async def _situation(store: Store, job: Row) -> Situation:
 
 
 def reasons(situation: Situation) -> list[Reason]:
-    """What is in its way, what binds first coming first; there is always something to say."""
+    """Return all causes, most immediate first. There is always at least one."""
     found = [reason for check in CHECKS if (reason := check(situation)) is not None]
     return [*_waiting(situation), *found] or [_next(situation)]
 
 
-# --- it has ended, or somebody has it
+# --- the job has finished, or a worker holds it
 
 
 def _ended(situation: Situation) -> Reason | None:
@@ -181,7 +188,7 @@ def _with_a_worker(situation: Situation) -> Reason | None:
     if job["cancel_requested_at"] is not None:
         says = f"it was asked to stop, and {holder} gives it time to"
         return Reason(Cause.ASKED_TO_STOP, says, None, f"keptwork jobs cancel {_id(situation)} --hard")
-    # The job of a step has starts to spare, for deaths of workers: how many is of no use to anybody.
+    # The job of a step has extra starts, for crashes of workers. Their number would only confuse.
     most = f" of {job['max_attempts']}" if job["step_id"] is None else ""
     says = f"{holder} is at it, in attempt {job['attempts']}{most}; its lease is renewed meanwhile"
     return Reason(Cause.RUNNING, says)
@@ -195,12 +202,12 @@ def _holder(situation: Situation) -> str:
 
 
 def _lost(situation: Situation) -> bool:
-    """Its worker has ended, or is not heard of."""
+    """Return whether the job's worker has ended or is unresponsive."""
     owner = situation.owner
     return owner is None or WORKER.state(owner["state"]).final or workers.is_silent(owner, situation.now)
 
 
-# --- it waits, or is held back
+# --- the job waits, or is held
 
 
 def _waiting(situation: Situation) -> list[Reason]:
@@ -217,7 +224,7 @@ def _waiting(situation: Situation) -> list[Reason]:
 
 
 def _at(situation: Situation, until: int | None) -> Situation:
-    """Return the situation of a job that waits until then, and asks what it asks there."""
+    """Return the situation of a job that waits until this time."""
     return situation._replace(job={**situation.job, "run_at": _NEVER if until is None else until})
 
 
@@ -257,7 +264,7 @@ def _for_approval(situation: Situation, name: str) -> Reason:
 
 
 def _patience(situation: Situation) -> int | None:
-    """When it stops waiting; none if that is so far off that it means never."""
+    """Return when the job stops waiting, or None if that time is so far off that it means never."""
     at: int = situation.job["run_at"]
     return at if at - situation.now < LONGEST_US // 2 else None
 
@@ -305,7 +312,10 @@ def _unpaid(situation: Situation, budget: Budget) -> Reason:
 
 
 def _for_quota(job: Row) -> Reason | None:
-    """A share has no worker while it waits for a crew inside its own, which is all there is to say of that."""
+    """Return the cause for a share that waits for a worker of its quota.
+
+    A share that waits for a sub-crew also has no worker, but then the wait is the only cause.
+    """
     if job["waits_for"]:
         return None
     says = "it is a share that could go on, and waits until its crew's depth has a worker free"
@@ -336,7 +346,7 @@ def _due_later(situation: Situation) -> Reason | None:
     return Reason(Cause.DELAYED, "it was enqueued for later", at)
 
 
-# --- nobody takes it
+# --- no worker claims it
 
 
 def _queue_paused(situation: Situation) -> Reason | None:
@@ -399,7 +409,7 @@ CHECKS: tuple[Callable[[Situation], Reason | None], ...] = (
 
 
 def to_work(kind: str | None, queue: str | None = None) -> str:
-    """The command of a worker that would take such a job. What carries out steps, every worker has."""
+    """Return the command that starts a worker for such a job. Every worker can run steps of flows."""
     queues = "" if queue is None else f" --queues {_quoted(queue)}"
     if kind is None or not kind.startswith(OWN_KINDS):
         return f"keptwork work MODULE:APP{queues}"
@@ -408,7 +418,7 @@ def to_work(kind: str | None, queue: str | None = None) -> str:
 
 
 def as_json(reason: Reason) -> dict[str, Any]:
-    """As commands print it."""
+    """Return a cause in the form that commands print."""
     clears = None if reason.clears_at is None else rfc3339(reason.clears_at)
     return {"cause": str(reason.cause), "says": reason.says, "clears_at": clears, "todo": reason.todo}
 
@@ -418,5 +428,5 @@ def _id(situation: Situation) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Fit for a shell, where it is shown as part of a command."""
+    """Quote text for a shell, to show it in a command."""
     return shlex.quote(text)

@@ -1,4 +1,4 @@
-"""Why a crew is not moving: who has the workers it waits for, which of its shares have not ended, and why."""
+"""Explain why a crew is not moving: which crews use its workers, and its unfinished shares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class Cause(StrEnum):
-    """What can keep a crew where it is."""
+    """A cause that can keep a crew from moving."""
 
     ENDED = "ended"
     QUOTA = "quota"
@@ -34,9 +34,12 @@ class Cause(StrEnum):
 
 
 class Situation(NamedTuple):
-    """What bears on whether a crew moves: its shares and the crews inside it, and what keeps the first share that does
-    not move; of its depth, how many workers there may be and are, which crews have how many of them, and which wait
-    before it."""
+    """Everything that affects whether a crew moves.
+
+    `bottom` is the cause that keeps its first unfinished share. For the crew's depth, `most` is the quota, `used` the
+    workers in use, `holders` the crews that use them with their numbers, and `ahead` the crews that wait before this
+    one.
+    """
 
     crew: Row
     shares: tuple[Row, ...]
@@ -49,7 +52,7 @@ class Situation(NamedTuple):
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A crew, and what is in its way; a foreign or unknown id is `NotFound`."""
+    """Return a crew and the causes that keep it. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     crew = await crews.find(store, tenant_id, id)
     return crew, reasons(await _situation(store, crew))
 
@@ -73,13 +76,13 @@ async def _situation(store: Store, crew: Row) -> Situation:
 
 
 def _left(shares: tuple[Row, ...]) -> list[Row]:
-    """Those that have not ended; first those that nobody is at."""
+    """Return the unfinished shares, queued ones first."""
     left = [job for job in shares if not JOB.state(job["state"]).final]
     return sorted(left, key=lambda job: bool(job["state"] != QUEUED.name))
 
 
 async def _of_share(store: Store, job: Row) -> Reason:
-    """What keeps a share where it is, down to the crew inside it that it waits for."""
+    """Return what keeps a share, down to the sub-crew that it waits for."""
     id, waits_for = public_id(JOB.name, job["id"]), job["waits_for"] or ""
     if _waits(job) and waits_for.startswith(A_CREW):
         _, reasons = await why(store, job["tenant_id"], waits_for.removeprefix(A_CREW))
@@ -97,7 +100,7 @@ async def _holders(store: Store, keys: list[int]) -> list[tuple[int, int]]:
 
 
 def reasons(situation: Situation) -> list[Reason]:
-    """What is in its way, what binds first coming first; there is always something to say."""
+    """Return all causes, most immediate first. There is always at least one."""
     crew = situation.crew
     if CREW.state(crew["state"]).final:
         why = ": ".join(dict.fromkeys(text for text in (crew["reason"], crew["error"]) if text))

@@ -1,7 +1,7 @@
-"""Why a flow or a step is not moving: what it waits for, down to what is at the bottom of it.
+"""Explain why a flow or a step is not moving, down to the deepest cause.
 
-A flow waits for its steps, a step for its job, an answer, the flow that it is or the steps before it; a job has causes
-of its own. What nothing will ever move is the doctor's.
+A flow waits for its steps. A step waits for its job, an approval, its nested flow or crew, or the steps before it. A
+job has its own causes. The doctor finds flows that nothing will ever move.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Row = dict[str, Any]
 MOST_STEPS = 5
 DEEPEST = 20
 NO_DAMAGE = ("blocked", "stuck")
-"""Findings that are told in another way here."""
+"""Findings of the doctor that this module reports as other causes."""
 
 
 class FlowCause(StrEnum):
-    """What can keep a flow or a step where it is, beside what can keep a job."""
+    """A cause that can keep a flow or a step from moving, in addition to those of jobs."""
 
     ENDED = "ended"
     HELD = "held_flow"
@@ -48,14 +48,17 @@ class FlowCause(StrEnum):
 
 
 async def why(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A flow, and what is in its way; a foreign or unknown id is `NotFound`."""
+    """Return a flow and the causes that keep it. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     ref = await flows.found(store, id, tenant_id)
     row = await flows.row_of(store, ref)
     return row, await _of_flow(store, await Chart.of(store, ref.kind, row), 0)
 
 
 async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A step by its id, or by its flow and its name, and what is in its way; a foreign or unknown one is `NotFound`."""
+    """Return a step, by its ID or by its flow and name, and the causes that keep it.
+
+    Raise `NotFound` for an unknown ID and for another tenant's ID.
+    """
     step = await find_step(store, tenant_id, id)
     kind = flows.kind_of(step)
     flow = await flows.row_of(store, FlowRef(kind, step["flow_id"]))
@@ -63,7 +66,7 @@ async def why_step(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Rea
 
 
 async def why_job(store: Store, tenant_id: int, id: str) -> tuple[Row, list[Reason]]:
-    """A job, and what is in its way; one that carries out a step says so."""
+    """Return a job and the causes that keep it. The last one names the step that the job runs, if any."""
     job, reasons = await why_jobs.why(store, tenant_id, id)
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     for step in steps:
@@ -90,13 +93,16 @@ async def _of_flow(store: Store, chart: Chart, depth: int) -> list[Reason]:
 
 
 def _goes_on(chart: Chart, row: Row) -> bool:
-    """Of steps that share a job, the one that it is of says what there is to say."""
+    """Return whether a step is running or has its own job.
+
+    The causes of a shared job belong to the step of that job.
+    """
     jobs = chart.jobs.get(row["id"], [])
     return chart.phase(row) is Phase.ACTIVE or any(job.step_id == row["id"] for job in jobs)
 
 
 def _standing(chart: Chart) -> Reason | None:
-    """What its own state says, if that is all there is to say."""
+    """Return the cause that the flow's own state gives, or None if its steps have the causes."""
     flow, state = chart.flow, chart.flow["state"]
     if chart.over:
         why = flow["error"] or flow["reason"]
@@ -148,7 +154,10 @@ async def _of_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Rea
 
 
 async def _of_sound_step(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
-    """The same where it is known that nothing is damaged: to look for that takes a while in a flow of thousands."""
+    """Return the causes of a step without checking the flow for damage.
+
+    The check is slow for thousands of steps.
+    """
     if chart.final(row):
         why = row["error"] or row["reason"]
         return [Reason(FlowCause.ENDED, f"it has ended as {row['state']}{f' ({why})' if why else ''}")]
@@ -164,7 +173,7 @@ async def _of_sound_step(store: Store, chart: Chart, row: Row, depth: int) -> li
 
 
 def _room(chart: Chart, row: Row) -> list[Reason]:
-    """An element waits while as many others are at work as may be at the same time."""
+    """Return the cause for an item that waits until its step's limit allows it to run."""
     parent = chart.parent(row)
     each = None if parent is None else chart.shape.steps[parent["name"]].for_each
     if parent is None or each is None or chart.phase(parent) is not Phase.ACTIVE:
@@ -195,7 +204,7 @@ def _asked(chart: Chart, row: Row) -> Reason:
 
 
 async def _of_insides(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
-    """What keeps the flow or the crew that it is, or the elements of its list."""
+    """Return the causes that keep a step's nested flow, its crew, or its items."""
     inner = chart.unfinished_inner(row)
     if inner and depth < DEEPEST:
         kind, flow = inner[0]
@@ -225,7 +234,10 @@ def _inside(kind: Kind, flow: Row, reason: Reason) -> Reason:
 
 
 async def _dependencies(store: Store, chart: Chart, row: Row, depth: int) -> list[Reason]:
-    """The steps it waits for; and of the first that others do not hold up in turn, why it is not done."""
+    """Return the unfinished steps before this step, and why the deepest is not finished.
+
+    If there are several, the first of them is followed.
+    """
     name = row["name"] if row["parent_id"] is None else str(row["name"]).partition("[")[0]
     before = _undone(chart, name)
     if not before:

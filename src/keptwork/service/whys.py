@@ -1,4 +1,4 @@
-"""Why something is not moving, whatever it is: each kind of entity has somebody who knows."""
+"""Explain why an entity of any kind is not moving."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keptwork.store import Store
 
 
 class Told(NamedTuple):
-    """What it is, its row, and what is in its way; there is always something."""
+    """The kind and the row of an entity, and the causes that keep it. There is always at least one cause."""
 
     lifecycle: Lifecycle
     row: dict[str, Any]
@@ -28,8 +28,10 @@ EXPLAINERS = {
 
 
 async def explained(store: Store, tenant_id: int, id: str) -> Told:
-    """An entity by its public id, a step also by its flow and its name (`ws_…/lint`), and why it is where it is; a
-    foreign or unknown one is `NotFound`."""
-    prefix = id.strip().partition("_")[0]  # a mistyped one has it, too
+    """Return why an entity is where it is, by its public ID.
+
+    A step can also be named `ws_…/lint`. Raise `NotFound` for an unknown ID and for another tenant's ID.
+    """
+    prefix = id.strip().partition("_")[0]  # a mistyped ID still has its prefix
     lifecycle = RUN_STEP if "/" in id else next((one for one in EXPLAINERS if one.prefix == prefix), JOB)
     return Told(lifecycle, *await EXPLAINERS[lifecycle](store, tenant_id, id))

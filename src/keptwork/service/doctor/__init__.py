@@ -1,7 +1,7 @@
-"""The doctor: finds what is wrong with flows, jobs and breakers, and mends it by moves that are declared.
+"""The doctor: finds inconsistent flows, jobs, and breakers, and repairs them.
 
-One file for each finding: how it is seen, and how it is mended; a new one is a file and a line here. `rounds` goes from
-flow to flow. What no move can mend is left to an operator, with the command to run.
+Each finding has one file, with its check and its repair by declared moves; a new finding is a file and a line here.
+`rounds` checks flow after flow. If no move can repair a finding, the doctor shows the operator the command to run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from keptwork.service.doctor import (
 from keptwork.service.doctor.finding import FlowCheck, StoreCheck
 
 FIRST_CHECKS: tuple[tuple[FlowCheck, ...], ...] = ((incomplete.CHECK,), (out_of_order.CHECK,))
-"""Where one of these finds something, those after it have nothing to go by."""
+"""If one of these finds something, the later checks cannot be relied on."""
 
 FLOW_CHECKS: tuple[FlowCheck, ...] = (
     leftovers.CHECK,
@@ -63,14 +63,18 @@ FLOW_CHECKS: tuple[FlowCheck, ...] = (
     false_success.CHECK,
     blocked.CHECK,
 )
-"""In the order in which they are mended: what stands in the way of others comes first.
+"""In the order of their repairs: a finding that blocks the repair of others comes first.
 
-A flow that goes on has a first step that is not done: it waits for nothing, has begun, has failed or was given up. Each
-of these is looked at, so that no flow is left which nothing will move: no job, timer, question, crew or flow inside.
+The first unfinished step of an active flow is ready to start, is running, has failed, or was cancelled. A check covers
+each of these cases, so that every flow that nothing will move is found: no job, timer, approval request, crew, or
+nested flow.
 """
 
 LAST_CHECKS: tuple[FlowCheck, ...] = (stuck.CHECK,)
-"""Asked only where nothing else is wrong with a flow: what is wrong explains why it does not move."""
+"""Checked only if nothing else is wrong with a flow.
+
+Another finding would explain why the flow does not move.
+"""
 
 STORE_CHECKS: tuple[StoreCheck, ...] = (
     stuck_breaker.CHECK,

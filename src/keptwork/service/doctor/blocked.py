@@ -1,4 +1,4 @@
-"""A workstream that has failed, and waits for somebody to decide what becomes of it."""
+"""A failed workstream that waits for a decision by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything about one flow at one moment that says whether it is well."""
+"""Everything about one flow at one moment that shows whether it is consistent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB_COLUMNS = ("id", "state", "error", "reason", "result", "result_hash", "updat
 
 
 class Limits(NamedTuple):
-    """How long something may stay in a state before it counts as stuck, in microseconds: by state, and in any other."""
+    """Time in µs after which an entity in a state counts as stuck: by state, and for all others."""
 
     by_state: Mapping[str, int]
     otherwise: int = 3_600_000_000
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def said(cls, said: Sequence[str]) -> Limits:
-        """As people say them: a span for any state, or STATE=SPAN for one."""
+        """Parse the limits that users write: a duration for all states, or STATE=DURATION for one."""
         by_state: dict[str, int] = {}
         otherwise = cls({}).otherwise
         for one in said:
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 def _states(said: str) -> list[str]:
-    """The states of that name, in whatever lifecycle."""
+    """Return the states of that name in all lifecycles."""
     wanted = said.strip().replace("-", "_").casefold()
     known = {state.name for one in LIFECYCLES.values() for state in one.states}
     if names := [name for name in known if name.casefold() == wanted]:
@@ -60,9 +60,11 @@ USUAL = Limits({})
 
 @dataclass(slots=True)
 class Chart:
-    """A flow, its steps by name, the jobs that work for them, what is asked at them, the flows inside them, and the
-    crews that they are. `own` are the steps that the definition names; the others are elements of these. `ended` are
-    the last jobs of steps that go on though nobody works for them."""
+    """A flow with its steps by name, their jobs, approval requests, nested flows, and crews.
+
+    `own` are the steps that the definition names; the other steps are items of these. `ended` are the last jobs of
+    running steps that no job works on. `around` is the step of the parent flow.
+    """
 
     kind: Kind
     flow: Row
@@ -83,7 +85,7 @@ class Chart:
 
     @classmethod
     async def of(cls, reader: Reader, kind: Kind, flow: Row, limits: Limits = USUAL) -> Chart:
-        """Reads it, all in the moment the reader sees."""
+        """Read the chart of a flow in the reader's snapshot."""
         chart = cls(kind, flow, await shape(reader, flow["tenant_id"], flow["template_id"]), await reader.now())
         chart.limits = limits
         chart._sort(await reader.steps(flow["id"]))
@@ -96,7 +98,10 @@ class Chart:
         return chart
 
     def _sort(self, rows: Sequence[Row]) -> None:
-        """Once: checks ask for the steps again and again, and of a flow of thousands that would take minutes."""
+        """Index the steps once.
+
+        Checks read them repeatedly, which would otherwise take minutes for thousands of steps.
+        """
         self.steps = {row["name"]: row for row in rows}
         self.own = {row["name"]: row for row in rows if row["parent_id"] is None}
         self._by_key = {row["id"]: row for row in self.own.values()}
@@ -105,7 +110,7 @@ class Chart:
                 self._elements.setdefault(row["parent_id"], []).append(row)
 
     def _sort_jobs(self, jobs: Sequence[Job]) -> None:
-        """Those of each step; one that waits may be a companion of a job of another step."""
+        """Index the jobs by step. A waiting step can be a companion in the job of another step."""
         mine = {row["id"] for row in self.steps.values()}
         for job in jobs:
             if job.step_id is not None and job.step_id in mine:
@@ -149,7 +154,7 @@ class Chart:
         newest = [flow["id"] for kind in KINDS.values() for flow in await reader.subflows(kind.flow, step_id)]
         self.first_of_step = max(newest) == self.flow["id"]
 
-    # --- what it is
+    # --- the flow
 
     @property
     def name(self) -> str:
@@ -165,13 +170,13 @@ class Chart:
 
     @property
     def failing(self) -> bool:
-        """It has failed, and is not being tried again at this moment."""
+        """Whether the flow has failed and is not running a retry."""
         into = {move.target.name for move in self.kind.flow.moves if move.verb in (Verb.FAIL, Verb.RETRY)}
         return self.flow["state"] in into and not self.over
 
     @property
     def active(self) -> bool:
-        """It goes on, unless it is held."""
+        """Whether the flow has neither finished nor failed. It can be held."""
         return not self.over and not self.failing
 
     @property
@@ -180,7 +185,7 @@ class Chart:
 
     @property
     def all_jobs(self) -> list[Job]:
-        """Each once, though several steps may be carried out by it."""
+        """All jobs of the flow, each once, even if several steps share it."""
         return list({job.id: job for found in self.jobs.values() for job in found}.values())
 
     def phase(self, row: Row) -> Phase:
@@ -196,16 +201,16 @@ class Chart:
         return self._elements.get(row["id"], [])
 
     def step_kind(self, row: Row) -> str:
-        """What carries it out: `list` for a step that runs once for each element of one."""
+        """Return the kind of a step, or `list` for a `for_each` step."""
         step = self.shape.steps[str(row["name"]).partition("[")[0]]
         return "list" if step.for_each is not None and row["parent_id"] is None else step.kind
 
     def executed(self, row: Row) -> bool:
-        """Whether a job carries it out."""
+        """Return whether a job runs the step."""
         return self.step_kind(row) in EXECUTED
 
     def has_lost_its_job(self, row: Row) -> bool:
-        """It has begun, a job should carry it out, and none does."""
+        """Return whether the step is running and needs a job, but no job works on it."""
         waits = row["state"] in asking_states(self.kind)
         begun = self.phase(row) is Phase.ACTIVE and not waits
         return begun and self.executed(row) and row["id"] not in self.jobs
@@ -214,7 +219,7 @@ class Chart:
         return public_id(self.kind.step.name, row["id"])
 
     def asking(self, row: Row) -> bool:
-        """Whether it is a step that waits for somebody's answer."""
+        """Return whether the step waits for an approval."""
         return self.step_kind(row) == "approval" and self.phase(row) is Phase.ACTIVE
 
     def open_gate(self, row: Row) -> Approval | None:
@@ -229,13 +234,13 @@ class Chart:
 
     @property
     def last_moved_at(self) -> int:
-        """When anything of it moved last."""
+        """When the flow, a step, or a job of it moved last."""
         jobs = [job.run_at for job in self.all_jobs if job.run_at <= self.now]
         return max([int(self.flow["updated_at"]), *(int(row["updated_at"]) for row in self.steps.values()), *jobs])
 
 
 def success(kind: Kind) -> str:
-    """The state of a flow that succeeded."""
+    """Return the state of a flow that succeeded."""
     return next(move.target.name for move in kind.flow.moves if move.verb is Verb.SUCCEED)
 
 
@@ -244,5 +249,5 @@ def final_flow(kind: Kind, flow: Row) -> bool:
 
 
 def asking_states(kind: Kind) -> set[str]:
-    """The states of a step that only questions lead to."""
+    """Return the states of a step that only an approval request leads to."""
     return {move.target.name for move in kind.step.moves if move.verb is Verb.GATE}

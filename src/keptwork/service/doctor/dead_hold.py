@@ -1,4 +1,4 @@
-"""Jobs that are held back by a breaker which is closed, or is not there."""
+"""Jobs that are held by a breaker that is closed or does not exist."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from keptwork.store import Store
 from keptwork.store.protocol import Reader
 
 HELD = "breaker:"
-"""What the hold of a breaker begins with; its name follows."""
+"""Prefix of a breaker's hold. The name of the breaker follows."""
 
 PATIENCE_US = 30_000_000
-"""So long after a breaker has been closed any worker that runs would have let the jobs go."""
+"""Time in which a running worker would have lifted the holds of a closed breaker."""
 
 MOST_AT_ONCE = 1_000
 
@@ -46,7 +46,7 @@ async def mend(store: Store, finding: Finding) -> None:
 
 
 async def let_all_go(store: Store, tenant_id: int, held_by: str) -> None:
-    """What is held by that name is so no longer, however many jobs it is."""
+    """Lift the holds of all jobs with this hold."""
     while await store.let_go(tenant_id, held_by, MOST_AT_ONCE) == MOST_AT_ONCE:
         continue
 

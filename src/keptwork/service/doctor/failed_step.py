@@ -1,4 +1,4 @@
-"""A step that failed for good in a flow that goes on as if it had not."""
+"""A step that failed permanently in a flow that continues regardless."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 def _unheard(chart: Chart, row: Row) -> bool:
-    """An element has told of it once its step has failed too."""
+    """Return whether the failure has not reached the flow. The failure of an item has, if its step has failed too."""
     parent = chart.parent(row)
     return parent is None or chart.phase(parent) in (Phase.ACTIVE, Phase.WAITING)
 

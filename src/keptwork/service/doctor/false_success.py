@@ -1,4 +1,4 @@
-"""A flow that is said to have succeeded although a step of it did not."""
+"""A flow that counts as succeeded although one of its steps did not."""
 
 from __future__ import annotations
 

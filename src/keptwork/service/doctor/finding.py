@@ -1,4 +1,4 @@
-"""What the doctor can find: one thing that is wrong, in words, and what would mend it."""
+"""Findings of the doctor, and the checks that find and repair them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from keptwork.store import Store
 from keptwork.store.protocol import Reader
 
 DOCTOR = "doctor"
-"""Who did it, as the log names the doctor."""
+"""Actor of the doctor's moves in the log."""
 
 MOST_SHOWN = 1_000
-"""So many of one kind are looked at."""
+"""Maximum number of entities per check."""
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with an entity: what, since when, and why it matters. `fix` says what the doctor will do
-    about it by moves that are declared; where none can mend it, `todo` is what somebody has to run."""
+    """An inconsistency of an entity: what is wrong, since when, and why it matters.
+
+    `fix` describes the doctor's repair by declared moves. If no move can repair it, `todo` is the command for the
+    operator.
+    """
 
     check: str
     entity: str
@@ -40,12 +43,12 @@ class Finding(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, int, str]:
-        """What tells two findings apart."""
+        """The identity of a finding."""
         return self.check, self.entity, self.id, self.about
 
 
 class FlowCheck(NamedTuple):
-    """One way in which a flow can be wrong: how it is seen on a chart, and how it is mended under the flow's lock."""
+    """A check of flows: finds damage on a chart, and repairs it under the flow's lock."""
 
     name: str
     look: Callable[[Chart], Iterable[Finding]]
@@ -53,7 +56,7 @@ class FlowCheck(NamedTuple):
 
 
 class StoreCheck(NamedTuple):
-    """One way in which what belongs to no flow can be wrong."""
+    """A check of entities that belong to no flow."""
 
     name: str
     look: Callable[[Reader, Limits], Awaitable[list[Finding]]]
@@ -61,12 +64,12 @@ class StoreCheck(NamedTuple):
 
 
 def step_of(scene: Scene, finding: Finding) -> Row:
-    """The step that a finding is about."""
+    """Return the step that a finding is about."""
     return next(row for row in scene.steps.values() if row["id"] == finding.id)
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """As commands print it."""
+    """Return a finding in the form that commands print."""
     return {
         "check": finding.check,
         "entity": finding.entity,

@@ -1,4 +1,4 @@
-"""A flow all of whose steps are done, and that has not ended."""
+"""A flow that has not finished although all its steps are satisfied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.service.flow_scene import Scene
 
 
 def all_done(chart: Chart) -> bool:
-    """Whether every step that the definition names is done."""
+    """Return whether every step that the definition names is satisfied."""
     return all(chart.phase(row) is Phase.SATISFIED for row in chart.own.values())
 
 

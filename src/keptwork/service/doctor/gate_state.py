@@ -1,4 +1,4 @@
-"""A run that waits for an approval no step asks for, or does not wait for one that a step asks for."""
+"""A run whose waiting for approval does not match its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that was given up while its flow goes on: nothing can come after it."""
+"""A cancelled step in an unfinished flow. The steps after it can never start."""
 
 from __future__ import annotations
 

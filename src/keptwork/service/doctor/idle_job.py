@@ -1,4 +1,4 @@
-"""A job that works for a step which has ended."""
+"""A job that works for a finished step."""
 
 from __future__ import annotations
 

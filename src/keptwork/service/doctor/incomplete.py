@@ -1,4 +1,4 @@
-"""A flow that lacks steps which its definition names: somebody deleted them."""
+"""A flow whose steps were partly deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow that has ended although steps or jobs of it go on."""
+"""A finished flow with unfinished steps or jobs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
 
 
 async def _skip(scene: Scene, chart: Chart, row: Row) -> None:
-    """A step of a workstream that is said to have succeeded: it does so without this one."""
+    """Skip an unfinished step of a succeeded workstream, which then has succeeded without it."""
     if chart.open_gate(row) is not None:
         await scene.tx.close_gate(scene.tenant_id, row["id"], WITHDRAWN)
     if chart.unfinished_inner(row):

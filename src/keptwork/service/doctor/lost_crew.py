@@ -1,4 +1,4 @@
-"""A step that is a crew, and goes on although that crew has ended or was never submitted."""
+"""A running crew step whose crew has finished or was never submitted."""
 
 from __future__ import annotations
 

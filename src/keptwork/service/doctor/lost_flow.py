@@ -1,4 +1,4 @@
-"""A step that is another flow, and goes on although that flow has ended or was never started."""
+"""A running flow step whose nested flow has finished or was never started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that has begun, and whose job has ended or is gone."""
+"""A running step whose job has finished or was deleted."""
 
 from __future__ import annotations
 

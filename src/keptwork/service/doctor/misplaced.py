@@ -1,4 +1,4 @@
-"""A step in a state that nothing leads a step of its kind out of."""
+"""A step in a state that no move of its kind of step leads out of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 def is_misplaced(chart: Chart, row: Row) -> bool:
-    """Whether its state belongs to steps of another kind."""
+    """Return whether the state belongs to other kinds of steps."""
     asks, executed = chart.step_kind(row) == "approval", chart.executed(row)
     if chart.phase(row) is not Phase.ACTIVE:
         return False

@@ -1,4 +1,4 @@
-"""A step that waits for an answer to a question nobody was asked."""
+"""A step that waits for approval without an open approval request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow that time should move, and that no timer is set for."""
+"""A flow that needs a timer and has none."""
 
 from __future__ import annotations
 

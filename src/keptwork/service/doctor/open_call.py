@@ -1,4 +1,4 @@
-"""A call to a model that is said to be under way though the job that made it has ended."""
+"""A call to a model that is still open although its job has finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keptwork.store import Store
 from keptwork.store.protocol import Reader
 
 PATIENCE_US = 300_000_000
-"""So long after it began a call has ended, and whoever made it would have said so."""
+"""Time after its start in which every call has finished and been reported."""
 
 
 async def look(reader: Reader, limits: Limits) -> list[Finding]:

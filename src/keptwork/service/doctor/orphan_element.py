@@ -1,4 +1,4 @@
-"""An element of a list that goes on although the step that runs for the list has ended."""
+"""An unfinished item of a `for_each` step that has finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow inside another that goes on although the step that it is does not wait for it."""
+"""A nested flow whose step does not wait for it."""
 
 from __future__ import annotations
 

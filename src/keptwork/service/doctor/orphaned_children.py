@@ -1,4 +1,4 @@
-"""Jobs that were spawned by one that was cancelled, and go on."""
+"""Unfinished jobs that were spawned by a cancelled job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that a worker is said to have, though its lease is long over, or there is none."""
+"""Jobs that are assigned or running although their lease has expired or they have none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keptwork.store.protocol import Reader
 from keptwork.store.records import JOB_COLUMNS
 
 PATIENCE_US = 30_000_000
-"""So long after its end any worker that runs would have taken a lease back."""
+"""Time after its expiry in which a running worker would have reclaimed a lease."""
 
 
 async def look(reader: Reader, limits: Limits) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Shares of a crew that has ended, and go on: somebody has ended it by hand."""
+"""Unfinished shares of a finished crew, which was edited manually."""
 
 from __future__ import annotations
 

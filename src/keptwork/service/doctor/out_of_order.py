@@ -1,4 +1,4 @@
-"""A step of a run that has begun, or is done, although one before it is not."""
+"""A step of a run that is running or finished although a step before it is not."""
 
 from __future__ import annotations
 

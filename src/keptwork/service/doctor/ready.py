@@ -1,4 +1,4 @@
-"""A step that waits for nothing any longer, and does not begin."""
+"""A step that could start and has no job."""
 
 from __future__ import annotations
 

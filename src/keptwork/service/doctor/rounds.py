@@ -1,4 +1,4 @@
-"""The doctor's rounds: from flow to flow, each looked at in one moment, each repair one transaction under its lock."""
+"""Check all flows in snapshots, and repair each finding under the flow's lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keptwork.store.steps import FlowFilter
 AT_ONCE = 100
 ROUNDS = 20
 TWICE = 2
-"""What is still there after that many repairs is not mended by them."""
+"""A finding that exists after this many repairs is not repaired again."""
 
 
 Place = tuple[str, str, int, str]
@@ -32,14 +32,14 @@ Places = Counter[Place]
 
 
 class Repair(NamedTuple):
-    """A finding, and what came of mending it: nothing is wrong any longer, unless `error` says so."""
+    """A finding and the result of its repair. `error` is None if the repair succeeded."""
 
     finding: Finding
     error: str | None = None
 
 
 class Outcome(NamedTuple):
-    """What was found at first, what was done about it, and what is left."""
+    """The first findings, the repairs, and the remaining findings."""
 
     found: list[Finding]
     repairs: list[Repair]
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """As commands print it."""
+    """Return an outcome in the form that commands print."""
     return {
         "found": [finding_json(one) for one in outcome.found],
         "repairs": [{**finding_json(one.finding), "error": one.error} for one in outcome.repairs],
@@ -56,27 +56,29 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 class _Seen(NamedTuple):
-    """What is wrong with one flow."""
+    """The findings of one flow."""
 
     ref: FlowRef
     findings: list[Finding]
 
 
 async def examine(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> list[Finding]:
-    """Everything that is wrong; nothing is changed."""
+    """Return all findings, without changes."""
     found = [finding for seen in await _flows(store, limits, tenant_id) for finding in seen.findings]
     return found + [finding for _, finding in await _others(store, limits, tenant_id)]
 
 
 async def examine_flow(reader: Reader, ref: FlowRef, limits: Limits = USUAL) -> list[Finding]:
-    """What is wrong with one flow, as one moment or one transaction sees it."""
+    """Return the findings of one flow, in the reader's snapshot or transaction."""
     return (await _examined(reader, ref.kind, ref.id, limits)).findings
 
 
 @acknowledged
 async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = None) -> Outcome:
-    """Mends what can be mended by declared moves, and what becomes visible when that is mended. What another has mended
-    meanwhile is found well, and left alone."""
+    """Repair what declared moves can repair, including findings that a repair uncovers.
+
+    Findings that another process has repaired meanwhile are left unchanged.
+    """
     found = await examine(store, limits, tenant_id)
     repairs: list[Repair] = []
     done: Places = Counter()
@@ -90,7 +92,7 @@ async def treat(store: Store, limits: Limits = USUAL, tenant_id: int | None = No
 
 
 async def _one_round(store: Store, limits: Limits, tenant_id: int | None, done: Places) -> list[Repair]:
-    """Each finding is mended once; what could not be may be in the next round, when others are."""
+    """Repair each finding once. A failed repair can succeed in the next round, after other repairs."""
     repairs: list[Repair] = []
     for seen in await _flows(store, limits, tenant_id):
         if any(finding.fix for finding in seen.findings):
@@ -102,7 +104,7 @@ async def _one_round(store: Store, limits: Limits, tenant_id: int | None, done: 
 
 
 def _lasting(repairs: list[Repair]) -> list[Repair]:
-    """Without those that failed before they succeeded, or failed again."""
+    """Return the repairs without failures that a later repair of the same finding replaces."""
     last = {repair.finding.place: repair for repair in repairs}
     return [repair for repair in repairs if repair.error is None or repair is last[repair.finding.place]]
 
@@ -111,18 +113,18 @@ def _lasting(repairs: list[Repair]) -> list[Repair]:
 
 
 async def _flows(store: Store, limits: Limits, tenant_id: int | None) -> list[_Seen]:
-    """Those with which something is wrong."""
+    """Return the flows that have findings."""
     found = []
     for kind in KINDS.values():
         async for keys in _suspects(store, kind, tenant_id):
             async with store.snapshot() as reader:
                 seen = [await _examined(reader, kind, key, limits) for key in keys]
             found += [one for one in seen if one.findings]
-    return sorted(found, key=lambda one: one.ref.id)  # flows before those inside them
+    return sorted(found, key=lambda one: one.ref.id)  # parent flows before nested flows
 
 
 async def _suspects(store: Store, kind: Kind, tenant_id: int | None) -> AsyncIterator[list[int]]:
-    """Every flow that has not ended, and those that have although something of them has not."""
+    """Yield every unfinished flow, and every finished flow that has unfinished parts."""
     going = tuple(state.name for state in kind.flow.states if not state.final)
     wanted, after = FlowFilter(tenant_id, going, inside=True), None
     while page := await store.flows(kind.flow, wanted, after=after, limit=AT_ONCE):
@@ -162,7 +164,7 @@ def _undefined(kind: Kind, flow: Row, error: NotFound) -> Finding:
 
 
 def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
-    """What the checks find on a chart, in the order in which it is mended."""
+    """Return the findings of all checks on a chart, in the order of their repairs."""
     tenant_id = chart.flow["tenant_id"]
     for checks in (*FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS):
         found = [(check, one._replace(tenant_id=tenant_id)) for check in checks for one in check.look(chart)]
@@ -172,7 +174,7 @@ def looked(chart: Chart) -> list[tuple[FlowCheck, Finding]]:
 
 
 async def _treated(store: Store, ref: FlowRef, limits: Limits, done: Places) -> list[Repair]:
-    """One repair after the other, until there is none left to make."""
+    """Repair the findings of a flow one by one, until no repairable finding is left."""
     repairs: list[Repair] = []
     tried: set[Place] = set()
     while (repair := await _repaired(store, ref, limits, done, tried)) is not None:
@@ -205,7 +207,7 @@ async def _repaired(store: Store, ref: FlowRef, limits: Limits, done: Places, tr
     return None if finding is None else Repair(finding)
 
 
-# --- what belongs to no flow
+# --- entities that belong to no flow
 
 
 async def _others(store: Store, limits: Limits, tenant_id: int | None) -> list[tuple[StoreCheck, Finding]]:

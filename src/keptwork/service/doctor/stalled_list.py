@@ -1,4 +1,4 @@
-"""A step that runs once for each element of a list, fewer of which are at work than could be."""
+"""A `for_each` step that runs fewer items than its limit allows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def look(chart: Chart) -> Iterator[Finding]:
 
 
 def _stalls(chart: Chart, row: Row) -> bool:
-    """Elements wait though there is room for them or later ones have begun, or all are done. What failed among them is
-    another finding."""
+    """Return whether items wait without a reason, or all have finished.
+
+    Items wait without a reason if there is room or if later items have started. Failed items are another finding.
+    """
     rows = chart.elements(row)
     if any(chart.phase(one) in (Phase.FAILED, Phase.GONE) for one in rows):
         return False
@@ -48,7 +50,7 @@ def _begun(chart: Chart, row: Row) -> bool:
 
 
 def _left_out(chart: Chart, rows: list[Row]) -> list[Row]:
-    """Those that wait although later ones have begun: they begin in their order. One that was skipped has not begun."""
+    """Return items that wait although later ones have started. A skipped item has not started."""
     begun = (one for one in rows if one["id"] in chart.jobs or one["started_at"] is not None)
     last = max((one["place"] for one in begun), default=-1)
     return [one for one in rows if not _begun(chart, one) and one["place"] < last]
@@ -65,7 +67,7 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
 
 
 def put_back(scene: Scene, row: Row) -> None:
-    """It began without its elements: so it begins once more."""
+    """Return a step that started without its items to its initial state, to start it again."""
     if scene.kind.step.leading_out_of(row["state"], Verb.RETRY):
         scene.move(row, Verb.RETRY)
     else:

@@ -1,4 +1,4 @@
-"""A question that is open at a step which does not wait for an answer."""
+"""An open approval request of a step that does not wait for approval."""
 
 from __future__ import annotations
 

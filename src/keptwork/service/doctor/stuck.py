@@ -1,4 +1,4 @@
-"""A flow in which nothing has happened for a long time, though nothing is wrong with it."""
+"""A flow without findings that has not moved for a long time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keptwork.service.doctor.chart import Chart
 from keptwork.service.doctor.finding import Finding, FlowCheck
 
 OTHERS = ("approval", "flow", "crew")
-"""Steps that something else than a job moves."""
+"""Kinds of steps that are not moved by a job."""
 
 
 def look(chart: Chart) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""A breaker that has been due for a probe for a long time, and nobody probes."""
+"""A breaker that has been due for a probe for a long time, without a probe."""
 
 from __future__ import annotations
 

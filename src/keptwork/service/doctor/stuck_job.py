@@ -1,4 +1,4 @@
-"""A job that has been with a worker for a long time."""
+"""A job that has been assigned or running for a long time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     for state in (ASSIGNED.name, RUNNING.name):
         for row in await reader.long_at_work([state], now - limits.of(state), MOST_SHOWN):
             lease = row["lease_until"]
-            if lease is not None and lease + PATIENCE_US > now:  # else that is another finding
+            if lease is not None and lease + PATIENCE_US > now:  # otherwise `orphaned_lease` finds it
                 found.append(await _found(reader, row, state))
     return found
 
