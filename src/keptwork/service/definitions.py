@@ -1,4 +1,4 @@
-"""Definitions as the engine uses them: read from the database once, and kept, because they never change."""
+"""Read flow definitions from the database once and cache them, because they never change."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from keptwork.store.tally import Tally
 from keptwork.store.templates import PREFIX, Template
 
 MOST_KEPT = 100_000
-"""So many steps of definitions are remembered: about a quarter of a gigabyte at the most."""
+"""Maximum number of cached steps, which take about 256 MB."""
 
 Library = Mapping[str, Flow]
-"""Flows that steps of another one are, by what those steps call them."""
+"""Nested flows, by the names that the steps of the outer flow use."""
 
 
 class Kind(NamedTuple):
-    """A kind of flow: its own lifecycle, and that of its steps."""
+    """A kind of flow, with its lifecycle and that of its steps."""
 
     name: str
     flow: Lifecycle
@@ -38,7 +38,7 @@ K = TypeVar("K", int, str)
 
 
 class Shapes(dict[K, Shape]):
-    """Those that were made once; all are forgotten when they have become too many steps."""
+    """A cache of shapes. It is cleared when it contains too many steps."""
 
     def keep(self, key: K, shape: Shape) -> Shape:
         if sum(len(one.steps) for one in list(self.values())) + len(shape.steps) > MOST_KEPT:
@@ -50,26 +50,29 @@ class Shapes(dict[K, Shape]):
 _reading = Lock()
 _by_text: Shapes[str] = Shapes()
 _by_key: WeakKeyDictionary[Tally, Shapes[int]] = WeakKeyDictionary()
-"""By what stands for an open database, since two databases may give one key to two definitions."""
+"""Per open database, because two databases can give the same key to different definitions."""
 
 
 def definition_text(flow: Flow) -> str:
-    """A definition as it is kept: what was said, and nothing else."""
+    """Return a definition as it is stored, without default values."""
     said = flow.model_dump(by_alias=True, exclude_unset=True)
-    return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars are no JSON by themselves
+    return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars need a conversion to JSON
 
 
 def shape_of(template: Template) -> Shape:
-    """The shape of a definition, by what it says: it may be one that is about to be kept, under a key that another one
-    gets if it is not."""
+    """Return the shape of a definition, cached by its text.
+
+    The key cannot be used: a template that is about to be stored might not be, and its key then goes to another
+    template.
+    """
     text = template.definition
-    with _reading:  # one of two threads that want the same waits for the other
+    with _reading:  # two threads that need the same shape wait for each other
         return _by_text.get(text) or _by_text.keep(text, Shape.of(Flow.model_validate(json.loads(text))))
 
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
-    """The shape of a definition by its key, of one that is kept."""
-    known = _by_key.setdefault(store.tally, Shapes())  # type: ignore[attr-defined]  # stores and transactions have one
+    """Return the shape of a stored definition, by its key."""
+    known = _by_key.setdefault(store.tally, Shapes())  # stores and transactions have a tally
     if (found := known.get(template_id)) is not None:
         return found
     template = await store.template(tenant_id, template_id)
@@ -79,7 +82,7 @@ async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
 
 
 async def is_another(store: Reader, tenant_id: int, template_id: int, flow: Flow, library: Library) -> bool:
-    """Whether a definition, or one inside it, says something else than the one that is kept under that key."""
+    """Return whether a definition, or one nested in it, differs from the stored one."""
     kept = (await shape(store, tenant_id, template_id)).flow
     if _said(kept, library) != _said(flow, library):
         return True
@@ -93,8 +96,11 @@ async def is_another(store: Reader, tenant_id: int, template_id: int, flow: Flow
 
 
 def _said(flow: Flow, library: Library) -> str:
-    """What a definition says, in whatever order, but for the flows inside it: files call those otherwise than the
-    database, and the database calls each version otherwise."""
+    """Return a definition as text that is equal for equal definitions.
+
+    It ignores the order of keys and the names of nested flows. Files and the database name nested flows differently,
+    and each version has its own name in the database.
+    """
     inner = [step.flow is not None and (step.flow in library or _is_kept(step.flow)) for step in flow.steps]
     steps = [step.model_copy(update={"flow": ""}) if own else step for step, own in zip(flow.steps, inner, strict=True)]
     return json.dumps(json.loads(definition_text(flow.model_copy(update={"steps": steps}))), sort_keys=True)

@@ -1,4 +1,4 @@
-"""What somebody may ask of a flow and of its steps as they are now: what is not among it would be refused."""
+"""The actions that are currently possible for a flow and its steps. Others would be rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from keptwork.service.flows import kind_of
 
 
 def of_flow(kind: Kind, flow: Mapping[str, Any]) -> frozenset[str]:
-    """Some of hold, release, retry, resume, cancel and fork. What a run calls to cancel a workstream calls to abandon.
+    """Return those of hold, release, retry, resume, cancel, and fork that are possible.
+
+    For a workstream, cancel means abandon.
 
     >>> from keptwork.service.definitions import KINDS
     >>> sorted(of_flow(KINDS["run"], {"state": "PENDING", "held_at": 17}))
@@ -29,7 +31,7 @@ def of_flow(kind: Kind, flow: Mapping[str, Any]) -> frozenset[str]:
 
 
 def of_step(step: Row, flow: Mapping[str, Any]) -> frozenset[str]:
-    """Some of skip and reset."""
+    """Return those of skip and reset that are possible."""
     kind = kind_of(step)
     if kind.flow.state(flow["state"]).final:
         return frozenset()

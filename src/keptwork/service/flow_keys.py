@@ -1,4 +1,4 @@
-"""Keys of flows: one key makes one flow, and who starts something else under it must not take that flow for it."""
+"""Idempotency keys of flows: reject a repeated key for a different flow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ MOST_NAMED = 5
 
 
 class Wanted(NamedTuple):
-    """What is to be started: the inputs as they are given, and with their defaults; and the definition, where that very
-    one is meant and not the newest of its name."""
+    """A flow to start, with its inputs as given and with defaults.
+
+    `definition` is None if the caller wants the newest version of a name instead of one definition.
+    """
 
     template: Template
     given: Mapping[str, Any]
@@ -30,7 +32,7 @@ class Wanted(NamedTuple):
 
 
 async def insist(store: Reader, kind: Kind, earlier: Row, wanted: Wanted) -> None:
-    """What a key has made is what is wanted, or it is refused with what differs."""
+    """Raise `FlowKeyReused`, with the difference, if the flow of the key is not the wanted one."""
     differs = await _differs(store, earlier, wanted)
     if differs is not None:
         flow = ids.public(kind.flow.prefix, earlier["id"])
@@ -49,7 +51,10 @@ async def _differs(store: Reader, earlier: Row, wanted: Wanted) -> str | None:
 
 
 def _other_inputs(earlier: Row, wanted: Wanted) -> list[str]:
-    """Those that are not the same. Of a newer version only what is said: its defaults are its own."""
+    """Return the names of inputs that differ.
+
+    For a newer version, only given inputs are compared, because it has its own defaults.
+    """
     before, now = inputs_of(earlier), wanted.inputs
     newer = wanted.definition is None and earlier["template_id"] != wanted.template.id
     names = wanted.given if newer else {**before, **now}
@@ -57,5 +62,5 @@ def _other_inputs(earlier: Row, wanted: Wanted) -> list[str]:
 
 
 def _said(inputs: Mapping[str, Any], name: str) -> str:
-    """As text, by which true is not 1. An input that is absent is the same as null: older flows stored it so."""
+    """Return an input as text, so that true and 1 differ. A missing input equals null, as older flows stored it."""
     return json.dumps(inputs.get(name), sort_keys=True)

@@ -1,4 +1,4 @@
-"""How far a flow has come: for whoever looks once, and keeps no view of it."""
+"""Read the progress of a flow once, without a `FlowView`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from keptwork.store.protocol import Reader
 
 
 class Running(NamedTuple):
-    """A step that runs, and what it has said last of how far it is."""
+    """A running step and its last progress report."""
 
     step: Row
     said: Said | None
 
 
 class FlowProgress(NamedTuple):
-    """How many of its own steps are how far; those that run, of very many the first. Times are microseconds."""
+    """The number of steps by phase, and the running steps, at most the first of very many. Times are in µs."""
 
     counts: Counter[Phase]
     running: list[Running]
@@ -36,7 +36,7 @@ class FlowProgress(NamedTuple):
 
 
 async def counted(store: Reader, ref: FlowRef) -> Counter[Phase]:
-    """How many of its own steps are how far, and nothing else: for lists of flows."""
+    """Return the number of steps by phase, for lists of flows."""
     found: Counter[Phase] = Counter()
     for state, count in (await store.step_counts(ref.id)).items():
         found[phases(ref.kind.step)[state]] += count
@@ -44,7 +44,10 @@ async def counted(store: Reader, ref: FlowRef) -> Counter[Phase]:
 
 
 async def read(store: Store, ref: FlowRef) -> FlowProgress:
-    """How far a flow is now. What is left is expected by what flows of its name took before, given workers enough."""
+    """Return the progress of a flow.
+
+    The time left is estimated from earlier flows of the same name, assuming enough workers.
+    """
     flow = await row_of(store, ref)
     steps = [row for row in await shown(store, flow, await store.steps(ref.id)) if row["parent_id"] is None]
     meaning, now = phases(ref.kind.step), await store.now()
@@ -70,7 +73,7 @@ async def _left(store: Store, ref: FlowRef, flow: Row, steps: list[Row], now: in
 
 
 def as_json(found: FlowProgress) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return progress in its public form."""
     return {
         "total": found.counts.total(),
         "done": found.counts[Phase.SATISFIED],

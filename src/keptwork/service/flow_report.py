@@ -1,4 +1,4 @@
-"""What became of a flow, step by step: for people at the end of it, and for programs."""
+"""Report the outcome of a flow, step by step, for users and programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keptwork.store.wakes import APPROVAL
 
 LAST_LINES = 10
 MOST_OUTPUT_READ = 1 << 20
-FOR_EVER = 4_102_444_800_000_000  # 2100: what waits for something else than time is due long after
+FOR_EVER = 4_102_444_800_000_000  # 2100: a job that waits for something else than a time is due long after
 
 _OUR_ERRORS = re.compile(r"\b(Transient|Permanent|Validation)Error: ")
 
@@ -37,7 +37,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step of it; times are microseconds, costs those of the ledger."""
+    """The outcome of a step. Times are in µs; the cost is that of the ledger."""
 
     id: str
     name: str
@@ -52,13 +52,13 @@ class StepReport:
 
     @property
     def cost(self) -> int:
-        """Micro-USD, lost calls included."""
+        """Cost in micro-USD, including lost calls."""
         return self.spent.micros
 
 
 @dataclass(frozen=True)
 class FlowReport:
-    """The whole of it."""
+    """The outcome of a flow and its steps."""
 
     id: str
     kind: str
@@ -77,12 +77,12 @@ class FlowReport:
 
     @property
     def cost(self) -> int:
-        """Micro-USD, lost calls included."""
+        """Cost in micro-USD, including lost calls."""
         return self.spent.micros
 
 
 def word_of(view: FlowView, row: Row) -> str:
-    """What a step has come to, whatever its lifecycle calls it."""
+    """Return the outcome of a step as one word, the same for all lifecycles."""
     kind, state = view.kind, row["state"]
     if state in {move.target.name for move in kind.step.moves if move.verb is Verb.SKIP}:
         return "skipped"
@@ -94,13 +94,13 @@ def word_of(view: FlowView, row: Row) -> str:
 
 
 def cut_of(row: Row) -> str | None:
-    """Return which output of a step was cut, as people read it, or None."""
+    """Return which output of a step was truncated, as text, or None."""
     reason = (row["reason"] or "").partition(";")[0]
     return f"{reason.removeprefix(TRUNCATED)} truncated" if reason.startswith(TRUNCATED) else None
 
 
 def plain_error(error: str | None) -> str:
-    """What went wrong, in one line, without the names of our own exceptions.
+    """Return an error as one line, without the names of our exceptions.
 
     >>> plain_error("test: TransientError: test ended with exit code 1, not 0")
     'test ended with exit code 1, not 0'
@@ -113,7 +113,7 @@ def plain_error(error: str | None) -> str:
 
 
 async def report(store: Store, view: FlowView) -> FlowReport:
-    """What is so now."""
+    """Return the current report of a flow."""
     await view.look()
     await view.look_at_all()
     paid = await costs.of_steps(store, view.flow)
@@ -139,7 +139,7 @@ async def report(store: Store, view: FlowView) -> FlowReport:
 
 
 async def _waits(view: FlowView) -> list[str]:
-    """What jobs wait for that hold nothing meanwhile, but for people; and what holds others back."""
+    """Return the waits of jobs, except for approvals, and the causes of held jobs."""
     jobs = await view.jobs()
     waiting = [job for job in jobs if job["waits_for"] and not job["waits_for"].startswith(APPROVAL)]
     held = [f"{name} is held: {why}" for name, why in (await view.held(jobs)).items()]
@@ -163,7 +163,11 @@ def _word(view: FlowView, asked: list[Approval]) -> str:
 
 
 def _step(view: FlowView, row: Row, paid: dict[int, Cost], at_rest: bool) -> StepReport:
-    """At rest nothing runs: a list or a flow inside that had begun goes on when the whole is tried again."""
+    """Return the report of a step.
+
+    In a flow at rest nothing runs: a `for_each` step or nested flow that had started continues when the flow is
+    retried.
+    """
     word = word_of(view, row)
     inner = view.within.get(row["id"], {})
     return StepReport(
@@ -181,7 +185,7 @@ def _step(view: FlowView, row: Row, paid: dict[int, Cost], at_rest: bool) -> Ste
 
 
 async def last_output(store: Store, view: FlowView) -> list[tuple[str, list[str]]]:
-    """What the programs that failed wrote last, by the names of their steps."""
+    """Return the last output lines of the programs that failed, with the names of their steps."""
     found = []
     for row in view.in_phase(Phase.FAILED):
         failed = [one for one in view.within.get(row["id"], {}).values() if one["job_id"] and one["error"]] or [row]
@@ -192,7 +196,7 @@ async def last_output(store: Store, view: FlowView) -> list[tuple[str, list[str]
 
 
 async def _tail(store: Store, tenant_id: int, job: int) -> list[str]:
-    """Of a job that retention has deleted nothing is left."""
+    """Return the last lines of a job's output. If retention has deleted the job, there are none."""
     id = public_id("job", job)
     kept = {one.name for one in await store.artifacts(tenant_id, job) if one.size <= MOST_OUTPUT_READ}
     for name in ("stderr", "stdout"):
@@ -204,14 +208,14 @@ async def _tail(store: Store, tenant_id: int, job: int) -> list[str]:
 
 
 async def outputs(store: Store, view: FlowView) -> dict[str, Any]:
-    """What came of each step that has come to something, by name."""
+    """Return the outputs of the steps that have one, by name."""
     names = [row["name"] for row in view.steps.values()]
     found = await store.outputs(view.ref.id, names)
     return {one.name: value for one in found if (value := await content(store, view.tenant_id, one)) is not None}
 
 
 def as_json(found: FlowReport) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return a report in its public form."""
     from keptwork.service import approvals
 
     return {

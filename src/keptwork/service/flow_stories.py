@@ -1,4 +1,4 @@
-"""Flows and steps as operators look at them: lists, and everything about one."""
+"""List flows and steps, and show everything about one."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "held_at", "
 
 
 class Page(NamedTuple):
-    """Some flows, and the id to go on after if there are more."""
+    """A page of flows, and the ID of its last flow if there are more."""
 
     flows: list[Row]
     next: str | None
 
 
 class StepPage(NamedTuple):
-    """Some steps of a flow, what they cost, and the id to go on after if there are more."""
+    """A page of a flow's steps, their costs, and the ID of the last step if there are more."""
 
     steps: list[Row]
     costs: dict[int, Cost]
@@ -51,8 +51,10 @@ class StepPage(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A flow, its steps in order and what each cost, what is asked, the flows inside its steps, the forks of it, the
-    step that it is, and what happened last."""
+    """Everything about a flow, including its approval requests, nested flows, and forks.
+
+    `around` is the step that the flow is, and `events` are its latest events.
+    """
 
     kind: Kind
     flow: Row
@@ -83,8 +85,11 @@ async def page(
     limit: int = 50,
     text: str | None = None,
 ) -> Page:
-    """One page of flows of a kind, the newest first: all that match, or of the next few thousand of them those in whose
-    name, key, correlation, reason or error the text stands."""
+    """Return one page of flows of a kind, newest first.
+
+    With `text`, each call searches the next few thousand matching flows for it: in their names, keys, correlations,
+    reasons, and errors.
+    """
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} {kind.name}s, not {limit}")
 
@@ -97,8 +102,10 @@ async def page(
 async def asking(
     store: Reader, kind: Kind, tenant_id: int, *, after: str | None = None, limit: int = 50, text: str | None = None
 ) -> Page:
-    """The same of the flows that wait for somebody's answer. Of one inside another the outermost is meant; of very many
-    questions the last ones are looked at."""
+    """Return one page of the flows that wait for approval, newest first.
+
+    A nested flow counts for its outermost flow. Only the latest approval requests are considered.
+    """
     found = await askers(store, await store.approvals(tenant_id, open_only=True, limit=QUESTIONS_LOOKED_AT))
     refs, trees = {one.flow for one in found.values() if one.flow is not None}, set()
     for each in KINDS.values():
@@ -134,7 +141,7 @@ def _texts(flow: Row) -> Iterable[str | None]:
 
 
 def key_of(kind: Kind, id: str) -> int:
-    """The key in the public id of a flow of that kind."""
+    """Return the key in the public ID of a flow of this kind."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix != kind.flow.prefix:
         raise NotFound(what=kind.name, id=repr(id), listing=f"keptwork {kind.name}s list")
@@ -142,7 +149,7 @@ def key_of(kind: Kind, id: str) -> int:
 
 
 async def find(store: Reader, kind: Kind, tenant_id: int, id: str) -> FlowRef:
-    """A flow of that kind; a foreign or unknown id is `NotFound`."""
+    """Return a flow of this kind. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     key = key_of(kind, id)
     if await store.get(kind.flow, key, tenant_id) is None:
         raise NotFound(what=kind.name, id=repr(id), listing=f"keptwork {kind.name}s list")
@@ -150,8 +157,7 @@ async def find(store: Reader, kind: Kind, tenant_id: int, id: str) -> FlowRef:
 
 
 async def history(store: Reader, ref: FlowRef, *, own: bool = False) -> EventFilter:
-    """The events of a flow: its own, or those of everything that works for it, too. One inside another belongs to the
-    outermost."""
+    """Return a filter for the events of a flow: its `own`, or those of its whole tree."""
     row = await row_of(store, ref)
     if own:
         return EventFilter(row["tenant_id"], ref.kind.flow.name, ref.id)
@@ -159,7 +165,7 @@ async def history(store: Reader, ref: FlowRef, *, own: bool = False) -> EventFil
 
 
 async def find_step(store: Reader, tenant_id: int | None, named: str) -> Row:
-    """A step by its public id, or by its flow and its name, as in `ws_…/lint`."""
+    """Return a step by its public ID, or by its flow and name, as in `ws_…/lint`."""
     flow, sign, name = named.strip().partition("/")
     if not sign:
         return await flows.found_step(store, named, tenant_id)
@@ -171,18 +177,18 @@ async def find_step(store: Reader, tenant_id: int | None, named: str) -> Row:
 
 
 async def steps_of(store: Reader, ref: FlowRef) -> list[Row]:
-    """The steps of a flow as they are shown, in the order of its definition."""
+    """Return the steps of a flow as they are shown, in the order of its definition."""
     return in_order(await shown_steps.shown(store, await row_of(store, ref), await store.steps(ref.id)))
 
 
 async def step_shown(store: Reader, step: Row) -> Row:
-    """One step as it is shown."""
+    """Return a step as it is shown."""
     flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]))
     return await shown_steps.one_shown(store, flow, step)
 
 
 async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
-    """One page of the steps of a flow, in the order of its definition."""
+    """Return one page of the steps of a flow, in the order of its definition."""
     flow = await row_of(store, ref)
     rows = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
     keys = [row["id"] for row in rows]
@@ -194,7 +200,7 @@ async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, li
 
 
 def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | None:
-    """States as they are declared, from names as people write them; none if none are given."""
+    """Return declared states from names as users write them, or None if there are none."""
     known = {state.name.casefold(): state.name for state in lifecycle.states}
     found = []
     for name in names:
@@ -205,11 +211,11 @@ def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | No
     return tuple(found) or None
 
 
-# --- telling
+# --- showing
 
 
 async def story(store: Reader, ref: FlowRef) -> Story:
-    """Everything about one flow."""
+    """Return everything about a flow."""
     flow = await row_of(store, ref)
     steps = in_order(await shown_steps.shown(store, flow, await store.steps(ref.id)))
     spent = await costs.of_steps(store, flow)
@@ -234,19 +240,19 @@ async def story(store: Reader, ref: FlowRef) -> Story:
 
 
 def in_order(steps: list[Row]) -> list[Row]:
-    """As the definition has them, the elements of a step right after it."""
+    """Sort steps as in the definition, with the items of a step right after it."""
     places = {row["id"]: row["position"] for row in steps}
     return sorted(steps, key=lambda row: (places[row["id"]], row["place"] if row["place"] is not None else -1))
 
 
 async def cost_of_step(store: Reader, step: Row) -> Cost | None:
-    """What one step costs, or None if it made no calls."""
+    """Return the cost of a step, or None if it made no calls."""
     flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]), ("id", "tree_id"))
     return (await costs.of_steps(store, flow)).get(step["id"])
 
 
 async def _asked(store: Reader, kind: Kind, tenant_id: int, steps: list[Row]) -> list[Approval]:
-    """What its steps ask people, and the jobs that carry them out."""
+    """Return the open approval requests of steps and of their jobs."""
     active = [row for row in steps if phases(kind.step)[row["state"]] is Phase.ACTIVE]
     gates = [await store.gate(tenant_id, row["id"]) for row in active if row["job_id"] is None]
     names = {row["job_id"]: row["name"] for row in active if row["job_id"] is not None}
@@ -270,7 +276,7 @@ async def _inner(store: Reader, flow: Row, steps: list[Row]) -> dict[int, list[F
 
 
 async def _events(store: Reader, ref: FlowRef, flow: Row, steps: set[int]) -> list[Event]:
-    """The last moves of it and of its steps, the newest last."""
+    """Return the latest moves of a flow and its steps, oldest first."""
     own = EventFilter(flow["tenant_id"], ref.kind.flow.name, ref.id)
     belongs = EventFilter(flow["tenant_id"], correlation_id=flow["correlation_id"] or ref.public_id)
     found = await store.events(own, limit=EVENTS_SHOWN, newest_first=True)
@@ -281,22 +287,22 @@ async def _events(store: Reader, ref: FlowRef, flow: Row, steps: set[int]) -> li
 
 
 async def output(store: Store, step: Row) -> Any:
-    """What came of a step, as data; none if nothing did."""
+    """Return the output of a step as data, or None if it has none."""
     found = await store.outputs(step["flow_id"], [step["name"]])
     return await content(store, step["tenant_id"], found[0]) if found else None
 
 
 async def small_outputs(store: Reader, ref: FlowRef, names: list[str]) -> dict[str, Any]:
-    """What came of these steps, by name, as far as it is small enough to be kept in their rows."""
+    """Return the outputs of these steps by name, except those too large for their rows."""
     found = await store.outputs(ref.id, names) if names else []
     return {one.name: json.loads(one.output) for one in found if one.output is not None and one.output_hash is None}
 
 
-# --- as it is read outside
+# --- public form
 
 
 def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
-    """A flow with what is known of it."""
+    """Return a flow in its public form."""
     names = ("name", "key", "error", "reason", "retry_count", "max_retries", "correlation_id", "trace_id", "seq")
     shown: dict[str, Any] = {"id": public_id(kind.flow.name, flow["id"]), "kind": kind.name}
     shown |= {"state": flow["state"], "status": flow["state"], "inputs": inputs_of(flow)}
@@ -309,7 +315,7 @@ def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
 
 
 def step_json(step: Row, cost: Cost | None = None) -> dict[str, Any]:
-    """A step with what is known of it, but for what came of it."""
+    """Return a step in its public form, without its output."""
     kind = flows.kind_of(step)
     return {
         "id": public_id(kind.step.name, step["id"]),
@@ -332,7 +338,7 @@ def step_json(step: Row, cost: Cost | None = None) -> dict[str, Any]:
 
 
 async def cost_json(store: Reader, ref: FlowRef) -> dict[str, Any]:
-    """What a flow cost, in all and by step."""
+    """Return the cost of a flow, in total and by step."""
     flow, rows = await row_of(store, ref), in_order(await store.steps(ref.id))
     own, spent = [row for row in rows if row["parent_id"] is None], await costs.of_steps(store, flow)
     told = [
@@ -350,7 +356,7 @@ def _money(cost: Cost) -> dict[str, Any]:
 
 
 def story_json(story: Story) -> dict[str, Any]:
-    """Everything about one flow."""
+    """Return everything about a flow in its public form."""
     shown = flow_json(story.kind, story.flow)
     template = story.template
     shown["template"] = None if template is None else {"id": template.public_id, "version": template.version}
@@ -368,7 +374,7 @@ def story_json(story: Story) -> dict[str, Any]:
 
 
 def took_us(row: Row, now: int) -> int | None:
-    """How long a step or flow took, or has been at it; none if it has not begun."""
+    """Return how long a step or flow took or has been running, or None if it has not started."""
     if row["started_at"] is None:
         return None
     lifecycle = LIFECYCLES[row["lifecycle"]] if "lifecycle" in row else None
@@ -377,7 +383,7 @@ def took_us(row: Row, now: int) -> int | None:
 
 
 def remark(step: Row) -> str:
-    """What there is to say of a step: what was wrong, or why it is as it is."""
+    """Return a step's error, or the reason for its state, or ""."""
     meaning = phases(LIFECYCLES[step["lifecycle"]])[step["state"]]
     error = None if meaning is Phase.SATISFIED else step["error"]
     return error or step["reason"] or ""
@@ -388,5 +394,5 @@ def _moment(us: int | None) -> str | None:
 
 
 def as_text(value: Any) -> str:
-    """What came of a step, to be read by people."""
+    """Return the output of a step as text for users."""
     return json.dumps(value, indent=2, ensure_ascii=False)

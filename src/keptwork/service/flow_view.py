@@ -1,7 +1,7 @@
-"""A flow as it goes on: its steps as they are now, brought up to date by the event log.
+"""A flow in progress: its steps, updated from the event log.
 
-Each look reads the flow itself, what the log has new under its id, and the rows of the steps that moved. What is inside
-a step, the elements of its list or the steps of its flow, counts for that step.
+Each update reads the flow, its new events, and the rows of the steps that moved. The items of a `for_each` step and the
+steps of a nested flow count for that step.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ OF_JOBS = (
 
 
 class Inside(NamedTuple):
-    """How much of what is inside a step is done."""
+    """How many parts of a step are done, such as its items."""
 
     done: int
     total: int
 
 
 class FlowView:
-    """One flow. `steps` are its own by their keys, in order, with when they began in their last round, `said` what
-    those that run have said last; `look` brings everything up to date but the latter, `listen` that."""
+    """A flow with its own steps by key, in order.
+
+    Each step has the start of its last round (see shown_steps.py). `said` has the last progress report of running
+    steps. `look` updates everything except `said`, and `listen` updates `said`.
+    """
 
     def __init__(self, store: Store, ref: FlowRef, tenant_id: int) -> None:
         self._store = store
@@ -73,12 +76,12 @@ class FlowView:
 
     @property
     def over(self) -> bool:
-        """Whether nothing moves it any more."""
+        """Whether the flow has finished."""
         return self.kind.flow.state(self.flow["state"]).final
 
     @property
     def failed(self) -> bool:
-        """Whether it has failed for now; a workstream may wait for somebody who mends it."""
+        """Whether the flow has failed for now. A workstream can wait for an operator who repairs it."""
         return self.flow["state"] in _leading(self.kind.flow, Verb.FAIL)
 
     @property
@@ -89,40 +92,43 @@ class FlowView:
         return phases(self.kind.step)[step["state"]]
 
     def kind_of(self, step: Row) -> str:
-        """What a step of its own does, as the definition has it."""
+        """Return the kind of a step, from the definition."""
         return self._shape.steps[step["name"]].kind
 
     def about(self, step: Row) -> str:
-        """The same in a few words."""
+        """Return a short description of a step."""
         return self._about[step["name"]]
 
     def in_phase(self, *wanted: Phase) -> list[Row]:
-        """Its own steps that are so far, in order."""
+        """Return the flow's own steps in these phases, in order."""
         return [step for step in self.steps.values() if self.phase(step) in wanted]
 
     def inside(self, step: Row) -> Inside | None:
-        """How much of what is inside a step is done; none where there is nothing inside."""
+        """Return how many parts of a step are done, or None if it has no parts."""
         within = self.within.get(step["id"], {}).values()
         rows = [row for row in within if row["flow_id"] not in self._continued]
         if not rows:
             return None
-        counted = [row for row in rows if row["parent_id"] == step["id"]] or rows  # elements may be flows themselves
+        counted = [row for row in rows if row["parent_id"] == step["id"]] or rows  # items can be flows themselves
         return Inside(sum(_phase(row) is Phase.SATISFIED for row in counted), len(counted))
 
     def at_work(self, step: Row) -> list[Row]:
-        """What runs of a step: itself, or what is inside it."""
+        """Return the running rows of a step: the step, or its parts."""
         rows = self.within.get(step["id"]) or {step["id"]: step}
         return [row for row in rows.values() if _phase(row) is Phase.ACTIVE]
 
     # --- reading
 
     async def ended(self) -> bool:
-        """Whether nothing more happens by itself: it is over, or has failed and nothing of it runs any more."""
+        """Return whether nothing more happens automatically.
+
+        The flow has finished, or it has failed and no job works for it.
+        """
         await self._look_at_flow()
         return self.over or (self.failed and not await self.jobs())
 
     async def look(self) -> list[Row]:
-        """Reads what is new; returns its own steps that have moved."""
+        """Read the updates, and return the flow's own steps that have moved."""
         if not self.steps:
             await self._begin()
         moved: dict[int, Row] = {}
@@ -139,7 +145,10 @@ class FlowView:
         return _as_they_moved(moved.values())
 
     async def look_at_all(self) -> list[Row]:
-        """Reads every step of its own anew, and returns them: the log may lag behind what was written."""
+        """Read all own steps of the flow again and return them.
+
+        The log can lag behind the rows.
+        """
         self._sort(await self._store.steps(self.ref.id))
         await self._look_at_flow()
         return _as_they_moved(self.steps.values())
@@ -174,7 +183,10 @@ class FlowView:
         return {id: self.steps[id] for id, row in own.items() if row["parent_id"] is None}
 
     async def _step_around(self, row: Row) -> int | None:
-        """The step of this flow that a step of a flow inside it belongs to; elements in there are left out."""
+        """Return the step of this flow that contains a step of a nested flow.
+
+        Items inside nested flows are left out.
+        """
         if row["parent_id"] is not None:
             return None
         if row["flow_id"] not in self._inner:
@@ -182,7 +194,7 @@ class FlowView:
         return self._inner[row["flow_id"]] or None
 
     async def _found_around(self, row: Row) -> int:
-        """By the steps around, from the inside out; 0 if it belongs to none of this flow's."""
+        """Return the containing step, found from the inside out, or 0 if it is not in this flow."""
         while row["flow_id"] != self.ref.id:
             found = await self._store.rows(_kind(row).flow, [row["flow_id"]], ("step_id", "forked_from", "resumes"))
             self._continued |= {one["forked_from"] for one in found if one["resumes"]}
@@ -193,7 +205,7 @@ class FlowView:
         return int(row["parent_id"] or row["id"])
 
     async def listen(self) -> None:
-        """Reads what the steps that run have said last of how far they are; of very many, the first."""
+        """Read the last progress reports of running steps, at most of the first of very many."""
         heard: dict[int, str] = {}
         for step in self.in_phase(Phase.ACTIVE)[:MOST_HEARD]:
             for row in self.at_work(step)[:1]:
@@ -205,8 +217,10 @@ class FlowView:
     # --- what it waits for
 
     async def questions(self) -> list[Approval]:
-        """What is asked of people now, by its steps, by those inside them, and by jobs that carry them out; each under
-        the name of its step."""
+        """Return the open approval requests of steps, at any depth, and of their jobs.
+
+        Each has the name of its step.
+        """
         asking = [row for row in self._everywhere if _phase(row) is Phase.ACTIVE and row["job_id"] is None]
         gates = [await self._store.gate(self.tenant_id, row["id"]) for row in asking]
         found = [gate for gate in gates if gate is not None and gate.decision is None]
@@ -222,7 +236,7 @@ class FlowView:
         )
 
     def name_of(self, job: Mapping[str, Any]) -> str:
-        """What the step is called that a job carries out."""
+        """Return the name of the step that a job runs."""
         return next((str(row["name"]) for row in self._everywhere if row["id"] == job["step_id"]), "a step")
 
     @property
@@ -230,13 +244,12 @@ class FlowView:
         return [*self.steps.values(), *(row for rows in self.within.values() for row in rows.values())]
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """The jobs that still work for it, and what they wait for."""
+        """Return the unfinished jobs of the flow, with their waits."""
         keys = [job.id for job in await self._store.unfinished_jobs(self.flow["tree_id"] or self.ref.id)]
         return await self._store.rows(JOB, keys, OF_JOBS) if keys else []
 
     async def held(self, jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Those of these jobs that something holds back: what it is and what can be done, by the names of their
-        steps."""
+        """Return the causes of held jobs with what can be done, by the names of their steps."""
         found: dict[str, str] = {}
         for job in jobs:
             if job["held_by"] is not None and job["state"] == QUEUED.name:
@@ -247,10 +260,10 @@ class FlowView:
 
 
 async def described(store: Reader, tenant_id: int, flow: Flow) -> dict[str, str]:
-    """What each step of a flow does, in a few words; flows inside it are called by their names."""
+    """Return a short description of each step of a flow. Nested flows appear by name."""
     called: dict[str, str] = {}
     for name in {step.flow for step in flow.steps}:
-        if name is not None and (key := ids.key_of(name)) is not None:  # it was read from a file
+        if name is not None and (key := ids.key_of(name)) is not None:  # the step names a stored template
             called[name] = (await shape(store, tenant_id, key[1])).flow.name
     return {
         step.id: about(
@@ -265,7 +278,7 @@ def _as_they_moved(rows: Iterable[Row]) -> list[Row]:
 
 
 def told_as_text(told: Said) -> str:
-    """What a step said, in a line.
+    """Return a progress report as one line.
 
     >>> told_as_text(Said(0.5, "page 2", 0)), told_as_text(Said(0.0, "compiling", 0))
     ('50 % page 2', 'compiling')

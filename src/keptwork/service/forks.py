@@ -1,4 +1,4 @@
-"""Forks: a workstream run anew from one of its steps on, with what was done before it kept."""
+"""Forks: new workstreams that rerun one from a given step, with its earlier outputs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ from keptwork.store.steps import Output
 async def fork(
     store: Store, ref: FlowRef, from_step: str, given: Mapping[str, Any] | None = None, *, actor: Actor
 ) -> FlowRef:
-    """A new workstream of the same definition and inputs, or of others where they are given. What is done of the old
-    one and does not come after that step is kept, with what came of it; that step and all after it run anew. The old
-    one stays as it is."""
+    """Start a workstream with the definition and inputs of an existing one, or other inputs.
+
+    The new workstream takes over the finished steps that do not come after `from_step`, with their outputs. It runs
+    `from_step` and all steps after it. The existing workstream does not change.
+    """
     if ref.kind.name != "workstream":
         raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
     secrecy.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
 
     async def work(tx: Transaction) -> FlowRef:
         seen = await row_of(tx, ref, ("id", "tree_id"))
-        await tx.lock_trees([seen["tree_id"] or ref.id])  # so that retention leaves it what the new one keeps of it
+        await tx.lock_trees([seen["tree_id"] or ref.id])  # so that retention does not delete what the fork takes over
         old = await row_of(tx, ref)
         template = await tx.template(old["tenant_id"], old["template_id"])
         if template is None:
@@ -44,7 +46,7 @@ async def fork(
         whole = shape_of(template)
         if from_step not in whole.steps:
             raise BadInput(what=f"{ref.public_id} has no step {from_step!r}; it has: {', '.join(whole.steps)}")
-        # A null came from a default, or stands for an input that was not given.
+        # A null input came from a default or was not given.
         kept = {name: value for name, value in inputs_of(old).items() if value is not None}
         inputs = bound(whole.flow, {**kept, **(given or {})})
         how = {"hold": True, "forked_from": ref.id, "queue": _queue(old)}
@@ -56,7 +58,7 @@ async def fork(
 
 
 async def insist_on_kept_answers(store: Reader, ref: FlowRef, from_step: str, insist: Insist) -> None:
-    """A fork from there keeps approvals that were given before it: whoever forks it gives them once more."""
+    """Raise if the caller must not give the approvals that the fork takes over. A fork gives them again."""
     flow = await row_of(store, ref, ("tenant_id", "template_id"))
     whole = await shape(store, flow["tenant_id"], flow["template_id"])
     kept = set(whole.steps) - after(whole, from_step) if from_step in whole.steps else set()
@@ -66,7 +68,7 @@ async def insist_on_kept_answers(store: Reader, ref: FlowRef, from_step: str, in
 
 
 def after(shape: Shape, name: str) -> set[str]:
-    """A step and everything that comes after it, however far.
+    """Return a step and all steps that directly or indirectly come after it.
 
     >>> from keptwork.flow.definition import Flow
     >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
@@ -82,7 +84,7 @@ def after(shape: Shape, name: str) -> set[str]:
 
 
 async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name: str, actor: Actor) -> None:
-    """Makes the new one what the old one was before that step, and lets it go."""
+    """Copy the finished steps into the fork, lift its hold, and start it."""
     await tx.amend(ref.kind.flow, [key], await _tenant(tx, ref), held_at=None)
     (flow,) = await tx.rows(ref.kind.flow, [key])
     scene = await Scene.of(tx, ref.kind, flow, actor)
@@ -97,7 +99,10 @@ async def _carry_on(tx: Transaction, ref: FlowRef, key: int, shape: Shape, name:
 
 
 def _queue(old: Row) -> str | None:
-    """Where its steps went; but the queue that a command had for one flow alone nobody serves again."""
+    """Return the queue of the old flow, or None if it was the queue of one command.
+
+    No worker serves such a queue again.
+    """
     queue: str | None = old["queue"]
     return None if queue is None or queue.startswith(OWN_QUEUES) else queue
 

@@ -1,4 +1,4 @@
-"""Answering what a flow asks, by the flow: the gate is named where there are several."""
+"""Decide approval requests by flow. A flow with several approval steps needs the name of one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ async def answer(
     comment: str | None = None,
     insist: Insist = anybody,
 ) -> Approval:
-    """Approves or rejects what a flow asks. The same answer a second time is the first one, and nothing happens; where
-    nothing is asked, this is `NothingAsked`."""
+    """Approve or reject the request of a flow.
+
+    A repeated decision returns the first. Raise `NothingAsked` if no request is open.
+    """
     step = await _gate(store, ref, gate)
     asked = await store.gate(step["tenant_id"], step["id"])
     if asked is None:
@@ -38,7 +40,7 @@ async def answer(
 
 
 async def insist_on_gate(store: Reader, step: Row, insist: Insist) -> None:
-    """Where somebody has to agree at a step, whoever skips it answers in their place."""
+    """Raise if the caller skips an approval step whose request they must not decide."""
     (flow,) = await store.rows(flows.kind_of(step).flow, [step["flow_id"]], ("tenant_id", "template_id"))
     named = (await shape(store, flow["tenant_id"], flow["template_id"])).steps.get(step["name"])
     if named is not None:
@@ -46,7 +48,7 @@ async def insist_on_gate(store: Reader, step: Row, insist: Insist) -> None:
 
 
 def insist_on_step(step: Step, insist: Insist) -> None:
-    """Whether they may answer, if a step asks anything at all."""
+    """Raise if this is an approval step and the caller must not decide its request."""
     if step.kind == "approval":
         insist(None if step.approval is None else step.approval.by)
 
@@ -64,7 +66,10 @@ async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -
 
 
 async def _gate(store: Store, ref: FlowRef, named: str | None) -> Row:
-    """The step that asks. A flow with several gates needs it named, so that a repeated answer cannot open the next."""
+    """Return the approval step.
+
+    A flow with several approval steps needs its name, so that a repeated decision cannot decide the next request.
+    """
     flow = await flows.row_of(store, ref, ("tenant_id", "template_id"))
     steps = (await shape(store, flow["tenant_id"], flow["template_id"])).steps
     names = [name for name, step in steps.items() if step.kind == "approval"]

@@ -1,4 +1,4 @@
-"""Holding a flow back and letting it go, with the flows inside it."""
+"""Hold a flow and its nested flows, and lift the hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from keptwork.service.flow_scene import Scene
 
 
 async def hold(scene: Scene) -> None:
-    """Nothing more of it begins, nor of the flows inside it; what runs goes on. One that is held stays so."""
+    """Hold a flow and its nested flows: no further steps start, and running steps continue.
+
+    A flow that is already held does not change.
+    """
     if scene.flow["held_at"] is not None:
         return
     now = await scene.tx.now()
@@ -19,8 +22,10 @@ async def hold(scene: Scene) -> None:
 
 
 async def let_go(scene: Scene) -> None:
-    """It goes on, and with it the flows inside it that were held at the same moment; not those that somebody held by
-    themselves."""
+    """Lift the hold of a flow and of the nested flows that were held with it.
+
+    A nested flow that was held separately stays held.
+    """
     since = scene.flow["held_at"]
     inside = [one for one in await subflows.inside(scene) if since is not None and one.flow["held_at"] == since]
     for one in (scene, *inside):
@@ -36,7 +41,7 @@ async def _held_since(scene: Scene, moment: int | None) -> None:
 
 
 async def _go_on(scene: Scene) -> None:
-    """What went on before it may have ended it."""
+    """Restart the steps of a nested flow, unless an earlier restart has finished the flow."""
     (flow,) = await scene.tx.rows(scene.kind.flow, [scene.id])
     now = await Scene.of(scene.tx, scene.kind, flow, scene.actor)
     if not now.over:

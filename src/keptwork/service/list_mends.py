@@ -1,5 +1,4 @@
-"""What an operator's move of one step means to a list: to the elements of a step that runs for one, or to the step that
-the element belongs to."""
+"""Apply an operator's move of a step to its items, or of an item to its step."""
 
 from __future__ import annotations
 
@@ -10,8 +9,10 @@ from keptwork.service.flow_scene import Row, Scene
 
 
 async def follow(scene: Scene, row: Row, verb: Verb) -> None:
-    """Elements of a step that is skipped go with it; those that failed begin anew with one that does. A step begins
-    anew when none of its elements is left that failed."""
+    """Cancel the unfinished items of a skipped step, and reset the failed items of a reset step.
+
+    A failed step is reset when none of its items is failed any more.
+    """
     reason = scene.actor.reason or f"{row['name']} was asked to {verb}"
     elements = [one for one in scene.steps.values() if one["parent_id"] == row["id"]]
     for one in elements:

@@ -1,4 +1,4 @@
-"""Steps whose job has ended without their flow being told: somebody moved it past the service, or it is gone."""
+"""Steps whose job ended without advancing their flow, because it was changed manually."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ AT_WORK = tuple(
         {state for kind in KINDS.values() for state, meaning in phases(kind.step).items() if meaning is Phase.ACTIVE}
     )
 )
-"""The states of steps that have begun and will go on."""
+"""States of running steps."""
 
 
 async def catch_up(store: Store, limit: int = 100) -> int:
-    """Moves steps, and with them their flows, to what their jobs have come to; returns how many."""
+    """Move steps to the outcomes of their jobs, advance their flows, and return how many moved."""
     found = await store.lost_steps(AT_WORK, limit)
     return sum([await _caught_up(store, step) for step in found])
 
@@ -52,7 +52,7 @@ async def _caught_up(store: Store, step: Row) -> bool:
         await flows.change(store, flows.FlowRef(kind, step["flow_id"]), Actor(ACTOR), work)
     except StoreError:
         raise
-    except Exception as error:  # one that somebody damaged must not end the worker that comes to it
+    except Exception as error:  # a damaged flow must not end the worker that finds it
         _complain(step["id"], str(error))
         return False
     return True
@@ -60,13 +60,15 @@ async def _caught_up(store: Store, step: Row) -> bool:
 
 @lru_cache(maxsize=1_000)
 def _complain(step: int, error: str) -> None:
-    """Once in a process: it is found again and again. The doctor knows more about it."""
+    """Log a warning once per process, because every call finds the step again. The doctor knows more about it."""
     logger.warning("the job of %s has ended, and its flow cannot follow: %s", public_id(RUN_STEP.name, step), error)
 
 
 async def follow(scene: Scene, row: Row, job: Row | None) -> None:
-    """A step becomes what its job has become, and what follows from that happens. What came of a job that is gone
-    nobody knows: the step fails, and is not run blindly a second time."""
+    """Move a step to the outcome of its job, and advance its flow.
+
+    If the job was deleted, its outcome is unknown: the step fails and does not run again.
+    """
     advance.begin_flow(scene)
     if job is not None and job["state"] == SUCCEEDED.name:
         _begin_again(scene, row)
@@ -78,7 +80,7 @@ async def follow(scene: Scene, row: Row, job: Row | None) -> None:
 
 
 def _begin_again(scene: Scene, row: Row) -> None:
-    """One that waits for another attempt begins it first."""
+    """Resume a step that waits for another attempt, so that it can succeed."""
     if not scene.kind.step.leading_out_of(row["state"], Verb.SUCCEED):
         scene.move(row, Verb.RESUME)
 

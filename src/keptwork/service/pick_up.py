@@ -1,4 +1,4 @@
-"""Going on with a flow that was left unfinished: stopped, held, failed, or by a process that died."""
+"""Resume an unfinished flow that was stopped, was held, has failed, or lost its process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from keptwork.store.protocol import Transaction
 
 
 async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """A held flow is let go, a failed one tried again, and of any other begins what could run and does not. What a dead
-    worker held in its last attempt gets one more: nobody has seen it fail."""
+    """Lift the hold of a held flow, retry a failed flow, or start what could run in another.
+
+    A job that a dead worker held in its last attempt gets one more attempt, because its failure was not observed.
+    """
     flow = await flows.row_of(store, ref)
     if ref.kind.flow.state(flow["state"]).final:
         raise BadInput(what=ended(ref, flow))
@@ -35,7 +37,10 @@ async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def found(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
-    """Return the flow to continue: for a failed run, which is final, the run that is forked from its failed step."""
+    """Return the flow to continue.
+
+    For a failed run, which is final, that is the fork from its failed step.
+    """
     ref = await resumptions.last_of(store, ref)
     (row,) = await store.rows(ref.kind.flow, [ref.id], ("state",))
     final = ref.kind.flow.state(row["state"]).final
@@ -43,12 +48,12 @@ async def found(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
 
 
 def succeeded(ref: FlowRef, flow: Row) -> bool:
-    """Return whether a flow ended well."""
+    """Return whether a flow succeeded."""
     return flow["state"] in {move.target.name for move in ref.kind.flow.moves if move.verb is Verb.SUCCEED}
 
 
 def ended(ref: FlowRef, flow: Row) -> str:
-    """Say that a flow has ended for good, and what can still be done."""
+    """Return a message that a flow has finished, with what can still be done."""
     says = f"{ref.public_id} is {flow['state']}, which is final: nothing of it can be resumed."
     if ref.kind.name == "workstream":
         says += f" To run it anew from a step: keptwork workstreams fork {ref.public_id} --from STEP"
@@ -56,7 +61,7 @@ def ended(ref: FlowRef, flow: Row) -> str:
 
 
 async def _retry_inside(store: Store, ref: FlowRef, actor: Actor) -> None:
-    """Flows inside it may have failed and wait for an operator."""
+    """Retry nested flows that have failed and wait for an operator."""
 
     async def failed(scene: Scene) -> list[FlowRef]:
         inner = await subflows.inside(scene)
@@ -67,7 +72,7 @@ async def _retry_inside(store: Store, ref: FlowRef, actor: Actor) -> None:
 
 
 async def is_another(store: Store, ref: FlowRef, flow: Flow, library: Library) -> bool:
-    """Whether a definition, or one inside it, is another than the one a flow was started with and goes on with."""
+    """Return whether a definition, or one nested in it, differs from the one that a flow runs."""
     (row,) = await store.rows(ref.kind.flow, [ref.id], ("tenant_id", "template_id"))
     return await definitions.is_another(store, row["tenant_id"], row["template_id"], flow, library)
 
@@ -87,7 +92,7 @@ async def _grant(tx: Transaction, ref: FlowRef, tree: int, tenant_id: int) -> No
 
 
 async def _gone(tx: Transaction, jobs: Sequence[Job]) -> set[int]:
-    """The workers of these jobs that cannot end them any more, as far as this machine can tell."""
+    """Return the workers of these jobs that have ended, as far as this host can tell."""
     owners = sorted({job.owner for job in jobs if job.owner is not None})
     rows = await tx.rows(WORKER, owners, ("id", "state", "host", "pid")) if owners else []
     alive = {row["id"] for row in rows if not WORKER.state(row["state"]).final and not _dead_here(row)}

@@ -1,4 +1,4 @@
-"""How long a flow will still take, going by flows of the same name that succeeded before."""
+"""Estimate how long a flow will still take, from successful flows of the same name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from keptwork.store.steps import FlowFilter
 FLOWS_LOOKED_AT = 5
 
 UsualTimes = Mapping[str, float]
-"""By the name of each step, the median of how long it took, in microseconds."""
+"""Median duration of each step in µs, by name."""
 
 
 async def usual_times(store: Reader, kind: Kind, name: str, tenant_id: int) -> UsualTimes:
-    """How long steps usually take: the median over the last flows of that name that succeeded; empty if there are
-    none."""
+    """Return the median durations of steps over the last successful flows of this name.
+
+    It is empty if there are none.
+    """
     won = tuple({move.target.name for move in kind.flow.moves if move.verb is Verb.SUCCEED})
     wanted = FlowFilter(tenant_id=tenant_id, states=won, name=name)
     rows: list[Row] = []
@@ -33,7 +35,7 @@ async def usual_times(store: Reader, kind: Kind, name: str, tenant_id: int) -> U
 
 
 def medians(kind: Kind, rows: Iterable[Row]) -> UsualTimes:
-    """Of the steps that succeeded. One that was skipped took no time."""
+    """Return the median durations of the satisfied steps. A skipped step took no time."""
     found: dict[str, list[int]] = {}
     for row in rows:
         if row["parent_id"] is None and phases(kind.step)[row["state"]] is Phase.SATISFIED:
@@ -47,8 +49,11 @@ def _took(row: Row) -> int:
 
 
 def time_left(flow: Flow, kind: Kind, steps: Iterable[Row], usual: UsualTimes, now: int, at_once: int) -> float | None:
-    """The longest way through what is left, and no less than all of it shared among so many at once; none if a step is
-    among it that nothing is known of. How long people take to answer is not counted."""
+    """Return the estimated time left in µs, or None if a remaining step has no known duration.
+
+    It is the longest path through the remaining steps, and at least their sum divided by `at_once`. Time for approvals
+    is not counted.
+    """
     rows = {row["name"]: row for row in steps}
     asked = {step.id for step in flow.steps if step.kind == "approval"}
     left: dict[str, float] = {}

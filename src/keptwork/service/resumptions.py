@@ -1,7 +1,7 @@
-"""Continuing flows that ended without success: a fork that keeps every step which succeeded, at any depth.
+"""Continue unsuccessful flows with forks that take over every satisfied step, at any depth.
 
-A final state stays final, so a failed run, and a flow inside another one that was retried, continue as a new flow of
-the same definition with the same inputs. Forks that somebody makes to run steps anew are in forks.py.
+A final state stays final. A failed run, and a nested flow that is retried, therefore continue as a new flow of the same
+definition with the same inputs. Forks that rerun steps are in forks.py.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from keptwork.store.templates import Template
 
 
 class Earlier(NamedTuple):
-    """A flow that ended without success, and can be continued."""
+    """An unsuccessful flow that can be continued."""
 
     kind: Kind
     flow: Row
 
 
 async def resumed_run(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
-    """Return the run that continues a failed one. Asked again, it is the same run."""
+    """Return the run that continues a failed one. A repeated call returns the same run."""
 
     async def work(tx: Transaction) -> FlowRef:
         seen = await row_of(tx, ref, ("id", "tree_id"))
@@ -61,7 +61,10 @@ async def last_of(store: Reader, ref: FlowRef) -> FlowRef:
 
 
 async def left_by(scene: Scene, row: Row, template: Template, inputs: Mapping[str, Any]) -> Earlier | None:
-    """Return the flow that a step was before, if that ended without success and would do the same; otherwise None."""
+    """Return the step's earlier flow if it was unsuccessful and did the same work.
+
+    Otherwise, return None. The same work has the same definition and inputs.
+    """
     earlier = await _earlier(scene, row) if row["started_at"] is not None or scene.flow["resumes"] else None
     if earlier is None:
         return None
@@ -73,7 +76,7 @@ async def left_by(scene: Scene, row: Row, template: Template, inputs: Mapping[st
 
 
 async def _earlier(scene: Scene, row: Row) -> Earlier | None:
-    """Return the newest flow of this step, or of the same step in the flow that this one continues."""
+    """Return the newest flow of this step, or of the same step in the continued flow."""
     tx, flow, step = scene.tx, scene.flow, row
     while True:
         found = [Earlier(kind, one) for kind in KINDS.values() for one in await tx.subflows(kind.flow, step["id"])]
@@ -89,10 +92,10 @@ async def _earlier(scene: Scene, row: Row) -> Earlier | None:
 async def continued(
     tx: Transaction, earlier: Earlier, template: Template, inputs: Mapping[str, Any], **how: Any
 ) -> Scene:
-    """Launch a flow that keeps what succeeded of an earlier one, and begin the rest."""
+    """Create a flow that takes over the satisfied steps of an earlier one, and start the rest."""
     how |= {"hold": True, "forked_from": earlier.flow["id"], "resumes": True}
     scene = await launch.scene_of(tx, template, inputs, **how)
-    scene.starting = scene.flow["step_id"] is not None  # whoever starts it inside another looks what became of it
+    scene.starting = scene.flow["step_id"] is not None  # the caller that starts a nested flow checks its outcome
     await tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, held_at=None)
     scene.flow["held_at"] = None
     await scene.look_at_all()
@@ -122,7 +125,7 @@ async def _keep_all(scene: Scene, earlier: Earlier) -> None:
 
 
 async def _keep_items(scene: Scene, old: Row, items: list[Row], outputs: Mapping[str, Output], reason: str) -> None:
-    """A list continues with the items that it had."""
+    """Create the items of a `for_each` step as they were, and take over the satisfied ones."""
     parent, places = scene.steps[old["name"]], sorted(items, key=lambda row: int(row["place"]))
     scene.move(parent, Verb.START, reason)
     await scene.write()
@@ -134,7 +137,7 @@ async def _keep_items(scene: Scene, old: Row, items: list[Row], outputs: Mapping
 
 
 def keep(scene: Scene, new: Row, old: Row, output: Output, reason: str) -> None:
-    """Make the moves that lead to where the old step is: done, or skipped. What it cost stays with the old one."""
+    """Move a step to where the old step is: succeeded or skipped. Its cost stays with the old step."""
     skipped = {move.target.name for move in scene.kind.step.moves if move.verb is Verb.SKIP}
     if old["state"] in skipped:
         scene.move(new, Verb.SKIP, reason)

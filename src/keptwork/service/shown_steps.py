@@ -1,7 +1,7 @@
-"""Steps as they are shown: when each began in its last round, and how often a step that runs for a list was tried.
+"""Steps as they are shown: with the start of their last round and the attempts of items.
 
-A row has when its step began for the first time. A step of a workstream that failed and is reset begins once more, in
-another round; the log has when. The row of a step that runs once for each of a list has no tries of its own.
+A row has the time when its step first started. A failed workstream step that is reset starts again, in another round;
+the log has that time. The row of a `for_each` step has no attempts of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from keptwork.store.records import Event, EventFilter
 
 PAGE = 1_000
 BEGINS = next(move.event for move in WORKSTREAM_STEP.moves if move.verb is Verb.START)
-"""The event with which a round of a step begins; a retry within the round is another."""
+"""The event that starts a round of a step. A retry within the round has another event."""
 
 
 async def shown(store: Reader, flow: Row, rows: Iterable[Row]) -> list[Row]:
-    """Steps of a flow. The elements among them are those whose tries count."""
+    """Return the steps of a flow as they are shown. A `for_each` step has the most attempts of any item."""
     tries: dict[int, int] = {}
     found = list(rows)
     for row in found:
@@ -32,13 +32,16 @@ async def shown(store: Reader, flow: Row, rows: Iterable[Row]) -> list[Row]:
 
 
 async def one_shown(store: Reader, flow: Row, row: Row) -> Row:
-    """The same of one step, looked at by itself."""
+    """Return a single step as it is shown."""
     elements = [] if row["job_id"] else await store.steps(row["flow_id"], parent=row["id"])
     return (await shown(store, flow, [row, *elements]))[0]
 
 
 def in_last_round(row: Row, begun: Mapping[int, int]) -> Row:
-    """A step with when it began in its last round, if that is known; one that waits for it has not."""
+    """Return a step with the start of its last round, if known.
+
+    A step that waits to start has none.
+    """
     if row["lifecycle"] != WORKSTREAM_STEP.name or row["started_at"] is None:
         return row
     waits = phases(WORKSTREAM_STEP)[row["state"]] is Phase.WAITING
@@ -46,12 +49,15 @@ def in_last_round(row: Row, begun: Mapping[int, int]) -> Row:
 
 
 def beginnings(events: Iterable[Event]) -> dict[int, int]:
-    """When steps began, by their keys, from the events of their moves; the last time counts."""
+    """Return when steps last started, by key, from the events of their moves."""
     return {event.entity_id: event.ts for event in events if event.type == BEGINS}
 
 
 async def _begun(store: Reader, flow: Row) -> dict[int, int]:
-    """When the steps of a workstream, and of those around it, began; for one that was never tried again rows tell."""
+    """Return when the steps of a workstream and its parent flows last started.
+
+    Steps that never started again do not need it, because their rows have the time.
+    """
     tree = flow["correlation_id"] or public_id(WORKSTREAM.name, flow["id"])
     wanted = EventFilter(flow["tenant_id"], entity=WORKSTREAM_STEP.name, type=BEGINS, correlation_id=tree)
     found: dict[int, int] = {}
