@@ -1,4 +1,4 @@
-"""Artifacts: what a job keeps beside its result, as those meet it who keep and who read."""
+"""Artifacts: list and read what jobs store in addition to their results, and check new ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,80}(; ?[\w.+-]{1,40}=[\w.+-]{
 
 
 async def listed(store: Store, tenant_id: int, id: str) -> list[Artifact]:
-    """What a job keeps, by name; a foreign or unknown id is `NotFound`."""
+    """List the artifacts of a job by name. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     row = await jobs.find(store, tenant_id, id)
     return await store.artifacts(tenant_id, row["id"])
 
 
 async def content(store: Store, tenant_id: int, id: str, name: str) -> tuple[Artifact, bytes]:
-    """One artifact of a job, and what is in it."""
+    """Return an artifact of a job, and its content."""
     for artifact in await listed(store, tenant_id, id):
         if artifact.name == name:
             return artifact, await content_of(store, tenant_id, artifact.hash)
@@ -34,7 +34,7 @@ async def content(store: Store, tenant_id: int, id: str, name: str) -> tuple[Art
 
 
 def check_name(name: str) -> None:
-    """A name is printable and would do as the name of a file in a folder that somebody else chooses."""
+    """Raise `BadInput` unless the name is printable and can be a file name in any directory."""
     plain = name.isprintable() and name == name.strip() and not re.search(r"[/\\]", name)
     if not plain or name in ("", ".", "..") or len(name) > LONGEST_NAME:
         limit = f"at most {LONGEST_NAME} printable characters without / and \\"
@@ -53,5 +53,5 @@ def check_size(name: str, size: int) -> None:
 
 
 def as_json(artifact: Artifact) -> dict[str, Any]:
-    """An artifact as it is read outside."""
+    """Return an artifact in its public form."""
     return {**artifact._asdict(), "created_at": rfc3339(artifact.created_at)}

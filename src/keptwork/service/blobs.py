@@ -1,4 +1,4 @@
-"""Content that is kept by its hash, as those meet it who read."""
+"""Read content that is stored by its hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keptwork.store import Blob, Reader
 
 
 async def content_of(store: Reader, tenant_id: int, hash: str) -> bytes:
-    """The content something refers to. That it is gone, or is no longer what was kept, is the database's damage."""
+    """Return the content with this hash. Raise `Damaged` if it is missing or has changed."""
     content = await store.blob(tenant_id, hash)
     if content is None:
         raise Damaged(path=_place(store), detail=f"the content sha256:{hash} is gone")
@@ -19,12 +19,12 @@ async def content_of(store: Reader, tenant_id: int, hash: str) -> bytes:
 
 
 async def whole(store: Reader, row: dict[str, Any]) -> dict[str, Any]:
-    """The row of a job with its result in it, also where that is kept as a blob."""
+    """Return the row of a job or crew with its result, even if that is stored as a blob."""
     if row["result_hash"] is None:
         return row
     return {**row, "result": (await content_of(store, row["tenant_id"], row["result_hash"])).decode()}
 
 
 def _place(store: Reader) -> str:
-    """Which database that is; inside a transaction its name is not at hand."""
+    """Return the URL of the database, or a general name inside a transaction."""
     return str(getattr(store, "url", "the database"))

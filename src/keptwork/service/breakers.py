@@ -1,8 +1,8 @@
-"""Breakers: asked before work that needs one is begun, told what came of it, and looked after while they are open.
+"""Circuit breakers: check them before a job runs, report its outcome, and watch open ones.
 
-A breaker is a row of a tenant's, shared by all workers, and moves as its lifecycle says. Whoever changes one locks it
-first, so that there is one probe in the whole fleet and no job is held back by one that has just been closed. The probe
-is a claim: it lasts as long as the lease of the job that tries. What they hold back is in `held_jobs`.
+A breaker is a row of a tenant, shared by all workers, with a declared lifecycle. Every change locks the row first, so
+that there is one probe across all workers, and no job is held by a breaker that has just closed. The probe is a claim:
+it lasts as long as the lease of the job that probes. `held_jobs` handles the jobs that breakers hold.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from keptwork.store.breakers import BreakerView, Row
 
 WATCH = "breaker-watch"
 TOOL = "tool:"
-"""What the names of the breakers of tools begin with."""
+"""Prefix of the names of tools' breakers."""
 
 LONGEST_ERROR = 500
 MOST_EVENTS = 50
 
 
 class Answer(StrEnum):
-    """What a breaker says to a job that needs it."""
+    """A breaker's decision about a job that needs it."""
 
     GO = "go"
     PROBE = "probe"
@@ -41,7 +41,7 @@ class Answer(StrEnum):
 
 
 class Admission(NamedTuple):
-    """The answer, and why not, if it is not to go on. `held_by` is what the job is to be held by, if it is."""
+    """The decision, its reason if the job must not run, and the hold to set on the job, if any."""
 
     answer: Answer
     says: str = ""
@@ -53,8 +53,11 @@ class Admission(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a job that is being settled tells its breaker: that what it needs works (true), that it failed (false), or
-    nothing (none). `held` says that the job goes back to be held by it."""
+    """The outcome that a completed job reports to its breaker.
+
+    `ok` is True if the service works, False if it failed, and None if the job did not show either. `held` means that
+    the job returns to the queue with the breaker's hold.
+    """
 
     job: Job
     name: str
@@ -67,12 +70,15 @@ class Report(NamedTuple):
         return self.job.tenant_id, self.name
 
 
-# --- before the work
+# --- before the job runs
 
 
 async def admit(store: Store, job: Job, breaker: Breaker) -> Admission:
-    """Whether a claimed job may go on. While the breaker is closed that is one read; once it has cooled down, one job
-    of the whole fleet is told that it is the probe. Asked again, the probe is told the same."""
+    """Decide whether a claimed job may run.
+
+    If the breaker is closed, this takes one read. After the cooldown, one job across all workers becomes the probe. A
+    repeated call gives the probe the same decision.
+    """
     row = await store.breaker(job.tenant_id, breaker.name)
     if row is not None and row["state"] == CLOSED.name and breaker.agrees_with(row):
         return Admission(Answer.GO)
@@ -92,7 +98,7 @@ async def _admitted(tx: Transaction, job: Job, breaker: Breaker) -> Admission:
 
 
 async def ensure(tx: Transaction, tenant_id: int, breaker: Breaker) -> Row:
-    """The row of a breaker, locked: made closed when it is first needed, with the settings it has now."""
+    """Return the locked row of a breaker with its current settings. Create it closed on first use."""
     row = await tx.lock_breaker(tenant_id, breaker.name)
     if row is None:
         await tx.lock_trees([_lock_number(tenant_id, breaker.name)])
@@ -108,8 +114,10 @@ async def ensure(tx: Transaction, tenant_id: int, breaker: Breaker) -> Row:
 
 
 async def freed(tx: Transaction, row: Row) -> Row | None:
-    """The breaker, ready for a probe; none while it cools down, or while another probe is at work. One whose probe was
-    lost opens again first, so that the log tells of it."""
+    """Return a breaker that is ready for a probe, or None during the cooldown or another probe.
+
+    A breaker whose probe was lost reopens first, so that the log shows the loss.
+    """
     if row["state"] == OPEN.name:
         return row if row["probe_at"] <= await tx.now() else None
     if row["probe_job"] is None:
@@ -123,7 +131,7 @@ async def freed(tx: Transaction, row: Row) -> Row | None:
 
 async def _made_probe(tx: Transaction, row: Row, job: Job) -> bool:
     probe = {"probe_job": job.id, "probe_epoch": job.epoch}
-    if row["state"] == HALF_OPEN.name:  # a good try was not enough, and the next may go
+    if row["state"] == HALF_OPEN.name:  # one successful probe was not enough, so the next job probes
         return bool(await tx.amend(BREAKER, [row["id"]], row["tenant_id"], **probe, candidate=None))
     facts = {"now": await tx.now(), "actor": f"w:{job.owner}", "detail": _of_job(job.id), "values": probe}
     return await _moved(tx, row, "probe", **facts)
@@ -137,37 +145,39 @@ def _refused(breaker: Breaker, row: Row) -> Admission:
 
 
 def described(row: Row) -> str:
-    """How a breaker that is not closed stands: since when it is not, and what it was last told."""
+    """Return a breaker's state, the time when it opened, and its last error, as text."""
     since = "" if row["opened_at"] is None else f", open since {rfc3339(row['opened_at'])}"
     last = f": {row['error']}" if row["error"] else ""
     return f"the breaker {row['name']} is {row['state']}{since}{last}"
 
 
-# --- after the work
+# --- after the job ran
 
 
 class Settled(NamedTuple):
-    """The changes that came too late, and whether any breaker may have moved."""
+    """The changes that came too late, and whether a breaker might have moved."""
 
     late: list[Change]
     stirred: bool
 
 
 Write = Callable[[Transaction, Sequence[Change]], Awaitable[list[Change]]]
-"""How changes are written; it returns those that came too late."""
+"""Writes changes and returns those that came too late."""
 
 
 def plainly(tx: Transaction, changes: Sequence[Change]) -> Awaitable[list[Change]]:
-    """With nothing else in the same transaction."""
+    """Write changes and nothing else."""
     return tx.apply(changes)
 
 
 async def settle(
     tx: Transaction, changes: Sequence[Change], reports: Sequence[Report], write: Write = plainly
 ) -> Settled:
-    """Writes what became of jobs, and tells their breakers, in one transaction. Reports of changes that came too late
-    do not count. A job that goes back to be held by a breaker that is closed by now is not held. The breakers are
-    locked before anything else is."""
+    """Write the outcomes of jobs and report them to their breakers, in one transaction.
+
+    Reports of late changes do not count. A job that returns to the queue with the hold of a breaker that has closed is
+    not held. The breakers are locked before anything else.
+    """
     rows = await _concerned(tx, reports)
     news = [report for report in reports if report.whose in rows] if rows else []
     fresh = await _unsettled(tx, news)
@@ -182,7 +192,7 @@ async def settle(
 async def report(
     tx: Transaction, tenant_id: int, name: str, ok: bool | None, job: Job, error: str | None = None
 ) -> None:
-    """Tells a breaker what came of a job that needed it, as a part of the transaction that settles the job."""
+    """Report the outcome of a job to a breaker, in the transaction that completes the job."""
     row = await tx.breaker(tenant_id, name)
     told = Report(job, name, ok, error)
     if row is not None and _matters(row, told):
@@ -190,8 +200,10 @@ async def report(
 
 
 async def _concerned(tx: Transaction, reports: Sequence[Report]) -> dict[tuple[int, str], Row]:
-    """The breakers that these reports may change, locked in an order that everyone keeps to. A success of what works
-    anyway is seen without a lock."""
+    """Lock the breakers that these reports can change, in sorted order, and return them.
+
+    A success needs no lock if the breaker is closed and has counted no failures.
+    """
     rows: dict[tuple[int, str], Row] = {}
     for whose in sorted({report.whose for report in reports}):
         row = await tx.breaker(*whose)
@@ -201,8 +213,10 @@ async def _concerned(tx: Transaction, reports: Sequence[Report]) -> dict[tuple[i
 
 
 async def _unsettled(tx: Transaction, reports: Sequence[Report]) -> set[int]:
-    """The jobs that stand as they were claimed. What was settled before, and is written again because its answer was
-    lost, has told its breaker already."""
+    """Return the jobs that are still as they were claimed.
+
+    A job that completed before, and is written again after a lost response, has reported to its breaker already.
+    """
     if not reports:
         return set()
     known = {report.job.id: report.job for report in reports}
@@ -211,7 +225,10 @@ async def _unsettled(tx: Transaction, reports: Sequence[Report]) -> set[int]:
 
 
 def _matters(row: Row, told: Report) -> bool:
-    """Whether a report changes anything as the breaker stands. Late ones, of jobs that are not the probe, do not."""
+    """Return whether a report changes the breaker in its current state.
+
+    Late reports of jobs that are not the probe do not.
+    """
     if told.held:
         return True
     if row["state"] == CLOSED.name:
@@ -220,7 +237,7 @@ def _matters(row: Row, told: Report) -> bool:
 
 
 async def _told(tx: Transaction, row: Row, told: Report) -> None:
-    """Of a breaker that is locked."""
+    """Apply a report to a locked breaker."""
     if told.held:
         if row["state"] != CLOSED.name and not row["holds"]:
             await tx.amend(BREAKER, [row["id"]], row["tenant_id"], holds=1)
@@ -266,8 +283,10 @@ async def _tried(tx: Transaction, row: Row, told: Report) -> None:
 
 
 async def find(store: Store, tenant_id: int, name: str) -> BreakerView:
-    """A breaker by its name, that of a tool also by the tool's, and how many jobs it holds back; one there is not is
-    `NotFound`."""
+    """Return a breaker and its number of held jobs.
+
+    The breaker of a tool can also be named by the tool. Raise `NotFound` for an unknown name.
+    """
     found = await store.breakers(tenant_id, name) or await store.breakers(tenant_id, f"{TOOL}{name}")
     if not found:
         raise NotFound(what="breaker", id=repr(name), listing="keptwork breakers list")
@@ -275,34 +294,34 @@ async def find(store: Store, tenant_id: int, name: str) -> BreakerView:
 
 
 class Page(NamedTuple):
-    """Some breakers, and the name to go on after if there are more."""
+    """A page of breakers, and the name of its last breaker if there are more."""
 
     breakers: list[BreakerView]
     next: str | None
 
 
 async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
-    """One page of the breakers of a tenant, by name."""
+    """Return one page of a tenant's breakers, by name."""
     every = sorted(await store.breakers(tenant_id), key=lambda one: str(one.row["name"]))
     found = [one for one in every if after is None or one.row["name"] > after]
     return Page(found[:limit], found[limit - 1].row["name"] if len(found) > limit else None)
 
 
 async def show(store: Store, tenant_id: int, name: str) -> tuple[BreakerView, list[Event]]:
-    """A breaker, and the last that happened to it, the oldest first."""
+    """Return a breaker and its latest events, oldest first."""
     standing = await find(store, tenant_id, name)
     wanted = EventFilter(tenant_id, BREAKER.name, standing.row["id"])
     return standing, (await store.events(wanted, limit=MOST_EVENTS, newest_first=True))[::-1]
 
 
 async def holding(store: Store, job: Row) -> Row | None:
-    """The breaker that holds a job back, as a whole row of it says; none if none does."""
+    """Return the breaker that holds a job, from the job's whole row, or None if no breaker does."""
     held_by = job["held_by"] or ""
     return await store.breaker(job["tenant_id"], held_by.removeprefix(HOLD)) if held_by.startswith(HOLD) else None
 
 
 def what_next(standing: BreakerView, now: int) -> str:
-    """What will happen to it, and when."""
+    """Return the next move of a breaker and its time, as text."""
     row = standing.row
     if row["state"] == CLOSED.name:
         return f"lets {standing.held:,} jobs go" if standing.held else "–"
@@ -316,7 +335,7 @@ def what_next(standing: BreakerView, now: int) -> str:
 
 
 def as_json(standing: BreakerView) -> dict[str, Any]:
-    """A breaker as commands print it."""
+    """Return a breaker in the form that commands print."""
     row = standing.row
     shown = ("failures", "failure_threshold", "successes", "success_threshold", "cooldown_us")
     open_now = row["state"] == OPEN.name
@@ -339,13 +358,13 @@ def as_json(standing: BreakerView) -> dict[str, Any]:
 
 
 async def _moved(tx: Transaction, row: Row, trigger: str, **facts: Any) -> bool:
-    """Whether the breaker made that move."""
+    """Move a breaker if its lifecycle allows it, and return whether it moved."""
     decision = decide(BREAKER, row, trigger, **facts)
     return isinstance(decision, Change) and not await tx.apply([decision])
 
 
 async def locked(tx: Transaction, tenant_id: int, name: str) -> Row:
-    """A breaker that is there, locked until the transaction is over."""
+    """Return an existing breaker, locked until the transaction ends."""
     row = await tx.lock_breaker(tenant_id, name)
     assert row is not None  # noqa: S101 - breakers are never deleted
     return row
@@ -372,5 +391,8 @@ def _short(error: str | None) -> str:
 
 
 def _lock_number(tenant_id: int, name: str) -> int:
-    """Whoever makes a breaker waits for others who do. Keys of flows are far larger than these numbers."""
+    """Return the lock that serializes the creation of a breaker.
+
+    Flow keys are far larger, so it collides with none.
+    """
     return int.from_bytes(hashlib.sha256(f"breaker {tenant_id} {name}".encode()).digest()[:4], "big")

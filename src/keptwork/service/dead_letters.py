@@ -1,4 +1,4 @@
-"""Dead letters: jobs that were given up, why, and running them again, one or many."""
+"""Dead letters: jobs that used all their attempts. List them, and redrive one or many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 class Redriven(NamedTuple):
-    """A dead letter and the job that runs it again."""
+    """A dead letter and the job that reruns it."""
 
     old: int
     new: int
@@ -41,7 +41,7 @@ def among(
     since: int | None = None,
     until: int | None = None,
 ) -> JobFilter:
-    """Which dead letters; what is none does not narrow."""
+    """Return a filter for dead letters. None does not narrow it."""
     if reason_code is not None and reason_code not in DEAD_LETTER_REASONS:
         raise BadInput(what=f"{reason_code!r} is no reason code; there are: {', '.join(DEAD_LETTER_REASONS)}")
     wanted = JobFilter(tenant_id, (DEAD_LETTERED.name,), queue=queue, kind=kind, reason=reason_code)
@@ -51,12 +51,12 @@ def among(
 async def page(
     store: Store, wanted: JobFilter, *, after: str | None = None, limit: int = 50, text: str | None = None
 ) -> jobs.Page:
-    """One page of dead letters, the newest job first; with a text as jobs are searched."""
+    """Return one page of dead letters, newest first. `text` searches as it does for jobs."""
     return await jobs.page(store, wanted, after=after, limit=limit, text=text)
 
 
 async def find(store: Store, tenant_id: int, id: str) -> dict[str, Any]:
-    """The job behind a dead letter; one that is no dead letter is not found here."""
+    """Return the job of a dead letter. Raise `NotFound` if the job is not a dead letter."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     row = await store.get(JOB, key, tenant_id) if prefix == JOB.prefix else None
     if row is None or row["state"] != DEAD_LETTERED.name:
@@ -65,7 +65,7 @@ async def find(store: Store, tenant_id: int, id: str) -> dict[str, Any]:
 
 
 async def later_jobs(store: Store, tenant_id: int, rows: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Which jobs run these again, by the key of the dead letter."""
+    """Return the jobs that rerun these dead letters, by the key of the dead letter."""
     found: dict[int, list[int]] = {row["id"]: [] for row in rows}
     wanted = JobFilter(tenant_id, redriven_from=tuple(found))
     columns = ("id", "redriven_from")
@@ -78,14 +78,14 @@ async def later_jobs(store: Store, tenant_id: int, rows: list[dict[str, Any]]) -
 async def redrive_one(
     store: Store, tenant_id: int, id: str, *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> Redriven:
-    """Runs one dead letter again, perhaps with another payload."""
+    """Redrive a dead letter, with another payload if one is given."""
     row = await find(store, tenant_id, id)
     edited = None if payload is None else jobs.arguments(payload)
     return Redriven(row["id"], await run_again(store, row, payload=edited, again=again, actor=actor))
 
 
 async def count(store: Store, wanted: JobFilter, *, again: bool = False, limit: int | None = None) -> int:
-    """How many `redrive` would run again."""
+    """Return how many dead letters `redrive` would rerun."""
     chosen = await _as_of_now(store, wanted, again)
     return sum([len(batch) async for batch in _batches(store, chosen, limit, jobs.MOST_AT_ONCE, ("id", "step_id"))])
 
@@ -100,9 +100,11 @@ async def redrive(
     actor: str | None = None,
     pause: Pause = asyncio.sleep,
 ) -> AsyncIterator[Redriven]:
-    """Runs dead letters again, the oldest first, no faster than `rate` a second. Those that were before are passed over
-    unless `again`, and always those that carried out a step, which are run again with it; those that die while it goes
-    on are left alone, so that it comes to an end."""
+    """Redrive dead letters, oldest first, at most `rate` per second.
+
+    Dead letters that were redriven before are skipped unless `again` is set. Jobs of steps are always skipped, because
+    they rerun with their step. Jobs that are dead-lettered during the redrive are skipped, so that it ends.
+    """
     if rate is not None and not 0 < rate < float("inf"):
         raise BadInput(what=f"a rate of {rate} jobs a second never ends; it must be above 0")
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / BATCHES_PER_SECOND)))
@@ -115,7 +117,7 @@ async def redrive(
             yield Redriven(row["id"], new)
         owed = len(batch) / rate if rate else 0.0
     if not found:
-        async with store.acknowledging():  # that nothing is left to do, an earlier call may have seen to
+        async with store.acknowledging():  # an earlier call might have redriven all, so wait for the standbys
             await store.now()
 
 
@@ -144,7 +146,7 @@ async def _batches(
 
 
 def as_json(row: dict[str, Any], redriven_as: list[int]) -> dict[str, Any]:
-    """A dead letter: what is known of its end. The stage and the lease are as its last worker noted them."""
+    """Return a dead letter in its public form. Its stage and lease are as its last worker reported them."""
     noted = jobs.document(row["detail"]) if row["detail"] else None
     noted = noted if isinstance(noted, dict) else {}
     expired = noted.get("last_lease_expires_at")

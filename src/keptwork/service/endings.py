@@ -1,4 +1,4 @@
-"""Waiting for jobs to end: one question to the database for all who wait, asked more and more rarely."""
+"""Wait for jobs to finish, with one query for all waiting callers and a growing interval."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from keptwork.store import Reader
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
 
 WorksOn = Callable[[int, int], bool]
-"""Of a tenant and a job."""
+"""Receives a tenant and a job."""
 
 
 class Endings:
-    """Those who wait for jobs of one database, or for entities of another kind."""
+    """The callers that wait for jobs of one database, or for entities of another kind."""
 
     def __init__(self, store: Reader, lifecycle: Lifecycle = JOB) -> None:
         self._store = store
@@ -26,10 +26,13 @@ class Endings:
         self._watch: asyncio.Task[None] | None = None
         self._heard: list[Callable[[], None]] = []
         self.workers_here: list[WorksOn] = []
-        """Those of this process, who tell of what they settle; asked for a job, each says whether it works on it."""
+        """Workers of this process, which report what they settle.
+
+        Each callable returns whether its worker works on a job.
+        """
 
     async def reached(self, key: int) -> Change | None:
-        """Returns when the job has ended, or is no longer there; with its last move, if that was made here."""
+        """Wait until the job has finished or was deleted. Return its last move if this process made it."""
         told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(told)
         self._joined.set()
@@ -41,8 +44,10 @@ class Endings:
             self._leave(key, told)
 
     async def heard_of(self, tenant_id: int, key: int, at_most: float | None) -> Change | None:
-        """The last move of a job that a worker in this process works on; none if none does, or not for a moment, or the
-        time is over. Nothing is asked of the database."""
+        """Return the last move of a job that a worker in this process works on.
+
+        Return None if no worker does, or none does any more, or on timeout. It does not query the database.
+        """
         told: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(told)
         look, left = SHORTEST_LOOK, float("inf") if at_most is None else at_most
@@ -57,7 +62,10 @@ class Endings:
             self._leave(key, told)
 
     def reached_by(self, changes: Sequence[Change]) -> None:
-        """A worker in this process has written these: who waits for one of them need not look for it."""
+        """Report changes that a worker in this process has written to the callers that wait.
+
+        They need no query then.
+        """
         for heard in self._heard:
             heard()
         if self._waiting:
@@ -66,7 +74,7 @@ class Endings:
                     self._tell([change.id], change)
 
     def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever a worker in this process has written something; returns how to stop."""
+        """Call `heard` whenever a worker in this process has written changes. Return a function that ends this."""
         self._heard.append(heard)
         return lambda: self._heard.remove(heard)
 
@@ -76,7 +84,7 @@ class Endings:
             del self._waiting[key]
         if not self._waiting and self._watch is not None:
             self._watch.cancel()
-            self._watch = None  # whoever comes next, even before it has ended, needs another
+            self._watch = None  # the next caller needs a new task, even before this one has ended
 
     async def _look_around(self) -> None:
         look = SHORTEST_LOOK
@@ -84,11 +92,11 @@ class Endings:
             while self._waiting:
                 look = SHORTEST_LOOK if await self._somebody_joins(look) else min(look * 2, LONGEST_LOOK)
                 self._tell(await self._ended(list(self._waiting)))
-        except Exception as error:  # whatever it was, everyone who waits must hear of it
+        except Exception as error:  # every waiting caller must receive the error
             self._tell(self._waiting, error=error)
 
     async def _somebody_joins(self, seconds: float) -> bool:
-        """Whether somebody has, by then: who has just come wants to know soon."""
+        """Wait, and return whether a caller has joined. A new caller makes the next query early."""
         joined = self._joined.is_set()
         self._joined.clear()
         with contextlib.suppress(TimeoutError):
@@ -97,7 +105,7 @@ class Endings:
         return joined
 
     async def _ended(self, keys: list[int]) -> set[int]:
-        """Asks for the state only: the rows may hold megabytes."""
+        """Read only the states, because rows can contain megabytes."""
         rows = await self._store.rows(self._lifecycle, keys, ("id", "state"))
         return set(keys) - {row["id"] for row in rows if not self._lifecycle.state(row["state"]).final}
 

@@ -1,7 +1,7 @@
-"""The jobs that breakers hold back: which they are, when one of them is let go to try, and when all are.
+"""The jobs that breakers hold: set their holds, lift one for a probe, and lift all.
 
-Everything is done in portions, each in a transaction of its own that has locked the breaker: an open breaker over a
-hundred thousand jobs keeps nobody waiting, and no job is held by one that has been closed meanwhile.
+Each portion has its own transaction, which locks the breaker. A breaker that is open for 100,000 jobs therefore blocks
+other transactions only briefly, and no job is held by a breaker that has closed meanwhile.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from keptwork.store import Store, Transaction
 from keptwork.store.breakers import Row, Watched
 
 PORTION = 500
-"""So many jobs are held back or let go in one transaction."""
+"""Maximum number of holds that one transaction sets or lifts."""
 
 PATIENCE_US = 5_000_000
-"""So long a job that was let go to be the probe has to begin, before another is."""
+"""Time for a probe candidate to start, before the next candidate is chosen."""
 
 
 class Tended(NamedTuple):
-    """What was done for what holds jobs back: how many jobs were let go, and whether there is more to do at once."""
+    """The number of jobs whose holds were lifted, and whether there is more to do immediately."""
 
     let_go: int = 0
     more: bool = False
 
 
 def is_due(watched: Watched, now: int) -> bool:
-    """Whether there is something to do for it: to hold back, to let go, or to find a probe."""
+    """Return whether a breaker needs work: set holds, lift holds, or choose a probe."""
     row = watched.row
     if row["state"] == CLOSED.name or watched.unheld:
         return True
@@ -44,13 +44,16 @@ def is_due(watched: Watched, now: int) -> bool:
 
 
 def due_at(row: Row) -> int:
-    """When the next job may be let go to try: after the cooldown, and not while another that was is yet to begin."""
+    """Return when the next probe candidate can be chosen.
+
+    It is after the cooldown, and after an earlier candidate had its time to start.
+    """
     tried = 0 if row["candidate"] is None else row["candidate_at"] + PATIENCE_US
     return max(row["probe_at"] if row["state"] == OPEN.name else 0, tried)
 
 
 async def tend(store: Store, tenant_id: int, name: str) -> Tended:
-    """Does what is to be done for a breaker that has opened, a portion of it in one transaction."""
+    """Do the pending work for a breaker, one portion of it in one transaction."""
     return await store.atomically(lambda tx: _tended(tx, tenant_id, name), weight=PORTION)
 
 
@@ -66,7 +69,7 @@ async def _tended(tx: Transaction, tenant_id: int, name: str) -> Tended:
 
 
 async def _let_all_go(tx: Transaction, row: Row) -> Tended:
-    """Until none is held; only then is the breaker done with."""
+    """Lift a portion of the holds. The breaker is marked as holding nothing only when no hold is left."""
     tenant_id, hold = row["tenant_id"], hold_of(row["name"])
     gone = await tx.let_go(tenant_id, hold, PORTION)
     if gone < PORTION and not await tx.holds_any(tenant_id, hold):
@@ -75,7 +78,10 @@ async def _let_all_go(tx: Transaction, row: Row) -> Tended:
 
 
 async def _let_one_go(tx: Transaction, row: Row) -> Tended:
-    """One held job, to be the probe when it is claimed. If it does not begin, the next is of another queue."""
+    """Lift the hold of one job, which becomes the probe when it is claimed.
+
+    If it does not start, the next candidate comes from another queue.
+    """
     free, now = await freed(tx, row), await tx.now()
     if free is None or due_at(free) > now:
         return Tended()
@@ -89,8 +95,10 @@ async def _let_one_go(tx: Transaction, row: Row) -> Tended:
 
 @acknowledged
 async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> int:
-    """Closes a breaker that is open, because somebody says so, and lets go all that it holds; returns how many. One
-    that is closed refuses."""
+    """Close an open breaker for an operator, lift all its holds, and return how many.
+
+    A closed breaker raises `InvalidTransition`.
+    """
     own = (await find(store, tenant_id, name)).row["name"]
     first = await close(store, tenant_id, own, actor=actor, reason=reason)
     return first.let_go + (await all_gone(partial(tend, store, tenant_id, own)) if first.more else 0)
@@ -98,7 +106,7 @@ async def reset(store: Store, tenant_id: int, name: str, *, actor: str, reason: 
 
 @acknowledged
 async def close(store: Store, tenant_id: int, name: str, *, actor: str, reason: str) -> Tended:
-    """The same, in one transaction: the first jobs are let go with it, and workers let the others go."""
+    """Close a breaker in one transaction, and lift its first holds. Workers lift the others."""
     seen = (await find(store, tenant_id, name)).row
     decided(store, BREAKER, seen, "reset", actor=actor, reason=reason)
 
@@ -112,7 +120,7 @@ async def close(store: Store, tenant_id: int, name: str, *, actor: str, reason: 
 
 
 async def all_gone(tend: Callable[[], Awaitable[Tended]]) -> int:
-    """Lets jobs go portion after portion, until there is no more to do at once; returns how many."""
+    """Lift holds portion by portion until no immediate work is left, and return how many."""
     total = 0
     while (tended := await tend()).more:
         total += tended.let_go

@@ -1,4 +1,4 @@
-"""How far a job has come: what its steps have left, and what its handler said last."""
+"""Progress of a job: the checkpoints of its steps, and the last report of its handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVERRUN_TTL_US = 7 * 86_400_000_000
 
 
 class Said(NamedTuple):
-    """What a handler said of how far it has come, and when."""
+    """A handler's progress report and its time."""
 
     fraction: float
     text: str
@@ -23,7 +23,10 @@ class Said(NamedTuple):
 
 
 async def said(store: Store, tenant_id: int, job: int) -> Said | None:
-    """The last that a job's handler said; none if it never did, or long ago."""
+    """Return the last progress report of a job's handler.
+
+    Return None if there is none or it has expired.
+    """
     seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == PROGRESS]
     if not seen:
         return None
@@ -32,19 +35,19 @@ async def said(store: Store, tenant_id: int, job: int) -> Said | None:
 
 
 async def keep_overrun(store: Store, job: Job, text: str) -> None:
-    """Store that a handler returned after its time-out, and by how much."""
+    """Store that a handler returned after its timeout, and by how much."""
     payload = json.dumps({"says": text})
     await store.record_telemetry(JOB, job.id, OVERRUN, payload, ttl_us=OVERRUN_TTL_US, tenant_id=job.tenant_id)
 
 
 async def overrun(store: Store, tenant_id: int, job: int) -> str | None:
-    """Return the latest note that a handler of this job returned after its time-out, or None."""
+    """Return the latest note that a handler of this job returned after its timeout, or None."""
     seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == OVERRUN]
     return str(json.loads(seen[0].payload)["says"]) if seen else None
 
 
 def size(one: Checkpoint) -> int:
-    """How large the result of a step is, wherever it is kept."""
+    """Return the size in bytes of a step's result, wherever it is stored."""
     return len(one.result.encode()) if one.hash is None else int(json.loads(one.result)["size"])
 
 
@@ -53,7 +56,7 @@ def said_as_json(told: Said | None) -> dict[str, Any] | None:
 
 
 def as_json(one: Checkpoint) -> dict[str, Any]:
-    """A step as it is read outside."""
+    """Return a checkpoint in its public form."""
     return {
         "name": one.name,
         "at": rfc3339(one.created_at),

@@ -1,4 +1,4 @@
-"""What a job belongs to: the step of a flow it carries out, its crew, its agent job and its parent; its children."""
+"""What a job belongs to: its step and flow, crew, agent job, and parent; and its children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 class Ties(NamedTuple):
-    """The public ids of what a job belongs to, none where it does not; a step by its name. Its children are rows."""
+    """Public IDs of what a job belongs to, or None; the step by its name. `children` are rows."""
 
     flow: str | None
     step: str | None
@@ -25,7 +25,7 @@ class Ties(NamedTuple):
 
 
 async def ties(store: Store, job: Row) -> Ties:
-    """What a job, by its row, belongs to."""
+    """Return what a job belongs to, and its children."""
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     agents = [row for row in await store.agents_of_jobs([job["id"]]) if row["tenant_id"] == job["tenant_id"]]
     return Ties(

@@ -1,4 +1,4 @@
-"""Leases that are over, and those of workers that are dead: what becomes of the jobs."""
+"""Handle expired leases and the leases of dead workers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ LEASE_ENDED = "the lease of its worker ended"
 
 
 async def reclaim(store: Store, worker: int, why: str) -> int:
-    """Reclaim the jobs of a worker whose process is known to be gone, and return how many there were. Their leases end
-    now, and every other rule stays as it is when a lease ends."""
+    """Reclaim the jobs of a worker whose process no longer exists.
+
+    Return how many there were. Their leases end now, with the usual rules for expired leases.
+    """
     wanted = JobFilter(states=(ASSIGNED.name, RUNNING.name), owner=worker)
     tokens = [
         (row["id"], row["epoch"]) for row in await store.jobs(wanted, limit=MOST_AT_ONCE, columns=("id", "epoch"))
@@ -33,7 +35,7 @@ async def reclaim(store: Store, worker: int, why: str) -> int:
 
 
 def reaped(job: Job, now: int, why: str = LEASE_ENDED) -> Change:
-    """Back into the queue while attempts are left; otherwise the end its policy asks for."""
+    """Return a job to the queue while it has attempts left. Otherwise end it as its policy requires."""
     error = f"{why} in attempt {job.attempts} of {job.max_attempts}"
     facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
     if job.attempts < job.max_attempts:

@@ -1,4 +1,4 @@
-"""Limits: what was declared, what counts against them, and what waits behind them."""
+"""Limits: declare them, and show their usage and waiting jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_PLACE = 10
 
 
 class Limit(NamedTuple):
-    """A key under its rule: how many count against it, how many wait, and when its rate lets the next one go."""
+    """A limit key with its rule, usage, waiting jobs, and the next start that its rate allows."""
 
     key: LimitKey
     rule: LimitRule
@@ -27,14 +27,14 @@ class Limit(NamedTuple):
 
 
 def rule(what: str, name: str, throttle: Throttle | None) -> LimitRule:
-    """As the store takes it; without a throttle it limits nothing."""
+    """Return a rule for the store. Without a throttle it limits nothing."""
     if throttle is None:
         return LimitRule(what, name)
     return LimitRule(what, name, throttle.most, throttle.rate, throttle.window_us, throttle.per)
 
 
 async def declare(store: Store, rules: Sequence[LimitRule]) -> None:
-    """Tells the store what is new in these; nothing is written if nothing is."""
+    """Write the rules that differ from the stored ones, if any."""
     known = {(one.what, one.name): one for one in await store.limit_rules()}
     new = [one for one in rules if known.get((one.what, one.name), LimitRule(one.what, one.name)) != one]
     if new:
@@ -42,14 +42,16 @@ async def declare(store: Store, rules: Sequence[LimitRule]) -> None:
 
 
 async def limit_queue(store: Store, name: str, throttle: Throttle | None) -> None:
-    """From the next claim on the queue gives no more than that, to the whole fleet; none takes its limit away."""
+    """Limit a queue across all workers, from the next claim on. None removes its limit."""
     check_name("queue", name)
     await declare(store, [rule("queue", name, throttle)])
 
 
 async def key_of(store: Store, kind: str, arguments: str) -> str | None:
-    """What a job of this kind is counted by, going by what its workers have declared; none if it has no limit. Its
-    arguments, as JSON, are looked at only then."""
+    """Return the limit key of a job of this kind, by the rule that its workers have declared.
+
+    Return None if there is no rule. The arguments, as JSON, are parsed only if there is one.
+    """
     for one in await store.limit_rules():
         if (one.what, one.name) == ("job", kind):
             return Throttle(one.most, one.rate, one.window_us, one.per).key(kind, json.loads(arguments))
@@ -57,13 +59,13 @@ async def key_of(store: Store, kind: str, arguments: str) -> str | None:
 
 
 async def under_limit(store: Store, job: NewJob) -> NewJob:
-    """A job whose kind is known by name only, held back by the limit that its workers have declared, if they have."""
+    """Return a job of a kind known only by name, with the limit that workers declared, if any."""
     key = await key_of(store, job.kind, job.payload)
     return job if key is None else job._replace(limit_key=key, held_by=HELD_BY_LIMIT)
 
 
 async def listing(store: Store, tenant_id: int) -> list[Limit]:
-    """Every limit that counts something for a tenant, and those declared that count nothing yet."""
+    """List the limits with usage by a tenant, and declared limits without usage."""
     rules = {(one.what, one.name): one for one in await store.limit_rules()}
     uses = {LimitKey(use.tenant_id, use.key): use for use in await store.limit_uses(tenant_id)}
     for what, name in rules:
@@ -74,14 +76,14 @@ async def listing(store: Store, tenant_id: int) -> list[Limit]:
 
 
 class Page(NamedTuple):
-    """Some limits, and the place to go on from if there are more."""
+    """A page of limits, and the cursor of the next page if there are more."""
 
     limits: list[Limit]
     next: str | None
 
 
 async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
-    """Some of them in their order. There are few, and their keys may be long: a place is how many came before."""
+    """Return one page of limits. The cursor is an offset, because limits are few and their keys can be long."""
     if after is not None and not (after.isdecimal() and len(after) < LONGEST_PLACE):
         raise BadInput(what=f"{after!r} is no place in a list of limits; take one from an earlier answer")
     found, start = await listing(store, tenant_id), int(after or 0)
@@ -95,7 +97,7 @@ def _limit(key: LimitKey, use: LimitUse, rules: dict[tuple[str, str], LimitRule]
 
 
 async def holding(store: Store, job: dict[str, Any]) -> Limit | None:
-    """The limit that holds a job back, as a whole row of it says; none if none does."""
+    """Return the limit that holds a job, from the job's whole row, or None if no limit does."""
     if job["held_by"] != HELD_BY_LIMIT or job["limit_key"] is None:
         return None
     wanted = LimitKey.of(job["tenant_id"], job["limit_key"])
@@ -103,13 +105,13 @@ async def holding(store: Store, job: dict[str, Any]) -> Limit | None:
 
 
 async def of_queue(store: Store, tenant_id: int, name: str) -> Limit | None:
-    """The limit of a queue, and what counts against it; none if it has none."""
+    """Return the limit of a queue with its usage, or None if it has none."""
     key = f"queue:{name}"
     return next((one for one in await listing(store, tenant_id) if one.key.key == key), None)
 
 
 def as_json(limit: Limit) -> dict[str, Any]:
-    """A limit as commands print it."""
+    """Return a limit in the form that commands print."""
     return {
         "key": limit.key.key,
         "scope": "all tenants" if limit.key.tenant_id == 0 else "tenant",

@@ -1,4 +1,4 @@
-"""Queues: what waits in them, and whether they are served."""
+"""Queues: list, pause, and resume them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from keptwork.store.job_list import LEASED
 
 
 async def listing(store: Store, tenant_id: int) -> list[QueueSummary]:
-    """Every queue that has jobs or was ever paused."""
+    """List every queue that has jobs or was ever paused."""
     return await store.queues(tenant_id)
 
 
 async def pause(store: Store, tenant_id: int, name: str) -> QueueSummary:
-    """From the next claim on nothing is taken from the queue; what runs goes on. Returns the queue as it was before."""
+    """Pause a queue from the next claim on, and return it as it was before. Running jobs continue."""
     return await _set_paused(store, tenant_id, name, True)
 
 
 async def resume(store: Store, tenant_id: int, name: str) -> QueueSummary:
-    """From the next claim on the queue is served again. Returns the queue as it was before."""
+    """Resume a queue from the next claim on, and return it as it was before."""
     return await _set_paused(store, tenant_id, name, False)
 
 
@@ -35,17 +35,17 @@ async def _set_paused(store: Store, tenant_id: int, name: str, paused: bool) -> 
 
 
 def queued(queue: QueueSummary) -> int:
-    """How many jobs wait in a queue, whatever for."""
+    """Return the number of queued jobs, for any reason."""
     return queue.jobs.get(JOB.initial.name, 0)
 
 
 def at_work(queue: QueueSummary) -> int:
-    """How many jobs of a queue a worker has."""
+    """Return the number of jobs that workers hold."""
     return sum(queue.jobs.get(state, 0) for state in LEASED)
 
 
 def as_json(queue: QueueSummary) -> dict[str, Any]:
-    """A queue with a count for every state."""
+    """Return a queue with a count for every state."""
     return {
         "name": queue.name,
         "jobs": {state.name: queue.jobs.get(state.name, 0) for state in JOB.states},

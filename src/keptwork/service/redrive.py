@@ -1,7 +1,7 @@
-"""Running a job again: a new job with the same work, which says what it was made from.
+"""Rerun jobs: create a new job with the same work, linked to the old one.
 
-The first new job carries a key made from the old one's id, so that however many people ask at the same time, one job is
-made. Asking for more takes `again`.
+The first rerun has an idempotency key with the old job's ID, so that concurrent requests create one job. Further reruns
+need `again`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAUSE = "redrive"
 async def run_again(
     store: Store, row: dict[str, Any], *, payload: str | None = None, again: bool = False, actor: str | None = None
 ) -> int:
-    """One job, perhaps with another payload; a second time is refused unless it is meant."""
+    """Rerun a job, with another payload if one is given. A second rerun is rejected unless `again` is set."""
     if not again:
         wanted = JobFilter(row["tenant_id"], redriven_from=(row["id"],))
         for later in await store.jobs(wanted, limit=1, columns=("id",)):
@@ -41,8 +41,11 @@ async def run_again(
 async def run_all_again(
     store: Store, rows: Sequence[dict[str, Any]], *, again: bool = False, actor: str | None = None
 ) -> list[int]:
-    """A new job for each of these, all or none. What somebody else ran again in this very moment is that one's job. A
-    job that carries out a step is run again with its step, or not at all."""
+    """Create a new job for each of these, all or none, and return their keys.
+
+    If a concurrent request reruns the same job, both return the same new job. A step's job is rejected, because it
+    reruns with its step.
+    """
     for row in rows:
         if row["step_id"] is not None:
             step = public_id(RUN_STEP.name, row["step_id"])

@@ -1,4 +1,4 @@
-"""What came of a job: its result, wherever it is kept, or why there is none."""
+"""Read the result of a job, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 async def result(
     store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
 ) -> Any:
-    """What the handler returned, once the job has ended; a job that ended without success is `JobFailed`."""
+    """Wait for a job and return its result. Raise `JobFailed` if it did not succeed."""
     text = await result_text(store, tenant_id, id, at_most, endings)
     return None if text is None else json.loads(text)
 
@@ -28,7 +28,7 @@ async def result(
 async def result_text(
     store: Store, tenant_id: int, id: str, at_most: Span | None = None, endings: Endings | None = None
 ) -> str | None:
-    """The same as the JSON it is kept as."""
+    """Wait for a job and return its result as the stored JSON."""
     row = await jobs.wait(store, tenant_id, id, at_most, endings)
     if not jobs.succeeded(row):
         raise _failure(row)

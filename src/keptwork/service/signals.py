@@ -1,4 +1,4 @@
-"""Events that jobs wait for: sending them."""
+"""Send signals that jobs wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keptwork.store.signals import EVERYONE, NewSignal, Sent
 
 
 def check_event(name: object) -> None:
-    """A name that both databases can keep, beside what it is waited for with."""
+    """Raise `BadInput` unless both databases can store the name in the name of a wait."""
     check_name("event", name)
     if len(str(name)) > LONGEST_NAME:
         raise BadInput(
@@ -26,7 +26,10 @@ def check_event(name: object) -> None:
 async def send(
     where: Enqueues, tenant_id: int, name: str, payload: Any = None, *, job: str | None = None, key: str | None = None
 ) -> Sent:
-    """Sends an event, to everyone or to one job of the tenant. `where` is a store, or a transaction of one."""
+    """Send a signal to all jobs of the tenant that wait for it, or to one job.
+
+    `where` is a store or a transaction of one.
+    """
     check_event(name)
     if key is not None:
         check_name("key", key)
@@ -36,7 +39,7 @@ async def send(
         raise BadInput(what="an event is sent in a transaction of app.transaction(), not over a connection of your own")
     if to != EVERYONE and await where.get(JOB, to, tenant_id) is None:  # type: ignore[attr-defined]
         raise NotFound(what="job", id=repr(job), listing="keptwork jobs list")
-    # Without a key of the sender's it gets one of ours, so that a repeated call sends it once.
+    # Without the sender's key, the signal gets its own, so that a repeated write sends it once.
     sent: Sent = await where.send_signal(NewSignal(tenant_id, name, text, key or f"#{uuid4()}", to))
     return sent
 
