@@ -1,8 +1,9 @@
-"""The audit: does the log explain every row, and nothing but; and the log itself, as text to keep elsewhere.
+"""The audit: verify that the log explains every row, and export the log as text.
 
-Verifying reads one moment of the database, entity by entity in pages, so memory stays bounded however long the log is.
-It rebuilds every entity from its events and compares it with its row; a row may be gone if retention accounts for it.
-An edit that leaves a consistent story, of an event's actor, reason or payload, is seen by the seals of the log.
+Verifying reads a snapshot of the database, entity by entity in pages, so that memory stays bounded for any length of
+the log. It rebuilds each entity from its events and compares it with its row. A row can be missing if retention
+recorded that it deleted it. An edit of an event's actor, reason, or payload leaves a consistent history; only the seals
+of the log detect it.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ EVENTS_AT_ONCE = 5_000
 PROBLEMS_KEPT = 1_000
 
 COMPARED = ("state", "seq", "epoch", "created_at", "updated_at", "started_at", "completed_at")
-"""What a row must have in common with its replayed events."""
+"""Columns in which a row must match its replayed events."""
 
 _encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 Progress = Callable[[int, int], None]
-"""Is told, after each page, how many events are done and how many there are."""
+"""Receives, after each page, the number of events done and the total."""
 
 
 class Problem(NamedTuple):
-    """Something the log does not explain: which entity, what about it, and where to look."""
+    """A contradiction between the log and the database: entity, contradiction, and place."""
 
     entity: str
     what: str
@@ -45,7 +46,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What an audit found. Only the first problems are kept, all are counted."""
+    """The result of an audit. It counts all problems and stores the first."""
 
     events: int = 0
     entities: int = 0
@@ -66,7 +67,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """One entity while its events are read."""
+    """An entity while its events are replayed."""
 
     entity: str
     key: int
@@ -81,7 +82,7 @@ class Rebuilt:
 
 
 class Exported(NamedTuple):
-    """How many events were written, how many are left for a later export, and where that goes on."""
+    """The number of exported events, the number left for a later export, and its cursor."""
 
     events: int
     left: int
@@ -89,8 +90,11 @@ class Exported(NamedTuple):
 
 
 async def verify(store: Store, progress: Progress | None = None, *, against: str | None = None) -> Verdict:
-    """Replays every event, compares every row and checks every seal, all as of one moment; `against` is the hash of a
-    seal that was kept elsewhere. Damage ends it, as a problem like others."""
+    """Replay every event, compare every row, and check every seal, in one snapshot.
+
+    `against` is the hash of a seal that was stored elsewhere. A damaged database ends the audit, and is reported as a
+    problem.
+    """
     verdict = Verdict()
     try:
         async with store.snapshot() as log:
@@ -103,17 +107,17 @@ async def verify(store: Store, progress: Progress | None = None, *, against: str
     except TypeError:
         if verdict.clean:
             raise
-        # Damage has put nothing where a number was. It is in the verdict already; there is no more to learn here.
+        # Damage replaced a number by NULL. The verdict has that problem already, and the rest cannot be read.
     return verdict
 
 
 async def export(
     store: Store, write: Callable[[str], object], progress: Progress | None = None, *, after: str | None = None
 ) -> Exported:
-    """Writes every event as a line of JSON, in the order of commits, all as of one moment.
+    """Write every event as a line of JSON, in the order of commits, from one snapshot.
 
-    On PostgreSQL it ends before the oldest transaction that is still open, so that a later export can go on from its
-    cursor without a gap.
+    On PostgreSQL, the export ends before the oldest transaction that is still open. A later export can therefore
+    continue at the cursor without a gap.
     """
     written, cursor = 0, after
     async with store.snapshot() as log:
@@ -129,20 +133,20 @@ async def export(
 async def pages(
     log: Reader, wanted: EventFilter, after: str | None = None, at_once: int = EVENTS_AT_ONCE
 ) -> AsyncIterator[list[Event]]:
-    """The log in the order of commits, page by page, to where it is safe to go on from."""
+    """Yield the log in the order of commits, page by page, up to a safe cursor."""
     while page := await log.events(wanted, after=after, limit=at_once):
         yield page
         after = page[-1].cursor
 
 
 class _Audit:
-    """One pass over the log in the order of entities."""
+    """A pass over the log in the order of entities."""
 
     def __init__(self, log: Reader, verdict: Verdict, progress: Progress | None) -> None:
         self._log = log
         self._verdict = verdict
         self._progress = progress
-        self._open: dict[str, Rebuilt] = {}  # of the key being read; more than one only where hands typed a key twice
+        self._open: dict[str, Rebuilt] = {}  # of the current key; several only if someone edited keys manually
         self._ended: list[Rebuilt] = []
         self._rows_without_first_event = dict.fromkeys(LIFECYCLES, 0)
         self._pruned: dict[tuple[int, str, str], Pruned] = {}
@@ -186,7 +190,7 @@ class _Audit:
                     so_far.problem = f"event {event.seq} is of tenant {event.tenant_id}, not {rebuilt.tenant_id}"
 
     def _rebuilding(self, event: Event) -> Rebuilt:
-        """The entity an event belongs to. The first event of a higher key ends those before it."""
+        """Return the entity that an event belongs to. The first event of a higher key ends the entities before it."""
         if any(rebuilt.key != event.entity_id for rebuilt in self._open.values()):
             self._end_open()
         if event.entity not in self._open:
@@ -224,7 +228,10 @@ class _Audit:
                 self._verdict.add(rebuilt.name, what, lifecycle.table)
 
     def _absence(self, rebuilt: Rebuilt) -> str:
-        """What is wrong with a row being gone: nothing, if retention deleted what ended in this state later."""
+        """Return why a row must not be missing, or "" if retention explains it.
+
+        Retention explains it if it deleted rows of this state that finished later.
+        """
         so_far = rebuilt.so_far
         if so_far.completed_at is None:
             return f"the row is gone, though its last event left it {so_far.state}"
@@ -235,7 +242,7 @@ class _Audit:
         return ""
 
     def _compare_pruned(self) -> None:
-        """Rows that went in the shadow of others: more are gone than retention says it deleted."""
+        """Report missing rows in excess of the number that retention recorded."""
         for (tenant_id, entity, state), count in self._gone.items():
             pruned = self._pruned[tenant_id, entity, state].rows
             if count > pruned:
@@ -253,7 +260,7 @@ class _Audit:
 
 
 def _difference(rebuilt: Rebuilt, row: dict[str, Any]) -> str:
-    """What a row has that its events do not say."""
+    """Return the difference between a row and its events, or "" if they agree."""
     so_far = rebuilt.so_far
     differing = [name for name in COMPARED if row[name] != getattr(so_far, name)]
     if differing:

@@ -1,4 +1,4 @@
-"""What was spent, and on what: the ledger added up by model, tenant, flow or day."""
+"""Show spending: the ledger's sums by model, tenant, flow, or day."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from keptwork.store.budgets import NO_COST, Cost
 from keptwork.store.protocol import Reader
 
 BY = ("model", "tenant", "flow", "day")
-"""What spending can be added up by."""
+"""Dimensions by which spending can be summed."""
 
 NO_FLOW = "no flow"
 
 
 class Line(NamedTuple):
-    """What was spent on one thing, by the name people know it by, and its public id if it has one."""
+    """The spending of one subject, with its name and, if it has one, its public ID."""
 
     name: str
     id: str | None
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Days in their order, everything else with the most first; and all of it together."""
+    """Spending by subject, and the total. Days are in order; other subjects start with the largest."""
 
     by: str
     since: int
@@ -39,7 +39,7 @@ class Costs(NamedTuple):
 
 
 async def read(store: Store, tenant_id: int, by: str, since: int, *, own_only: bool = False) -> Costs:
-    """What a tenant has spent; by tenant, what each of them has, unless it is only its own that it may know."""
+    """Return the spending of a tenant. By tenant, return that of all tenants, unless `own_only` is set."""
     if by not in BY:
         raise BadInput(what=f"costs are not added up by {by!r}, but by {', '.join(BY)}")
     found = await store.costs(by, None if by == "tenant" and not own_only else tenant_id, since)
@@ -66,8 +66,10 @@ async def _names(store: Store, by: str, found: list[Cost]) -> dict[str, tuple[st
 
 
 async def _flows(store: Store, subjects: list[str]) -> dict[str, tuple[str, str | None]]:
-    """A flow that is gone has no name any longer, but its events tell its id; what was spent outside of flows has never
-    had one."""
+    """Return the names and IDs of flows.
+
+    A deleted flow has no name any more, but its events have its ID. Spending outside flows has neither.
+    """
     named: dict[str, tuple[str, str | None]] = {"0": (NO_FLOW, None)}
     for kind in (RUN, WORKSTREAM):
         rows = await store.rows(kind, [int(subject) for subject in subjects], ("id", "name")) if subjects else []
@@ -81,19 +83,19 @@ async def _gone(store: Store, key: int) -> tuple[str, str | None]:
 
 
 async def of_steps(store: Reader, flow: Mapping[str, Any]) -> dict[int, Cost]:
-    """Return what the steps of a flow cost by the ledger; the steps that made no calls are left out."""
+    """Return the costs of a flow's steps by the ledger, without steps that made no calls."""
     return await store.step_costs(flow["id"], flow["tree_id"] or flow["id"])
 
 
 async def of_flow(store: Reader, flow: Mapping[str, Any], steps: Mapping[int, Cost], own: Iterable[int]) -> Cost:
-    """Return what a flow costs: an outermost one by its whole tree, another one by its `own` steps."""
+    """Return the cost of a flow: its tree if it is outermost, otherwise its `own` steps."""
     if flow["tree_id"] in (None, flow["id"]):
         return await store.tree_cost(flow["tenant_id"], flow["id"])
     return _total([steps[id] for id in own if id in steps])
 
 
 def lost_words(cost: Cost) -> str | None:
-    """Name the lost calls in a sum, or return None if there are none.
+    """Return a text about the lost calls in a sum, or None if there are none.
 
     >>> lost_words(NO_COST._replace(lost=1, lost_micros=42_000))
     '1 lost call counts with $0.0420, because nobody knows its cost'
@@ -105,13 +107,13 @@ def lost_words(cost: Cost) -> str | None:
 
 
 def as_json(found: Costs) -> dict[str, Any]:
-    """What was spent, as commands print it."""
+    """Return spending in the form that commands print."""
     lines = [{"name": line.name, "id": line.id, **cost_json(line.cost)} for line in found.lines]
     return {"by": found.by, "since": rfc3339(found.since), "costs": lines, "total": cost_json(found.total)}
 
 
 def usd(amount: int) -> str:
-    """An amount for programs: exact, and in dollars.
+    """Return an exact amount in dollars, for programs.
 
     >>> usd(12_300)
     '0.012300'
@@ -120,7 +122,7 @@ def usd(amount: int) -> str:
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
-    """A sum as commands print it."""
+    """Return a sum in the form that commands print."""
     return {
         "calls": cost.calls,
         "lost_calls": cost.lost,

@@ -1,4 +1,4 @@
-"""The event log as users read it: a page, a stream, an event as JSON."""
+"""Read the event log: a page, a stream, and an event as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_AT_ONCE = 10_000
 
 
 class Page(NamedTuple):
-    """Some events, and where to go on if there are more."""
+    """A page of events, and the cursor of the next page if there are more."""
 
     events: list[Event]
     next: str | None
@@ -33,8 +33,11 @@ async def page(
     newest_first: bool = False,
     text: str | None = None,
 ) -> Page:
-    """One page of the log, from the beginning or after a cursor: all that match, or of the next few thousand of them
-    those in whose type, actor, reason, correlation or payload the text stands."""
+    """Return one page of the log, from the start or after a cursor.
+
+    With `text`, each call searches the next few thousand matching events for it: in their types, actors, reasons,
+    correlations, and payloads.
+    """
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} events, not {limit}")
     if text is not None:
@@ -60,7 +63,7 @@ def _texts(event: Event) -> tuple[str | None, ...]:
 async def follow(
     store: Store, wanted: EventFilter, *, after: str | None = None, from_start: bool = False
 ) -> AsyncIterator[Event]:
-    """Every event after a cursor, or from the start, or else from now on; without end."""
+    """Yield every event after a cursor, from the start, or from now on, without end."""
     if after is None and not from_start:
         after = await store.log_end()
     async for event in store.follow(wanted, after=after):
@@ -68,7 +71,7 @@ async def follow(
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """An event with the names it has inside, its values as they are read outside."""
+    """Return an event under its field names, with the values in their public form."""
     fields = event._asdict()
     del fields["cursor"]
     fields["entity_id"] = public_id(event.entity, event.entity_id)
@@ -80,7 +83,7 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 def _payload(text: str | None) -> Any:
-    """Kept as JSON; text that a hand typed and that is none stays text."""
+    """Return the payload as data. Text that is not JSON, such as a manual edit, is returned unchanged."""
     if text is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""How everything stands, at one look: what needs somebody, what goes on, what waits, who works.
+"""The overview: what needs an operator, and what is running, waiting, and serving.
 
-Only what has not ended is read, and of that no more than a screen shows: however much was done before costs nothing.
+It reads only unfinished entities, and not more of them than a screen shows. Finished work does not slow it down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keptwork.store.steps import FlowFilter
 from keptwork.store.worker_list import ALIVE
 
 MOST_COUNTED = 1_000
-"""What needs somebody is counted so far and no further."""
+"""Maximum count of entities that need an operator."""
 
 MOST_FAILED = 100
 MOST_FLOWS = 10
@@ -34,7 +34,7 @@ MOST_QUEUES = 100
 MOST_WORKERS = 100
 
 OF_ONE_FLOW = ("run-", "agent-")
-"""How the queues are called that `keptwork run` and `keptwork agent` make for one flow or one agent alone."""
+"""Prefixes of queues that `keptwork run` and `keptwork agent` create for one flow or agent."""
 
 OF_JOBS = ("id", "kind", "queue", "state", "attempts", "owner", "updated_at")
 
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 class Need(NamedTuple):
-    """Something that waits for somebody: what it is called, in words for one and for many, and how many there are."""
+    """A number of entities that wait for an operator, with their name in singular and plural."""
 
     name: str
     one: str
@@ -51,7 +51,7 @@ class Need(NamedTuple):
 
     @property
     def says(self) -> str:
-        """The words that fit the number.
+        """The name that fits the number.
 
         >>> Need("approvals", "open approval", "open approvals", 1).says
         'open approval'
@@ -60,7 +60,7 @@ class Need(NamedTuple):
 
 
 class FlowLine(NamedTuple):
-    """A flow that goes on, and how many of its steps are done."""
+    """A running flow, and how many of its steps are done."""
 
     kind: Kind
     flow: Row
@@ -73,8 +73,10 @@ class FlowLine(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """How everything of a tenant stands. `jobs` are those that a worker has, the oldest first; `queues` those that have
-    jobs, are paused or are served."""
+    """The overview of a tenant.
+
+    `jobs` are assigned and running, oldest first. `queues` have jobs, are paused, or are served.
+    """
 
     now: int
     needs: list[Need]
@@ -86,27 +88,27 @@ class Overview(NamedTuple):
 
     @property
     def urgent(self) -> list[Need]:
-        """What there is to do for somebody."""
+        """The needs that are not zero."""
         return [need for need in self.needs if need.number]
 
     @property
     def running(self) -> int:
-        """How many jobs a worker has."""
+        """Number of jobs that workers hold."""
         return sum(map(queues.at_work, self.queues))
 
     @property
     def queued(self) -> int:
-        """How many jobs wait in queues, whatever for."""
+        """Number of queued jobs, for any reason."""
         return sum(map(queues.queued, self.queues))
 
     @property
     def held(self) -> Counter[int]:
-        """How many jobs each worker has."""
+        """Number of jobs by worker."""
         return Counter(job["owner"] for job in self.jobs)
 
 
 async def read(store: Store, tenant_id: int) -> Overview:
-    """How everything of a tenant stands now."""
+    """Return the current overview of a tenant."""
     lately = await throughput.read(store, tenant_id)
     async with store.snapshot() as moment:
         now = await moment.now()
@@ -123,7 +125,7 @@ async def read(store: Store, tenant_id: int) -> Overview:
         )
 
 
-# --- what needs somebody
+# --- what needs an operator
 
 
 async def _needs(moment: Reader, tenant_id: int, waiting: list[QueueSummary], alive: list[Row], now: int) -> list[Need]:
@@ -143,7 +145,7 @@ async def _needs(moment: Reader, tenant_id: int, waiting: list[QueueSummary], al
 
 
 async def _failed(moment: Reader, tenant_id: int) -> int:
-    """How many flows have failed and are not over: somebody has to try them again, or give them up."""
+    """Return how many failed flows an operator must retry or abandon."""
     found = 0
     for kind in KINDS.values():
         wanted = FlowFilter(tenant_id=tenant_id, states=_failing(kind.flow))
@@ -156,11 +158,11 @@ def _failing(flow: Lifecycle) -> tuple[str, ...]:
     return tuple(state.name for state in flow.states if state in failed and not state.final)
 
 
-# --- what goes on
+# --- what is running
 
 
 async def _flows(moment: Reader, tenant_id: int) -> list[FlowLine]:
-    """The newest flows that go on, of every kind."""
+    """Return the newest running flows of all kinds."""
     found = [
         (kind, flow)
         for kind in KINDS.values()
@@ -183,8 +185,10 @@ async def _line(moment: Reader, kind: Kind, flow: Row) -> FlowLine:
 
 
 def _shown_queues(waiting: list[QueueSummary], alive: Iterable[Row]) -> list[QueueSummary]:
-    """Those with jobs that have not ended, those that are paused, and those that somebody serves; queues of one flow
-    alone only while it has jobs in them."""
+    """Return the queues with unfinished jobs, paused queues, and served queues.
+
+    A queue of one flow is returned only while it has jobs.
+    """
     served = {name for row in alive for name in workers.serves(row)["queues"]}
     idle = {name: QueueSummary(name, {}, None, None) for name in served if type(name) is str}
     found = idle | {queue.name: queue for queue in waiting}
@@ -195,11 +199,11 @@ def _shown_queues(waiting: list[QueueSummary], alive: Iterable[Row]) -> list[Que
     ]
 
 
-# --- as JSON
+# --- JSON
 
 
 def as_json(found: Overview) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return an overview in its public form."""
     return {
         "at": rfc3339(found.now),
         "needs": {need.name: need.number for need in found.needs},
@@ -220,7 +224,7 @@ def _flow_json(line: FlowLine) -> dict[str, Any]:
 
 
 def job_json(job: Row) -> dict[str, Any]:
-    """A job that a worker has."""
+    """Return a job that a worker holds in its public form."""
     facts = {name: job[name] for name in ("kind", "queue", "state", "attempts")}
     owner = None if job["owner"] is None else public_id("worker", job["owner"])
     return {"id": public_id(JOB.name, job["id"]), **facts, "worker": owner, "since": rfc3339(job["updated_at"])}

@@ -1,6 +1,6 @@
-"""The figures as Prometheus reads them: its text format, version 0.0.4.
+"""Metrics in Prometheus's text format, version 0.0.4.
 
-What belongs to a tenant says so in the label `tenant`; what the engine does for all of them has no such label.
+Metrics of a tenant have the label `tenant`; metrics of the engine do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def text(stats: Stats) -> str:
-    """Every metric, whether there is a sample of it or not."""
+    """Return every metric, with or without samples."""
     return "".join(f"{line}\n" for metric in METRICS for line in _family(metric, stats))
 
 
@@ -68,7 +68,7 @@ def _sample(name: str, pairs: Pairs, value: str) -> str:
 
 
 def _seconds(us: int) -> str:
-    """Exact: a microsecond has six places."""
+    """Return seconds exactly, with up to six decimal places."""
     return f"{us // 1_000_000}.{us % 1_000_000:06}".rstrip("0").removesuffix(".")
 
 

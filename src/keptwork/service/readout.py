@@ -1,4 +1,4 @@
-"""The counters of one tenant, or of the engine, as the metrics they belong to."""
+"""Read the counters of a tenant, or of the engine, as metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Readout:
-    """What was counted, by metric and by the values of its labels."""
+    """Counts by metric and by the values of its labels."""
 
     counts: defaultdict[Metric, defaultdict[Labels, int]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(int))
@@ -27,7 +27,10 @@ class Readout:
 
     @classmethod
     def of(cls, rows: Iterable[Counter]) -> Readout:
-        """The rows of the table. What this program does not know, a newer one has counted: it is left out."""
+        """Return a readout of the rows of the table.
+
+        Counters of metrics that only a newer version knows are left out.
+        """
         readout = cls()
         for row in rows:
             readout._add(row)
@@ -43,7 +46,7 @@ class Readout:
             self.times[metric][_values(metric, labels)].add({}, row.value)
 
     def total(self, metric: Metric, **wanted: str) -> int:
-        """The sum over all labels, or over those with these values."""
+        """Return the sum over all labels, or over those with these values."""
         places = {metric.labels.index(name): value for name, value in wanted.items()}
         return sum(
             count

@@ -1,9 +1,9 @@
-"""Retention: what has ended is deleted once it is old enough. Its events stay: the log is cut by exports, not by age.
+"""Retention: delete finished entities that are old enough, and retain their events.
 
-A sweep walks along the primary key, oldest first, so it needs no index that every finishing job would pay for. It reads
-pages without holding anyone up, deletes a few hundred rows in a transaction of their own, and rests several times as
-long as that took. Stopped at any point it has done whole batches, and the next sweep does the rest. A flow or a crew is
-always in one batch with all that is inside it.
+A sweep walks along the primary key, oldest first, so that it needs no index that every finishing job would have to
+maintain. It reads pages without locks, deletes a few hundred rows per transaction, and pauses several times as long as
+that took. An interrupted sweep has deleted whole batches, and the next sweep deletes the rest. A flow or crew is always
+in one batch with everything inside it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from keptwork.store.retention_verbs import WHOLE
 
 AT_ONCE = 500
 LOOKED_AT_ONCE = 2_000
-WHOLE_AT_ONCE = 50  # flows or crews whose insides are counted together; each of them may be any size
+WHOLE_AT_ONCE = 50  # flows or crews whose contents are counted together; each can have any size
 SHORTEST_REST = 0.005
-RESTS = 4  # times as long as a batch took: a sweep has at most a fifth of the one writer there is
+RESTS = 4  # times as long as a batch took: a sweep uses at most a fifth of the only writer's time
 
-SIGNALS_US = 7 * 86_400_000_000  # what was sent this long ago, nobody is going to wait for
-DELIVERIES_US = 30 * 86_400_000_000  # what was told to the outside, or given up, this long ago
-BUDGETS_US = 90 * 86_400_000_000  # of days, and of jobs that are gone; the ledger keeps what was spent
-UNUSED_BLOBS_US = 3_600_000_000  # younger ones may be about to be referred to
+SIGNALS_US = 7 * 86_400_000_000  # no job will wait for a signal that is this old
+DELIVERIES_US = 30 * 86_400_000_000  # age of finished and failed webhook deliveries
+BUDGETS_US = 90 * 86_400_000_000  # of days and deleted jobs; the ledger retains the costs
+UNUSED_BLOBS_US = 3_600_000_000  # a younger blob might be referred to soon
 
 FINISHED = (SUCCEEDED.name, CANCELLED.name)
 FAILURES = tuple(state.name for state in JOB.states if state.final and state.name not in FINISHED)
@@ -43,24 +43,26 @@ ENDED_LIKE: Mapping[Lifecycle, Mapping[State, State]] = {
     WORKSTREAM: {workstream.S_SUCCESS: SUCCEEDED, workstream.S_ABANDONED: FAILED},
     AGENT: {agent.COMPLETED: SUCCEEDED, agent.FAILED: FAILED},
 }
-"""What has an end like that of a job is kept as long as such a job; in the order in which it goes, after the jobs."""
+"""Entities that end like jobs are retained as long as such jobs. In the order of deletion, after the jobs."""
 
 Expiries = list[tuple[Lifecycle, Expiry]]
 
 Found = list[tuple[int, str]]
-"""Entities by id and state."""
+"""IDs and states of entities."""
 
 Progress = Callable[[int, int], None]
-"""Is told after each batch how many jobs, flows and others have gone, and of how many."""
+"""Receives, after each batch, the number of deleted entities and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what has ended is kept, in microseconds; none keeps it for ever.
+    """Retention times of finished entities, in µs.
 
-    `finished` are jobs, flows, crews and agent jobs that succeeded or were cancelled, and ended workers; `failures`
-    those that failed, dead letters and abandoned workstreams. What has an idempotency key is kept for `keys` as well,
-    for with it goes what the key promises.
+    None retains them permanently.
+
+    `finished` applies to succeeded and cancelled jobs, flows, crews, and agent jobs, and to ended workers. `failures`
+    applies to failed ones, dead letters, and abandoned workstreams. Entities with an idempotency key are also retained
+    for `keys`, because the key is deleted with them.
     """
 
     finished_us: int | None = 7 * 86_400_000_000
@@ -69,11 +71,11 @@ class Retention:
 
     @classmethod
     def of(cls, finished: Span | None, failures: Span | None, keys: Span | None) -> Retention:
-        """From durations as users write them."""
+        """Return the retention for durations as users write them."""
         return cls(*(None if span is None else span_us(span) for span in (finished, failures, keys)))
 
     def expiries(self, now: int) -> Expiries:
-        """What may go at this moment, of each kind of entity."""
+        """Return what can be deleted now, for each kind of entity."""
         ages = {**dict.fromkeys(FINISHED, self.finished_us), **dict.fromkeys(FAILURES, self.failures_us)}
         keyed = None if self.keys_us is None else now - self.keys_us
         ended = {} if self.finished_us is None else dict.fromkeys(_finals(WORKER), now - self.finished_us)
@@ -81,8 +83,10 @@ class Retention:
 
 
 def _expiries(jobs: dict[str, int], workers: dict[str, int], keyed: int | None, tenant: int | None = None) -> Expiries:
-    """In the order in which it goes: jobs first, for what they belong to may wait for them. So the others are told,
-    too, which jobs go."""
+    """Return expiries in the order of deletion: jobs first.
+
+    What contains jobs can depend on their deletion, so the other expiries also name the states of jobs.
+    """
     others = [(one, _like(jobs, alike)) for one, alike in ENDED_LIKE.items()]
     found = [(JOB, jobs), *((one, {**jobs, **before} if before else {}) for one, before in others)]
     return [*((one, Expiry(before, keyed, tenant)) for one, before in found), (WORKER, Expiry(workers, None, tenant))]
@@ -94,8 +98,11 @@ def _like(jobs: Mapping[str, int], alike: Mapping[State, State]) -> dict[str, in
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep deleted, or would: jobs, workers, outermost flows and crews, and agent jobs by state; and how many
-    requests, pieces of telemetry, blobs that nothing refers to any longer, and signals."""
+    """What a sweep has deleted, or would delete.
+
+    Entities are counted by state; of nested flows and crews, only the outermost. Requests, telemetry, unused blobs, and
+    signals are counted in total.
+    """
 
     jobs: Counter[str] = field(default_factory=Counter)
     workers: Counter[str] = field(default_factory=Counter)
@@ -114,7 +121,7 @@ class Swept:
 
     @property
     def by_table(self) -> dict[str, Counter[str]]:
-        """What it says of each kind of entity."""
+        """Counts by state of each table."""
         return {one.table: self.of(one) for one in (JOB, WORKER, *ENDED_LIKE)}
 
     @property
@@ -123,7 +130,7 @@ class Swept:
 
 
 async def sweep(store: Store, retention: Retention) -> Swept:
-    """Deletes what retention lets go, for all tenants."""
+    """Delete everything that has expired, for all tenants."""
     return await _swept(store, retention.expiries(await store.now()))
 
 
@@ -137,8 +144,10 @@ async def prune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Swept:
-    """Deletes one tenant's jobs that ended in these states that long ago, what ended like them, and workers; or only
-    counts it all."""
+    """Delete a tenant's jobs that ended in these states before, and what ended like them.
+
+    Workers that ended before are also deleted. `dry_run` only counts.
+    """
     if unknown := [state for state in states if state not in _finals(JOB)]:
         raise BadInput(what=f"{unknown[0]!r} is no final state of a job; there are: {', '.join(_finals(JOB))}")
     before = await store.now() - span_us(older_than)
@@ -149,7 +158,7 @@ async def prune(
 
 
 async def _counted(store: Store, expiries: Expiries) -> Swept:
-    """What would go now."""
+    """Count what would be deleted now."""
     swept = Swept()
     for lifecycle, expiry in expiries:
         async for batch in _batches(store, lifecycle, expiry):
@@ -158,7 +167,7 @@ async def _counted(store: Store, expiries: Expiries) -> Swept:
 
 
 async def _swept(store: Store, expiries: Expiries, progress: Progress | None = None, total: int = 0) -> Swept:
-    """The log is counted first: of a job that is gone it no longer tells the kind."""
+    """Delete batch by batch. The log is counted first, because it lacks the kind of a deleted job."""
     swept = Swept()
     await roll_up(store)
     for lifecycle, expiry in expiries:
@@ -172,7 +181,7 @@ async def _swept(store: Store, expiries: Expiries, progress: Progress | None = N
 
 
 async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncIterator[Found]:
-    """From the oldest row to the first page on which everything is too young."""
+    """Yield batches from the oldest row to the first page that has nothing to delete."""
     after: int | None = 0 if expiry.before else None
     while after is not None:
         found, after = await store.prunable(lifecycle, expiry, after=after, limit=LOOKED_AT_ONCE)
@@ -185,8 +194,11 @@ async def _batches(store: Store, lifecycle: Lifecycle, expiry: Expiry) -> AsyncI
 
 
 async def _whole(store: Store, lifecycle: Lifecycle, found: Found) -> AsyncIterator[Found]:
-    """Flows or crews with all that is inside them, about as many rows at once as of anything else, but never less than
-    one of them. What is in disorder stays: the doctor finds it."""
+    """Yield batches of flows or crews with everything inside them.
+
+    A batch has about the usual number of rows, but at least one flow or crew. Inconsistent ones are skipped: the doctor
+    finds them.
+    """
     batch: Found = []
     full = 0
     for part in _parts(found, WHOLE_AT_ONCE):
@@ -207,7 +219,7 @@ def _parts(found: Found, size: int) -> Iterator[Found]:
 
 
 async def _tidy(store: Store, swept: Swept) -> None:
-    """What has a time of its own written on it. Another table with an age is one more line here."""
+    """Delete rows that have their own expiry. A further table with an age is one more line here."""
     swept.requests = await _until_done(lambda: store.forget_requests(AT_ONCE))
     await _until_done(lambda: store.forget_limits(AT_ONCE))
     swept.telemetry = await _until_done(lambda: store.forget_telemetry(AT_ONCE))
@@ -231,7 +243,7 @@ async def _until_done(batch: Callable[[], Awaitable[int]]) -> int:
 
 
 async def _rested(work: Awaitable[int]) -> int:
-    """Does a batch, then lets others at the database for several times as long."""
+    """Run a batch, and then pause several times as long for other users of the database."""
     began = time.monotonic()
     done = await work
     await asyncio.sleep(max((time.monotonic() - began) * RESTS, SHORTEST_REST))

@@ -1,11 +1,10 @@
-"""Counting the event log into the table `counters`, each event once.
+"""Count the event log into the table `counters`, each event once.
 
-The database groups a stretch of the log; here the groups become counters, which are written together with how far the
-log was read, and only if nobody else has read on meanwhile. So two who count at once do some work for nothing, and a
-crash at any moment loses nothing and counts nothing twice. No lock is held while the log is read.
+The database groups a part of the log. This module turns the groups into counters and writes them together with the
+position in the log, but only if no other process has counted further meanwhile. Concurrent calls can therefore do some
+work in vain, but a crash at any time loses no count and counts nothing twice. Reading the log takes no locks.
 
-It runs when somebody asks for the figures, and must run before jobs or events are removed: a job that is gone has lost
-its kind.
+It runs when metrics are requested, and must run before jobs or events are deleted, because a deleted job has no kind.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ READER = "counters"
 PAGE = 20_000
 
 UNKNOWN = "unknown"
-"""The kind of a job that was removed before its events were counted."""
+"""Kind of a job that was deleted before its events were counted."""
 
 OTHER = "other"
-"""A reason that is no declared one: a hand may have typed anything."""
+"""A reason that is not declared, such as a manual edit."""
 
 _NOTES = {(name, note.trigger) for name, lifecycle in LIFECYCLES.items() for note in lifecycle.notes}
 
@@ -36,8 +35,10 @@ _NOTES = {(name, note.trigger) for name, lifecycle in LIFECYCLES.items() for not
 async def roll_up(
     store: Store, *, page: int = PAGE, most: int | None = None, told: Callable[[int], None] = lambda counted: None
 ) -> int:
-    """Counts the events that were not counted yet, or the next pages up to that many at most; returns how many it was.
-    `told` hears of it page by page."""
+    """Count the uncounted events, or at most `most` of them in whole pages.
+
+    Return how many were counted. `told` receives the total after each page.
+    """
     total, more = 0, True
     while more and (most is None or total + page <= most):
         start = await store.log_position(READER)
@@ -52,7 +53,7 @@ async def roll_up(
 
 
 def counters(moves: list[MoveCount]) -> Iterator[Counter]:
-    """What these moves add to which counters. A note moves nothing and is not counted."""
+    """Yield the counters of these moves. A note moves nothing and is not counted."""
     for move in moves:
         if (move.entity, move.trigger) not in _NOTES:
             yield from _of_any(move)

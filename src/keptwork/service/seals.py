@@ -1,9 +1,10 @@
-"""Seals: hashes over the event log, each over that of the one before, so that no edit of what is sealed goes unseen.
+"""Seals: chained hashes over the event log that make edits of sealed events detectable.
 
-The database refuses to change an event, and replaying the log finds what contradicts a row. Who gets round the first
-could still change who did something, or why. Sealed events cannot be changed, moved, left out or put in without a seal
-being broken. To cut the log and its seals off together, or to seal a changed log anew, stays possible for whoever may
-write everything; a seal that was kept elsewhere tells, and with a secret in the environment nobody else can make one.
+The database rejects changes of events, and replaying the log finds contradictions to rows. An attacker who bypasses the
+database's checks could still change an actor or a reason. Sealed events cannot be changed, moved, removed, or inserted
+without breaking a seal. An attacker with full write access can still truncate the log with its seals, or seal a changed
+log again. A seal that was stored elsewhere detects both, and with a secret in the environment only its owner can create
+seals.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from keptwork.store.records import Event
 from keptwork.store.seals import NewSeal, Seal
 
 VARIABLE = "KEPTWORK_SEAL_KEY"
-"""Secrets, separated by commas: the first is sealed with, all of them are known when seals are checked."""
+"""Secrets, separated by commas. The first creates seals, and all of them verify seals."""
 
 AT_ONCE, MOST = 1_000, 100_000
-"""Events under one seal: so many are made at a time, and so many are read back at most."""
+"""Events per seal: the default number, and the maximum when seals are verified."""
 
 SEALS_AT_ONCE = 200
 
 Tell = Callable[[str, str, str], None]
-"""Is told of a seal what is wrong, and where."""
+"""Receives a problem: the seal, what is wrong, and where."""
 
 
 class Sealed(NamedTuple):
-    """How many seals there are, how many events they cover, and the newest."""
+    """The number of seals, the number of events that they cover, and the newest seal."""
 
     seals: int = 0
     events: int = 0
@@ -43,23 +44,26 @@ class Sealed(NamedTuple):
 
 
 def known_keys() -> tuple[bytes, ...]:
-    """The secrets of this environment."""
+    """Return the secrets of this environment."""
     return tuple(part.strip().encode() for part in os.environ.get(VARIABLE, "").split(",") if part.strip())
 
 
 def name_of(key: bytes) -> str:
-    """What tells one secret from another, and nothing about it."""
+    """Return a name that identifies a secret without revealing it."""
     return hashlib.sha256(b"keptwork seal " + key).hexdigest()[:12]
 
 
 def hash_over(before: str, events: Sequence[Event], key: bytes | None) -> str:
-    """The hash of a seal: over every field of its events, in their order, and over the hash of the seal before."""
+    """Return the hash of a seal over its events and the previous seal's hash.
+
+    It covers every field of the events, in order.
+    """
     text = json.dumps([before, *events], separators=(",", ":")).encode()
     return (hashlib.sha256(text) if key is None else hmac.new(key, text, hashlib.sha256)).hexdigest()
 
 
 def next_seal(last: Seal | None, events: Sequence[Event], key: bytes | None) -> NewSeal:
-    """The seal over the events that follow those of the last one."""
+    """Return the seal over the events that follow the last seal."""
     return NewSeal(
         number=1 if last is None else last.number + 1,
         events=len(events),
@@ -72,17 +76,22 @@ def next_seal(last: Seal | None, events: Sequence[Event], key: bytes | None) -> 
 
 
 def may_follow(last: Seal | None) -> bool:
-    """Whether the next seal may be made here: what was sealed with a secret is not gone on with without one."""
+    """Return whether the next seal can be created here.
+
+    After a seal with a secret, the next one needs a secret.
+    """
     return last is None or last.key is None or bool(known_keys())
 
 
 async def _no_rest() -> None:
-    """For whoever waits for it to be done."""
+    """Do not pause: the caller waits for the result."""
 
 
 async def seal(store: Store, *, at_once: int = AT_ONCE, rest: Callable[[], Awaitable[None]] = _no_rest) -> int:
-    """Seals the events that are not sealed yet, so many at a time with a rest in between; returns how many it was. If
-    another process does it too, this one leaves it to that one."""
+    """Seal the events that are not sealed yet, and return how many there were.
+
+    It pauses between seals. If another process seals the log at the same time, this call stops.
+    """
     key, sealed = next(iter(known_keys()), None), 0
     while True:
         last = await store.last_seal()
@@ -98,7 +107,7 @@ async def seal(store: Store, *, at_once: int = AT_ONCE, rest: Callable[[], Await
 
 
 async def check(log: Reader, tell: Tell, against: str | None = None) -> Sealed:
-    """Makes every hash again and compares it; `against` is a seal's hash that was kept elsewhere."""
+    """Compute every hash again and compare it. `against` is the hash of a seal that was stored elsewhere."""
     keys, so_far, found = {name_of(key): key for key in known_keys()}, Sealed(), against is None
     while page := await log.seals(after=so_far.last.number if so_far.last else 0, limit=SEALS_AT_ONCE):
         for one in page:
@@ -112,7 +121,7 @@ async def check(log: Reader, tell: Tell, against: str | None = None) -> Sealed:
 
 
 async def _wrong(log: Reader, one: Seal, before: Seal | None, keys: dict[str, bytes]) -> str | None:
-    """What is wrong with a seal or with the events it covers."""
+    """Return what is wrong with a seal or its events, or None."""
     due = 1 if before is None else before.number + 1
     if one.number != due:
         return f"{one.number - due:,} before it are gone"

@@ -1,5 +1,9 @@
-"""Searching a list for a text. No index knows it, so a search looks at rows one after the other: at so many and no
-more in one go, whatever it finds among them, and says where to go on."""
+"""Search lists for a text.
+
+No index covers the text, so each call reads a limited number of rows.
+
+It returns the matching rows and a cursor for the next call.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ P = TypeVar("P")
 
 
 class Searched(NamedTuple, Generic[T, P]):
-    """What was found, and the place of the last row that was looked at; none if there is nothing behind it."""
+    """The matching rows, and the cursor of the last row that was read, or None at the end."""
 
     found: list[T]
     next: P | None
@@ -32,7 +36,10 @@ async def search(
     after: P | None,
     limit: int,
 ) -> Searched[T, P]:
-    """The rows that `read` gives, after a place and at most so many, in which the text stands, in whatever case."""
+    """Return rows from `read` after a cursor that contain the text, regardless of case.
+
+    At most `limit` rows are returned.
+    """
     wanted, found = _wanted(text), list[T]()
     for _ in range(MOST_LOOKED_AT // AT_ONCE):
         rows = await read(after, AT_ONCE)

@@ -1,4 +1,4 @@
-"""The figures: what has been counted so far, together with what is true at this moment."""
+"""Metrics: the counters so far, and the current state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATELY_US = 60_000_000
 
 
 class Stats(NamedTuple):
-    """One tenant's figures, and those of the engine that serves all of them."""
+    """The metrics of one tenant, and those of the engine that serves all tenants."""
 
     tenant: str
     now: int
@@ -34,17 +34,17 @@ class Stats(NamedTuple):
     breakers: list[BreakerView]
 
     def total(self, metric: metrics.Metric, **wanted: str) -> int:
-        """The tenant's own and the engine's together."""
+        """Return the sum of the tenant's and the engine's counts."""
         return self.own.total(metric, **wanted) + self.engine.total(metric, **wanted)
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of requests whose idempotency key had been used before; none if there were none."""
+        """Share of requests whose idempotency key had been used before, or None without requests."""
         return share(self.total(metrics.IDEMPOTENCY, outcome="hit"), self.total(metrics.IDEMPOTENCY))
 
 
 async def read(store: Store, tenant: str) -> Stats:
-    """The figures as they are: `roll_up` first counts what the log has got since."""
+    """Return the stored metrics. Call `roll_up` first to count the latest part of the log."""
     await flush(store)
     tenant_id = await store.tenant(tenant)
     async with store.snapshot() as moment:
@@ -62,15 +62,18 @@ async def read(store: Store, tenant: str) -> Stats:
 
 
 async def current(store: Store, tenant_id: int, whole: Store | None = None) -> Stats:
-    """A tenant's figures to this moment, by its key. The log is that of all tenants: where the store is narrowed to one
-    of them, the whole one counts."""
+    """Return a tenant's metrics, including the latest part of the log.
+
+    The log has the events of all tenants. If the store is restricted to one tenant, pass the unrestricted one as
+    `whole`.
+    """
     await flush(whole or store)
     await roll_up(whole or store)
     return await read(store, await tenants.name_of(store, tenant_id))
 
 
 class KindFigures(NamedTuple):
-    """One kind of job: what became of the jobs, how long they ran, how long they waited."""
+    """The outcomes, run times, and wait times of the jobs of one kind."""
 
     kind: str
     moves: dict[str, int]
@@ -90,7 +93,7 @@ ENDS = tuple(dict.fromkeys(move.trigger for move in JOB.moves if move.target.fin
 
 
 def kinds(own: Readout) -> list[KindFigures]:
-    """Every kind of job that was ever counted for a tenant, by name."""
+    """Return every kind of job that was counted for a tenant, by name."""
     moves = (*metrics.JOB_MOVES.values(), metrics.DEAD_LETTERS)
     names = sorted({labels[0] for metric in moves for labels in own.counts[metric]})
     return [KindFigures(name, _moves_of(own, name), *_times_of(own, name)) for name in names]
@@ -107,15 +110,15 @@ def _times_of(own: Readout, kind: str) -> tuple[Histogram, Histogram]:
 
 
 def share(part: int, whole: int) -> float | None:
-    """Part of a whole; of nothing there is none."""
+    """Return part divided by whole, or None if whole is 0."""
     return part / whole if whole else None
 
 
-# --- as JSON
+# --- JSON
 
 
 def as_json(stats: Stats) -> dict[str, Any]:
-    """Every figure, times in seconds."""
+    """Return every metric, with times in seconds."""
     return {
         "tenant": stats.tenant,
         "at": rfc3339(stats.now),
@@ -146,7 +149,7 @@ def _kind_json(kind: KindFigures) -> dict[str, Any]:
 
 
 def time_json(time: Histogram) -> dict[str, Any]:
-    """How often, how long on average, and what half and nearly all of them did not exceed."""
+    """Return the count, mean, median, and 95th percentile of a time, in seconds."""
     figures = {"mean": share(time.sum_us, time.count), "p50": time.quantile(0.5), "p95": time.quantile(0.95)}
     return {"count": time.count, **{name: us and us / 1e6 for name, us in figures.items()}}
 

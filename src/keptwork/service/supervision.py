@@ -1,4 +1,4 @@
-"""The figures a supervisor goes by: how workers and crews moved, how long they stayed, what was refused them."""
+"""Metrics for supervisors: the moves of workers and crews, their times, and their refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUPERVISED = (WORKER.name, CREW.name)
 
 
 def figures(found: stats.Stats) -> dict[str, Any]:
-    """Of all that is counted what is about those who are supervised, and how often a request was sent again."""
+    """Return the metrics of workers and crews, and how often requests were repeated."""
     whole = stats.as_json(found)
     kept = {
         name: [one for one in whole[source] if one["entity"] in SUPERVISED]

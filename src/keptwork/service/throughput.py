@@ -1,7 +1,7 @@
-"""How many jobs came and went lately: over the last minute, and minute by minute over the last hour.
+"""Throughput: jobs enqueued and ended in the last minute, and per minute of the last hour.
 
-The database counts the log, a minute at a time; what was counted is kept in this process, for what is over does not
-change. So whoever looks again and again has two minutes counted each time, whatever else the log holds.
+The database counts the log minute by minute. Finished minutes are cached in this process, because they no longer
+change. A repeated read therefore counts two minutes, however long the log is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from keptwork.store.tally import Tally
 MINUTE_US = 60_000_000
 MINUTES = 60
 MOST_MOVES = 20_000
-"""Once so many were counted in one look, further minutes are left to the next."""
+"""Maximum moves that one read counts. Further minutes are left to the next read."""
 
 REST = 20
-"""After a look there is a rest of so many times what it took, so that a busy log is not counted all the time."""
+"""Pause after a read, in multiples of its duration, so that a busy log is counted rarely."""
 
 MOST_TENANTS = 1_000
 
@@ -32,7 +32,7 @@ _FAILS = frozenset(move.trigger for move in JOB.moves if move.verb in (Verb.FAIL
 
 
 class Minute(NamedTuple):
-    """How many jobs came in a minute, how many ended, and how many of those had failed; `at` is when it began."""
+    """The jobs enqueued, ended, and failed in a minute, which starts at `at`."""
 
     at: int
     enqueued: int
@@ -41,7 +41,7 @@ class Minute(NamedTuple):
 
     @classmethod
     def of(cls, at: int, moves: dict[str, int]) -> Minute:
-        """From the moves that jobs have made in it.
+        """Return the minute with these moves of jobs.
 
         >>> Minute.of(0, {"enqueue": 3, "claim": 3, "succeed": 2, "dead_letter": 1})
         Minute(at=0, enqueued=3, ended=3, failed=1)
@@ -51,21 +51,23 @@ class Minute(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """The sixty seconds up to now, and the minutes of the last hour, oldest first; the last of them is not over. Of a
-    busy log there are fewer minutes at first, and more at every look."""
+    """The last 60 s, and the minutes of the last hour, oldest first.
+
+    The last minute is incomplete. In a busy log, the first reads return fewer minutes.
+    """
 
     last_minute: Minute
     minutes: list[Minute]
 
     @property
     def per_second(self) -> float:
-        """How many jobs ended in a second."""
+        """Jobs that ended per second, in the last minute."""
         return self.last_minute.ended / (MINUTE_US / 1_000_000)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was counted of a tenant, by the number of the minute; and not before when it is counted again."""
+    """The cached minutes of a tenant by number, and the time of its next count."""
 
     minutes: dict[int, Minute] = field(default_factory=dict)
     told: Throughput | None = None
@@ -73,11 +75,11 @@ class _Known:
 
 
 _known: WeakKeyDictionary[Tally, dict[int, _Known]] = WeakKeyDictionary()
-"""By what stands for an open database."""
+"""Per open database."""
 
 
 async def read(store: Store, tenant_id: int, clock: Callable[[], float] = time.monotonic) -> Throughput:
-    """How many jobs of a tenant came and went lately."""
+    """Return the throughput of a tenant."""
     tenants = _known.setdefault(store.tally, {})
     if len(tenants) >= MOST_TENANTS and tenant_id not in tenants:
         tenants.clear()
@@ -98,7 +100,7 @@ async def _counted(moment: Reader, tenant_id: int, known: dict[int, Minute]) -> 
         del known[number]
     minutes: list[Minute] = []
     for number in range(current, current - MINUTES, -1):
-        # A move may be committed a little after its time, so a minute counts as over when the next one is, too.
+        # A move can be committed a little after its time, so a minute is complete only when the next one has ended.
         over = number < current - 1
         if over and number not in known and moves > MOST_MOVES:
             break
@@ -114,14 +116,14 @@ async def _counted(moment: Reader, tenant_id: int, known: dict[int, Minute]) -> 
 
 
 async def _minute(moment: Reader, tenant_id: int, number: int) -> tuple[Minute, int]:
-    """The minute of that number, and how many moves there were in it."""
+    """Return the minute with this number, and the number of its moves."""
     at = number * MINUTE_US
     found = await moment.job_moves_since(tenant_id, at, at + MINUTE_US)
     return Minute.of(at, found), sum(found.values())
 
 
 def as_json(found: Throughput) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return throughput in its public form."""
     return {"last_minute": _shown(found.last_minute), "minutes": [_shown(one) for one in found.minutes]}
 
 
