@@ -1,1 +1,1 @@
-"""What can be done with a database, one function for each use. Nothing here parses arguments or prints."""
+"""Use cases on a database, one function for each. Nothing here parses arguments or prints."""

@@ -1,6 +1,7 @@
-"""Mark the use-cases that decide by reading: their answers and refusals wait for the standbys of the database.
+"""Mark functions that decide by reading: they wait for the database's standbys.
 
-Every write of a store waits by itself. A use-case needs the mark if it can answer or refuse before it writes.
+Every write of a store waits for the standbys anyway. A function needs the mark if it can return or raise before it
+writes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class Acknowledges(Protocol):
-    """A store, or a transaction of one."""
+    """A store or a transaction."""
 
     def acknowledging(self) -> AbstractAsyncContextManager[Any]: ...
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 def acknowledged(
     use_case: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Hold back what a use-case answers, or refuses, until the standbys have the rows it rests on."""
+    """Delay the result or error of a function until the standbys have the rows it is based on."""
 
     @wraps(use_case)
     async def waits(store: S, /, *values: P.args, **named: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Questions that jobs ask people: finding them, and deciding them. There is one decision, whoever else decides."""
+"""Approval requests of jobs and steps: find them and decide them. The first decision wins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMES = ("created_at", "expires_at", "decided_at")
 
 
 def key_of(id: str) -> int:
-    """The key in the public id of a question; whatever else it is, there is none."""
+    """Return the key in an approval's public ID, or raise `NotFound` if the text is not one."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix != PREFIX:
         raise _unknown(id)
@@ -36,7 +36,7 @@ def key_of(id: str) -> int:
 
 
 async def find(store: Store, tenant_id: int, id: str) -> Approval:
-    """A question; a foreign or unknown id is `NotFound`."""
+    """Return an approval request. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     found = await store.approval(tenant_id, key_of(id))
     if found is None:
         raise _unknown(id)
@@ -46,14 +46,14 @@ async def find(store: Store, tenant_id: int, id: str) -> Approval:
 async def listed(
     store: Store, tenant_id: int, *, job: int | None = None, open_only: bool = True, limit: int = 100
 ) -> list[Approval]:
-    """The questions of a tenant, or of one of its jobs, the newest first."""
+    """List the approval requests of a tenant, or of one of its jobs, newest first."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} approvals, not {limit}")
     return await store.approvals(tenant_id, job=job, open_only=open_only, limit=limit)
 
 
 class Page(NamedTuple):
-    """Some questions, and the id to go on after if there are more."""
+    """A page of approval requests, and the ID of its last request if there are more."""
 
     approvals: list[Approval]
     next: str | None
@@ -68,7 +68,7 @@ async def page(
     after: str | None = None,
     limit: int = 50,
 ) -> Page:
-    """One page of the questions of a tenant, or of one of its jobs, the newest first."""
+    """Return one page of the approval requests of a tenant, or of one of its jobs, newest first."""
     of = None if job is None else job_key(job)
     start = None if after is None else key_of(after)
     found = await store.approvals(tenant_id, job=of, open_only=open_only, after=start, limit=limit + 1)
@@ -76,7 +76,7 @@ async def page(
 
 
 async def asked_by(store: Reader, tenant_id: int, jobs: Mapping[int, str]) -> list[Approval]:
-    """What these jobs ask now, each under the name that is given here for its job."""
+    """Return the open approval requests of these jobs, each with the name given for its job."""
     found = []
     for job, name in jobs.items():
         asked = await store.approvals(tenant_id, job=job, open_only=True, limit=MOST_OF_ONE)
@@ -85,14 +85,17 @@ async def asked_by(store: Reader, tenant_id: int, jobs: Mapping[int, str]) -> li
 
 
 class Asker(NamedTuple):
-    """Who asks: a flow, at a step of its own or in a job that carries one out, or a job alone; and its name."""
+    """The flow that requests an approval, and its name.
+
+    If a job outside flows requests it, `flow` is None and the name is the job's kind.
+    """
 
     flow: FlowRef | None
     name: str
 
 
 async def askers(store: Reader, found: Iterable[Approval]) -> dict[int, Asker]:
-    """By the key of each question, who asks it; without those that retention has deleted."""
+    """Return the requester of each approval request, by key. Requesters that retention has deleted are missing."""
     asked = list(found)
     keys = sorted({one.job_id for one in asked if one.job_id is not None})
     jobs = {row["id"]: row for row in await store.rows(JOB, keys, ("id", "kind", "step_id"))} if keys else {}
@@ -103,7 +106,7 @@ async def askers(store: Reader, found: Iterable[Approval]) -> dict[int, Asker]:
 
 
 async def _flows_of(store: Reader, steps: set[int]) -> dict[int, Asker]:
-    """By the keys of steps, the flows they are of."""
+    """Return the flows of these steps, by the key of the step."""
     rows = await store.steps_by_key(sorted(steps)) if steps else []
     refs = {row["id"]: FlowRef(flows.kind_of(row), row["flow_id"]) for row in rows}
     names: dict[int, str] = {}
@@ -114,11 +117,14 @@ async def _flows_of(store: Reader, steps: set[int]) -> dict[int, Asker]:
 
 
 Insist = Callable[[str | None], None]
-"""Refuses whoever may not answer what is asked of somebody, or, if of none, of anyone."""
+"""Raises if the caller must not decide a request for the reviewers of this scope.
+
+If the scope is None, anyone can decide.
+"""
 
 
 def anybody(who: str | None) -> None:
-    """Refuses nobody: whoever has the database may answer everything."""
+    """Allow every decision: a caller with the database can decide all requests."""
 
 
 @acknowledged
@@ -132,7 +138,10 @@ async def decide(
     comment: str | None = None,
     insist: Insist = anybody,
 ) -> Approval:
-    """Decides a question; what was decided the same way before is answered the same, another way is refused."""
+    """Decide an approval request.
+
+    A repeated decision returns the first, and a different one raises `AlreadyDecided`.
+    """
     check_name("name", by)
     if comment is not None and len(comment) > LONGEST_COMMENT:
         raise BadInput(what=f"a comment of {len(comment):,} characters is over the limit of {LONGEST_COMMENT}")
@@ -150,14 +159,17 @@ async def decide(
 
 
 async def _told(store: Store, found: Approval) -> dict[str, str]:
-    """What it is, also where nobody has written it down yet: late, or of a job that has ended."""
+    """Return the outcome of a request, even if it is not stored yet.
+
+    It has expired if its deadline has passed, and is otherwise withdrawn because its job has finished.
+    """
     late = found.expires_at is not None and found.expires_at <= await store.now()
     decision = found.decision or (EXPIRED if late else WITHDRAWN)
     return {"decision": decision, "by": f" by {found.decided_by}" if found.decided_by else ""}
 
 
 def as_json(approval: Approval) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return an approval request in its public form."""
     shown = {**approval._asdict(), "id": approval.public_id, "state": approval.decision or "open"}
     shown["job_id"] = None if approval.job_id is None else public_id(JOB.name, approval.job_id)
     shown["step_id"] = None if approval.step_id is None else public_id(RUN_STEP.name, approval.step_id)

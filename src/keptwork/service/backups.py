@@ -1,4 +1,4 @@
-"""Backups: taking one while work goes on, and putting one in place of a database."""
+"""Backups: write one while work continues, and restore one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_QUEUE = "default"
 
 
 async def back_up(url: str | None, file: Path) -> Backup:
-    """Write the database, as of one moment, into a new file, and compare the file with it."""
+    """Write a snapshot of the database into a new file, and compare the file with it."""
     target = database_url(url)
     if target.dialect == "sqlite":
         from keptwork.store import sqlite_backup
@@ -26,7 +26,7 @@ async def back_up(url: str | None, file: Path) -> Backup:
 
 
 async def restore(url: str | None, file: Path, *, paused: bool = False) -> Restored:
-    """Put a checked backup in place of the database. With `paused`, its jobs wait until an operator resumes them."""
+    """Replace the database by a verified backup. With `paused`, its jobs wait until an operator resumes them."""
     target = database_url(url)
     restored = await _restored(target, file)
     if paused:

@@ -1,4 +1,4 @@
-"""The door through which operators' moves are decided: a refusal is counted, and says the entity's public id."""
+"""Decide the moves that operators request. Refusals are counted and name the public ID."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ UNDECLARED = "undeclared"
 
 
 def decided(store: Store, lifecycle: Lifecycle, record: Record, trigger: str, **facts: Any) -> Change:
-    """The change to write; a move that is not allowed is raised as `InvalidTransition`."""
+    """Return the change to write. Raise `InvalidTransition` if the move is not allowed."""
     decision = decide(lifecycle, record, trigger, **facts)
     if isinstance(decision, Change):
         return decision
-    # A name from outside must not become a label: there is no end to them.
+    # Only declared triggers become labels, because names from outside are unbounded.
     known = trigger if trigger in lifecycle.triggers else UNDECLARED
     store.tally.add(metrics.REFUSED, lifecycle.name, decision.from_state, known, tenant_id=record["tenant_id"])
     raise InvalidTransition(

@@ -1,4 +1,4 @@
-"""What becomes of a message after an attempt to deliver it: a pure decision."""
+"""Decide what happens to a webhook delivery after an attempt. The decision is pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ LONGEST_TEXT = 300
 
 
 class Answer(NamedTuple):
-    """What an attempt came to: an HTTP status, or why there was none. `refused` says that the message was not sent, for
-    it may not go there."""
+    """The result of an attempt: an HTTP status, or why there is none.
+
+    If `refused` is set, the request was not sent, because its address is not allowed.
+    """
 
     status: int | None = None
     error: str | None = None
@@ -26,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is written: the state, after how long it is due again, and what went wrong."""
+    """The new state, the delay until the next attempt, and the error."""
 
     state: str
     delay_us: int = 0
@@ -34,8 +36,11 @@ class Verdict(NamedTuple):
 
 
 def verdict(delivery: Delivery, answer: Answer, chance: Callable[[], float]) -> Verdict:
-    """Delivered by any 2xx. What may pass (no answer, 429, 5xx) is tried again for about a day; what will hardly pass
-    (redirects, other 4xx, an address that is refused) a few times."""
+    """Decide the state of a delivery.
+
+    Any 2xx delivers it. Temporary failures (no response, 429, 5xx) are retried for about a day. Other failures
+    (redirects, other 4xx, an address that is not allowed) are retried a few times.
+    """
     if answer.status is not None and 200 <= answer.status < 300:
         return Verdict(DELIVERED)
     error = (answer.error or f"the answer was {answer.status}")[:LONGEST_TEXT]
@@ -46,7 +51,7 @@ def verdict(delivery: Delivery, answer: Answer, chance: Callable[[], float]) -> 
 
 
 def pause_us(made: int, chance: Callable[[], float]) -> int:
-    """Longer each time, and up to a fifth shorter by chance, so that many do not come back at once."""
+    """Return the pause before the next attempt: longer each time, with jitter of up to 20 %."""
     longest = min(FIRST_PAUSE_US * int(GROWTH ** (min(made, 20) - 1)), LONGEST_PAUSE_US)
     return round(longest * (1 - chance() / 5))
 

@@ -1,10 +1,10 @@
-"""A demonstration: five jobs, two workers, and everything that can become of a job, on a real database.
+"""A demonstration on a real database: five jobs, two workers, and every outcome of a job.
 
-Nothing is staged. The leases are short but real, the dead worker is one that stops renewing, and what is refused is
-refused by the same code and the same triggers as ever.
+Nothing is simulated. The leases are short but real, the dead worker is one that stops renewing, and the same code and
+triggers as always reject invalid moves.
 """
 
-# ruff: noqa: S608 - the table's name and the job's key are put into a statement that is there to be refused.
+# ruff: noqa: S608 - the statement with the table's name and the job's key is one that the database must reject.
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOOK_SECONDS = 0.05
 INVOICE, REPORT, IMAGE, ORDERS, UPLOAD = "send-invoice", "fetch-report", "resize-image", "import-orders", "parse-upload"
 
 Tell = Callable[[str, str], None]
-"""Is told, as it happens, which job it is about and what happens to it."""
+"""Receives the job and its news, as they occur."""
 
 
 @dataclass(slots=True)
 class Demonstration:
-    """What was shown: the events with the names of what they are about, and what was refused."""
+    """The result: events, the names of their entities, and the rejected moves."""
 
     names: dict[int, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Demonstration:
 
 
 async def demonstrate(store: Store, url: str | None, tell: Tell) -> Demonstration:
-    """Take the jobs through their lives, telling each step."""
+    """Run the demonstration, and report each step through `tell`."""
     stage = await _Stage.set_up(store, tell)
     await stage.succeed_at_once()
     await stage.fail_and_retry()
@@ -56,12 +56,12 @@ async def demonstrate(store: Store, url: str | None, tell: Tell) -> Demonstratio
 
 
 class _Stage:
-    """The database, the two workers and the five jobs."""
+    """The database, the two workers, and the five jobs."""
 
     def __init__(self, store: Store, tell: Tell) -> None:
         self._store = store
         self._tell = tell
-        self._run = f"demo-{secrets.token_hex(4)}"  # a queue of its own: no real job is touched
+        self._run = f"demo-{secrets.token_hex(4)}"  # its own queue, so that no real job is touched
         self._names: dict[int, str] = {}
         self._jobs: dict[str, int] = {}
         self._steady = self._doomed = 0
@@ -129,14 +129,14 @@ class _Stage:
         self._tell(IMAGE, "worker-1 succeeds. The work was done once more, its result counted once.")
 
     async def _lease_over(self, key: int) -> None:
-        """Looks as a reaper does, until the database says that time is up."""
+        """Wait until the database reports the lease as expired, as a reaper would see it."""
         while True:
             if key in [job.id for job in await self._store.overdue(1000)]:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _too_late(self) -> None:
-        """The dead worker wakes up and reports success by what it knew."""
+        """Report success as the dead worker would, from its outdated knowledge."""
         stale = self._abandoned
         assert stale is not None  # noqa: S101 - the order of the story
         held = {"state": "running", "seq": stale.seq + 1, "lease_until": stale.lease_until}
@@ -161,7 +161,7 @@ class _Stage:
         )
 
     async def _claim_and_start(self, worker: int, lease_us: int = LEASE_US) -> Job:
-        """The next job that is due, claimed and started."""
+        """Claim and start the next due job."""
         while True:
             self._claims += 1
             jobs = await self._store.claim(worker, [self._run], 1, lease_us, claim_id=self._claims)
@@ -172,7 +172,7 @@ class _Stage:
         return jobs[0]
 
     async def _move(self, name: str, trigger: str, worker: int | None = None, **facts: Any) -> None:
-        """Decide on what the database has now, and write it."""
+        """Decide a move on the current row and write it."""
         record = await self._record(name)
         if worker is not None:
             facts |= {"token": Token(worker, record["epoch"]), "actor": f"w:{worker}"}

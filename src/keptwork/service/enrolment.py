@@ -1,4 +1,4 @@
-"""The life of a worker that works for a server over the network, as it tells it itself: at work, and ended."""
+"""The lifecycle of a remote worker, as it reports it: running, and ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIES = 5
 
 @acknowledged
 async def start(store: Store, tenant_id: int, id: str, actor: str | None = None) -> Row:
-    """Its registration is over and it is at work; one that is already stays so."""
+    """Move a registered worker to running. A running worker does not change."""
     for _ in range(TRIES):
         row = await find(store, tenant_id, id)
         if row["state"] == RUNNING.name:
@@ -29,8 +29,10 @@ async def start(store: Store, tenant_id: int, id: str, actor: str | None = None)
 
 @acknowledged
 async def end(store: Store, tenant_id: int, id: str, reason: str | None = None, error: str | None = None) -> Row:
-    """As the worker itself wants it: it has drained, or met an error it cannot recover from. One that is not at work is
-    terminated. One that has ended stays as it is."""
+    """End a worker as it requests: it has drained, or has met a permanent error.
+
+    A worker that is not running is terminated. A worker that has ended does not change.
+    """
     why = (error or reason or DRAINED)[:LONGEST_REASON]
     for _ in range(TRIES):
         row = await find(store, tenant_id, id)
@@ -44,5 +46,5 @@ async def end(store: Store, tenant_id: int, id: str, reason: str | None = None, 
 
 
 def may_claim(state: str) -> bool:
-    """Whether a worker in this state is given jobs."""
+    """Return whether a worker in this state can claim jobs."""
     return state in (IDLE.name, RUNNING.name)

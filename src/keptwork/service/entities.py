@@ -1,4 +1,4 @@
-"""Naming entities: from a public id to what it stands for, and back."""
+"""Convert between public IDs and the entities that they name."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from keptwork.lifecycle import LIFECYCLES, WORKER, Lifecycle
 
 
 class Reference(NamedTuple):
-    """What a public id stands for. Lifecycles that share a table share a prefix, so it may be one of several."""
+    """The entity that a public ID names. Lifecycles that share a table share a prefix, so there can be several."""
 
     lifecycles: tuple[Lifecycle, ...]
     key: int
 
 
 def lifecycle_named(name: str) -> Lifecycle:
-    """The lifecycle of that name."""
+    """Return the lifecycle with this name."""
     if name not in LIFECYCLES:
         raise BadInput(what=f"no lifecycle {name!r}; there are: {', '.join(LIFECYCLES)}")
     return LIFECYCLES[name]
 
 
 def resolve(public_id: str) -> Reference:
-    """What a public id stands for, whether it exists or not; anything else is `NotFound`."""
+    """Return the entity that a public ID names, whether it exists or not. Raise `NotFound` for other text."""
     prefix, key = ids.key_of(public_id.strip()) or ("", 0)
     lifecycles = tuple(lifecycle for lifecycle in LIFECYCLES.values() if lifecycle.prefix == prefix)
     if not lifecycles:
@@ -35,12 +35,12 @@ def resolve(public_id: str) -> Reference:
 
 
 def unknown(public_id: str) -> NotFound:
-    """That nothing has this id, which may also be mistyped: it carries a checksum."""
+    """Return the error for an ID that no entity has. A mistyped ID fails its checksum."""
     return NotFound(what="entity", id=repr(public_id), listing="keptwork events list")
 
 
 def states_named(lifecycle: Lifecycle, names: Sequence[str]) -> tuple[str, ...] | None:
-    """The states people named, in any case and with commas if they like; none named means all."""
+    """Return the states that a user named, in any case and with commas if they like. Return None for all states."""
     wanted = [name.strip().upper() for text in names for name in text.split(",")]
     declared = [state.name for state in lifecycle.states]
     for name in wanted:
@@ -52,7 +52,7 @@ def states_named(lifecycle: Lifecycle, names: Sequence[str]) -> tuple[str, ...] 
 
 @lru_cache(maxsize=10_000)
 def public_id(entity: str, key: int) -> str:
-    """The public id of an entity. A log that was tampered with may name what is none: then both words as they are."""
+    """Return the public ID of an entity. For an entity that a damaged log invents, return its words unchanged."""
     lifecycle = LIFECYCLES.get(entity)
     try:
         return ids.public(lifecycle.prefix, key) if lifecycle else f"{entity}:{key}"
@@ -61,7 +61,7 @@ def public_id(entity: str, key: int) -> str:
 
 
 def actor_name(actor: str | None) -> str | None:
-    """Who moved something, as shown: a worker by its public id, everyone else by name."""
+    """Return an actor as it is shown: a worker by its public ID, any other by its name."""
     if actor is None or not actor.startswith("w:") or not actor[2:].isdecimal():
         return actor
     return public_id(WORKER.name, int(actor[2:]))

@@ -1,4 +1,4 @@
-"""Keys to the HTTP API: made, listed, rotated, revoked; and whom a request comes from, by the key that it brings."""
+"""Create, list, rotate, and revoke API keys, and authenticate requests by their keys."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MINUTE_US = 60_000_000
 USUAL_LIFE, USUAL_OVERLAP = "90d", "1h"
 LONGEST_OVERLAP_US = 30 * 24 * 60 * MINUTE_US
 NOBODYS = "0" * 64
-"""A hash that no key has, to compare with where there is none: it takes as long."""
+"""A hash that no key has. It is compared if there is no key, which takes the same time."""
 
 
 class Principal(NamedTuple):
-    """Whom a request comes from, and what they may ask for."""
+    """The tenant, scopes, and key that a request is authenticated with."""
 
     tenant_id: int
     scopes: frozenset[str]
@@ -34,24 +34,24 @@ class Principal(NamedTuple):
 
     @property
     def actor(self) -> str:
-        """How the event log names them."""
+        """The name of the principal in the event log."""
         return ids.public(PREFIX, self.key_id)
 
 
 class Made(NamedTuple):
-    """A new key. Its secret is known here and now, and never again."""
+    """A new key. Its secret is available only here."""
 
     row: ApiKeyRow
     secret: ApiKey
 
 
-# --- keeping keys
+# --- managing keys
 
 
 async def create(
     store: Store, tenant_id: int, name: str, scopes: Iterable[str], *, expires: Span | None = USUAL_LIFE, by: str
 ) -> Made:
-    """A new key of a tenant; it lasts for ever if it expires never."""
+    """Create a key for a tenant. A key without expiry is valid until it is revoked."""
     check_name("name of a key", name)
     allowed = ",".join(api_key.scopes_of(scopes))
     secret = api_key.new()
@@ -60,8 +60,8 @@ async def create(
 
 
 async def find(store: Store, tenant_id: int, id: str) -> ApiKeyRow:
-    """A key by its public id; a foreign or unknown one is `NotFound`."""
-    if id.strip().startswith(api_key.PREFIX):  # never to be repeated in a message
+    """Return a key by its public ID. Raise `NotFound` for an unknown ID and for another tenant's ID."""
+    if id.strip().startswith(api_key.PREFIX):  # a secret must not appear in a message
         raise BadInput(what="what was given is a secret, not the id of a key; find its id with: keptwork keys list")
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     found = await store.api_key(tenant_id, key) if prefix == PREFIX else None
@@ -71,7 +71,7 @@ async def find(store: Store, tenant_id: int, id: str) -> ApiKeyRow:
 
 
 class Page(NamedTuple):
-    """Some keys, and the id to go on after if there are more."""
+    """A page of keys, and the ID of its last key if there are more."""
 
     keys: list[ApiKeyRow]
     next: str | None
@@ -80,7 +80,7 @@ class Page(NamedTuple):
 async def page(
     store: Store, tenant_id: int, *, ended: bool = False, after: str | None = None, limit: int = 100
 ) -> Page:
-    """One page of a tenant's keys, the newest first."""
+    """Return one page of a tenant's keys, newest first."""
     start = None if after is None else (ids.key_of(after) or ("", 0))[1]
     found = await listed(store, tenant_id, ended=ended, after=start, limit=limit + 1)
     return Page(found[:limit], found[limit - 1].public_id if len(found) > limit else None)
@@ -89,7 +89,7 @@ async def page(
 async def listed(
     store: Store, tenant_id: int, *, ended: bool = False, after: int | None = None, limit: int = 100
 ) -> list[ApiKeyRow]:
-    """The keys of a tenant, the newest first: those that are live, or also those that have ended."""
+    """List the keys of a tenant, newest first: the live ones, or with `ended` also the others."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} keys, not {limit}")
     return await store.api_keys(tenant_id, ended=ended, after=after, limit=limit)
@@ -97,7 +97,7 @@ async def listed(
 
 @acknowledged
 async def revoke(store: Store, tenant_id: int, id: str, *, by: str) -> ApiKeyRow:
-    """The key opens nothing any more; every `KeyRing` knows within 5 s. Twice is as good as once."""
+    """Revoke a key. Every `KeyRing` rejects it within 5 s. A repetition changes nothing."""
     found = await store.revoke_api_key(tenant_id, (await find(store, tenant_id, id)).id, by)
     if found is None:
         raise _unknown(id)
@@ -106,7 +106,10 @@ async def revoke(store: Store, tenant_id: int, id: str, *, by: str) -> ApiKeyRow
 
 @acknowledged
 async def rotate(store: Store, tenant_id: int, id: str, *, overlap: Span = USUAL_OVERLAP, by: str) -> Made:
-    """A new key of the same name, scopes and life; the old one lives on for the overlap, until all have the new one."""
+    """Create a key like an old one, which stays valid for the overlap.
+
+    The new key has the name, scopes, and lifetime of the old one.
+    """
     overlap_us = span_us(overlap)
     if overlap_us > LONGEST_OVERLAP_US:
         raise BadInput(what=f"an overlap of {overlap} is over the limit of 30d; two keys for ever are two secrets")
@@ -136,7 +139,7 @@ def _unknown(id: str) -> NotFound:
 
 
 def as_json(row: ApiKeyRow, now: int) -> dict[str, Any]:
-    """A key as it is shown outside: neither its secret nor its hash."""
+    """Return a key in its public form, without its secret and hash."""
     times = ("created_at", "expires_at", "revoked_at", "last_used_at")
     return {
         "id": row.public_id,
@@ -151,18 +154,20 @@ def as_json(row: ApiKeyRow, now: int) -> dict[str, Any]:
 
 
 def state(row: ApiKeyRow, now: int) -> str:
-    """What a key is at that time, in a word."""
+    """Return the state of a key at a time, as one word."""
     if row.is_live(now):
         return "live" if row.replaced_by is None else "replaced"
     return "expired" if row.revoked_at is None else "revoked"
 
 
-# --- asking who it is
+# --- authentication
 
 
 async def authenticate(store: Store, token: str) -> Principal | None:
-    """Whose key that is. None for a text that is no key, for an unknown one, and for one that has ended: nobody outside
-    is told which."""
+    """Return the principal of a token, or None if the token is invalid, unknown, or ended.
+
+    The three cases are indistinguishable for the caller.
+    """
     key = api_key.parse(token)
     found = None if key is None else await _looked_up(store, key)
     if found is None:
@@ -172,14 +177,14 @@ async def authenticate(store: Store, token: str) -> Principal | None:
 
 
 async def _looked_up(store: Store, key: ApiKey) -> LiveApiKey | None:
-    """The comparison is done once more here, in constant time, and whether there is something to compare or not."""
+    """Look up a key and compare its hash again, in constant time, even if there is no key."""
     found = await store.live_api_key(key.hash)
     same = key.matches(NOBODYS if found is None else found.key.hash)
     return found if same else None
 
 
 async def _note_use(store: Store, found: LiveApiKey) -> None:
-    """At most once a minute for all servers together. A disk that is full, or busy, shuts nobody out."""
+    """Record the use of a key, at most once per minute across all servers. Storage problems are ignored."""
     row, last = found.key, found.key.last_used_at
     if last is None or last <= found.at - MINUTE_US:
         with suppress(StoreError, TimeoutError):
@@ -188,24 +193,25 @@ async def _note_use(store: Store, found: LiveApiKey) -> None:
 
 
 def _principal(row: ApiKeyRow) -> Principal:
-    """A scope that a newer program gave it, and this one does not know, is for nothing here."""
+    """Return the principal of a key, without scopes that this version does not know."""
     return Principal(row.tenant_id, frozenset(api_key.known_scopes(row.scopes.split(","))), row.id)
 
 
 class _Known(NamedTuple):
-    """Whose key it is, and until when that may be said without asking."""
+    """A cached principal, and the time until which it is valid."""
 
     principal: Principal | None
     until: float
 
 
 class KeyRing:
-    """For servers: what was found out about keys a moment ago. A key that was revoked is dead everywhere after
-    `LIFE` seconds, for nothing is remembered for longer, counted from before the database was asked; and after
-    `PATIENCE` more where the database is slow, for nobody waits longer for its answer.
+    """A cache of authentication results, for servers.
 
-    It holds hashes, no keys. What opens nothing is remembered apart from what does, so that no flood of guesses pushes
-    out a key that is in use. Requests that come by one key at the same time ask the database once.
+    A revoked key is rejected everywhere after `LIFE` seconds: no result is cached for longer, counted from before the
+    query. If the database is slow, it takes up to `PATIENCE` seconds more, because no query waits longer.
+
+    The cache contains hashes, not keys. Failures are cached separately, so that a flood of guesses cannot evict keys in
+    use. Concurrent requests with the same key share one query.
     """
 
     LIFE = 2.0
@@ -219,7 +225,7 @@ class KeyRing:
         self._asked: dict[str, asyncio.Task[Principal | None]] = {}
 
     async def authenticate(self, token: str) -> Principal | None:
-        """As the function of that name says, from memory if it can be."""
+        """Authenticate a token as the function of this name does, from the cache if possible."""
         hash = api_key.hash_of(token)
         known = self._good.get(hash) or self._bad.get(hash)
         if known and self._monotonic() < known.until:
@@ -228,14 +234,17 @@ class KeyRing:
         return None if key is None else await self._ask(key, hash)
 
     async def _ask(self, key: ApiKey, hash: str) -> Principal | None:
-        """One who goes away while it is asked leaves the others their answer."""
+        """Share one query between concurrent requests. A request that is cancelled does not cancel the query."""
         if (task := self._asked.get(hash)) is None:
             task = self._asked[hash] = asyncio.create_task(self._find_out(key, hash))
             task.add_done_callback(lambda done: self._answered(hash, done))
         return await asyncio.shield(task)
 
     def _answered(self, hash: str, task: asyncio.Task[Principal | None]) -> None:
-        """What went wrong counts as heard, also where nobody is left to hear it."""
+        """Retrieve the exception of a query, so that asyncio does not report it as unhandled.
+
+        All requests that waited for it might have been cancelled.
+        """
         del self._asked[hash]
         if not task.cancelled():
             task.exception()
@@ -259,12 +268,12 @@ class KeyRing:
             raise StoreError(url=self._store.url, detail=late) from None
 
     def _life(self, found: LiveApiKey) -> float:
-        """No longer than the key has left."""
+        """Return how long to cache a key: not longer than it is valid."""
         ends = found.key.expires_at
         return self.LIFE if ends is None else min(self.LIFE, (ends - found.at) / 1_000_000)
 
     def _keep(self, kept: dict[str, _Known], hash: str, known: _Known) -> Principal | None:
-        """The one that was asked about longest ago makes room."""
+        """Cache a result. The oldest result is evicted first."""
         while len(kept) >= self.MOST:
             del kept[next(iter(kept))]
         kept[hash] = known

@@ -1,4 +1,4 @@
-"""Bringing a database up to date, or saying what that would do."""
+"""Migrate a database, or list what a migration would do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keptwork.store.url import database_url
 
 
 class Migrated(NamedTuple):
-    """Which database, and what was done to it, or is still to be done; and the guards that were put back."""
+    """The database, its applied or pending migrations, and the restored guards."""
 
     url: str
     migrations: list[Migration]
@@ -19,9 +19,12 @@ class Migrated(NamedTuple):
 
 
 async def migrate(url: str | None = None, *, guards: bool = False, tell: Tell = log.warning) -> Migrated:
-    """Create the database if it does not exist, and apply every pending migration. With `guards` also restore guards
-    that were dropped, changed or switched off, and on PostgreSQL the policies and grants of the present owner. `tell`
-    is given a line for each session that is waited for, and one that says where an interruption stopped it."""
+    """Create the database if it does not exist, and apply every pending migration.
+
+    With `guards`, also restore guards that were dropped, changed, or disabled, and on PostgreSQL the policies and
+    grants of the current owner. `tell` receives a line for each session that is waited for, and one that names the
+    point of an interruption.
+    """
     target = database_url(url)
     access = await restore_access(target, tell) if guards else []
     applied = await upgrade(target, tell)
@@ -30,6 +33,6 @@ async def migrate(url: str | None = None, *, guards: bool = False, tell: Tell = 
 
 
 async def dry_run(url: str | None = None) -> Migrated:
-    """What `migrate` would apply; nothing is changed and nothing is made."""
+    """Return what `migrate` would apply. Nothing is changed or created."""
     target = database_url(url)
     return Migrated(target.shown, await pending(target))

@@ -1,4 +1,4 @@
-"""How a worker is asked to come to an end, and how it understands what it reads of itself."""
+"""Shutdown orders for workers, and how a worker reads its order from its row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ How = Literal["drain", "soft", "hard"]
 Jobs = Literal["release", "cancel"]
 
 DRAINED = "drained"
-"""Why a worker ended that was asked to finish what it had begun."""
+"""Reason in the row of a worker that ended after it had finished its jobs."""
 
 
 class Order(NamedTuple):
-    """`drain`: finish what has begun, however long it takes. `soft`: the same within its grace, then hard. `hard`: at
-    once. Jobs that are cut short are released or cancelled."""
+    """A shutdown order.
+
+    Interrupted jobs are released or cancelled.
+
+    - `drain`: finish the running jobs, however long that takes.
+    - `soft`: finish them within the worker's grace period, then end as with `hard`.
+    - `hard`: end immediately.
+    """
 
     how: How
     jobs: Jobs = "release"
@@ -26,12 +32,12 @@ class Order(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the worker's row keeps it."""
+        """The order as the worker's row stores it."""
         return json.dumps(self._asdict(), ensure_ascii=False)
 
     @classmethod
     def of(cls, text: str | None) -> Order | None:
-        """What a row says; what is no order, a hand has typed: none."""
+        """Return the order in a row, or None if the text is not one, such as a manual edit."""
         try:
             found = json.loads(text or "null")
             order = cls(found["how"], found.get("jobs", "release"), found.get("by"), found.get("reason"))
@@ -41,7 +47,7 @@ class Order(NamedTuple):
 
 
 def understood(standing: Standing | None) -> Order | None:
-    """What a worker has to do, going by its row. One that somebody ended is over, whatever else was asked of it."""
+    """Return the order that a worker must follow, by its row. A worker whose row has ended must end."""
     if standing is None:
         return Order("hard", reason="its row is gone")
     order = Order.of(standing.ending)

@@ -1,4 +1,4 @@
-"""The override: an operator's correction of what no move can mend. It is told apart in every history."""
+"""The override: an operator's correction of what no move can repair. Histories show it separately."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONGEST_REASON = 4_000
 
 
 class Overridden(NamedTuple):
-    """An entity as it was, the state it is in now or would be, and what is not in order with that."""
+    """An entity as it was, its new state, whether that was written, and the findings then."""
 
     lifecycle: Lifecycle
     before: Row
@@ -44,7 +44,7 @@ class Overridden(NamedTuple):
 async def overridden(
     store: Store, tenant_id: int, id: str, to: str, *, reason: str, actor: str, dry_run: bool = False
 ) -> Overridden:
-    """Puts an entity into a state of its lifecycle, whatever state it is in; one that is in that state stays so."""
+    """Put an entity into a state of its lifecycle, from any state. Nothing is written if it is in that state."""
     lifecycle, row = await _found(store, id, tenant_id)
     state = _state(lifecycle, to)
     because = _reason(reason)
@@ -66,7 +66,7 @@ async def overridden(
 
 
 def as_json(done: Overridden) -> dict[str, Any]:
-    """As commands print it."""
+    """Return an override in the form that commands print."""
     return {
         "id": done.public_id,
         "entity": done.lifecycle.name,
@@ -79,7 +79,7 @@ def as_json(done: Overridden) -> dict[str, Any]:
 
 
 async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row]:
-    """By its public id; a step also by its flow and its name."""
+    """Return an entity by its public ID, or a step by its flow and name."""
     if "/" in id:
         step = await find_step(store, tenant_id, id)
         return kind_of(step).step, step
@@ -92,7 +92,7 @@ async def _found(store: Reader, id: str, tenant_id: int) -> tuple[Lifecycle, Row
 
 
 def _state(lifecycle: Lifecycle, named: str) -> str:
-    """A state as it is declared, or as people write it."""
+    """Return a state by its declared name or as users write it."""
     wanted = named.strip().replace("-", "_").casefold()
     for state in lifecycle.states:
         if state.name.casefold() == wanted:
@@ -110,7 +110,7 @@ def _reason(reason: str) -> str:
 
 
 async def _tree(store: Reader, lifecycle: Lifecycle, row: Row) -> int | None:
-    """The tree of flows that the entity belongs to, whose lock its changes take."""
+    """Return the tree of flows whose lock changes of this entity need, or None."""
     if lifecycle in (RUN, WORKSTREAM):
         return int(row["tree_id"] or row["id"])
     if lifecycle is JOB:
@@ -122,7 +122,7 @@ async def _tree(store: Reader, lifecycle: Lifecycle, row: Row) -> int | None:
 
 
 async def _left(store: Reader, lifecycle: Lifecycle, row: Row) -> list[Finding]:
-    """What is not in order with the flow of the entity now."""
+    """Return the doctor's findings about the entity's flow."""
     ref = await _flow(store, lifecycle, row)
     return [] if ref is None else await rounds.examine_flow(store, ref)
 

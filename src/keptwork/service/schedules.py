@@ -1,4 +1,4 @@
-"""Schedules: declared by applications or added by operators, looked at, paused, and fired tick by tick."""
+"""Schedules: declare or add, show, pause, and resume them, and fire their ticks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOST_JOBS = 1_000
 SHOWN_TICKS = 5
 SHOWN_EVENTS = 50
 DECLARED = "code"
-"""Who declared what an application declares."""
+"""`declared_by` of schedules that an application declares."""
 
 START = "keptwork.start"
 """The built-in kind of job that starts a flow."""
@@ -49,7 +49,7 @@ logger = logging.getLogger("keptwork")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A schedule as it is asked for: checked, but not yet anybody's."""
+    """A checked schedule that is not stored yet."""
 
     name: str
     rule: Rule
@@ -62,14 +62,16 @@ class Declaration:
 
 
 async def put(store: Store, declared: Declaration, job: NewJob, by: str) -> None:
-    """Keeps a schedule that enqueues this job. One of that name keeps its pause, and unless its rule is another, also
-    the ticks it has not fired."""
+    """Store a schedule that enqueues this job.
+
+    An existing schedule of that name stays paused, and keeps its unfired ticks if its rule is the same.
+    """
     next_at = next_tick(declared.rule, await store.now())
     await store.put_schedule(Schedule.of(declared.name, job, declared.rule, declared.catch_up, by, next_at))
 
 
 async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Schedule:
-    """As `put`, for an operator: a name that is taken is refused."""
+    """Store a new schedule for an operator. Raise `ScheduleThere` if the name is taken."""
     held = await limits.under_limit(store, job)
 
     async def put_new(tx: Transaction) -> Schedule:
@@ -83,21 +85,21 @@ async def add(store: Store, declared: Declaration, job: NewJob, by: str) -> Sche
 
 
 class Page(NamedTuple):
-    """Some schedules, and the name to go on after if there are more."""
+    """A page of schedules, and the name of its last schedule if there are more."""
 
     schedules: list[Schedule]
     next: str | None
 
 
 async def page(store: Store, tenant_id: int, *, after: str | None = None, limit: int = 50) -> Page:
-    """One page of the schedules of a tenant, by name."""
+    """Return one page of a tenant's schedules, by name."""
     every = sorted(await store.schedules(tenant_id), key=lambda one: one.name)
     found = [one for one in every if after is None or one.name > after]
     return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
 
 async def find(store: Store | Transaction, tenant_id: int, name: str) -> Schedule:
-    """The schedule of that name; one that is not there is `NotFound`."""
+    """Return the schedule with this name, or raise `NotFound`."""
     found = next((one for one in await store.schedules(tenant_id) if one.name == name), None)
     if found is None:
         raise _unknown(name)
@@ -105,7 +107,7 @@ async def find(store: Store | Transaction, tenant_id: int, name: str) -> Schedul
 
 
 async def jobs(store: Store, schedule: Schedule) -> list[dict[str, Any]]:
-    """What the last tick has enqueued."""
+    """Return the jobs that the last tick has enqueued."""
     if schedule.last_at is None:
         return []
     belongs_to = correlation(schedule.name, schedule.last_at)
@@ -116,7 +118,7 @@ async def jobs(store: Store, schedule: Schedule) -> list[dict[str, Any]]:
 
 @acknowledged
 async def pause(store: Store, tenant_id: int, name: str) -> Schedule:
-    """Its ticks pass from now on. Returns the schedule as it was before."""
+    """Pause a schedule, whose ticks then pass without jobs. Return the schedule as it was before."""
     before = await find(store, tenant_id, name)
     if not await store.pause_schedule(tenant_id, name):
         raise _unknown(name)
@@ -125,7 +127,10 @@ async def pause(store: Store, tenant_id: int, name: str) -> Schedule:
 
 @acknowledged
 async def resume(store: Store, tenant_id: int, name: str) -> Schedule:
-    """From its next tick on it is fired again; those of its pause are not. Returns the schedule as it was before."""
+    """Resume a schedule from its next tick on, without the ticks of its pause.
+
+    Return the schedule as it was before.
+    """
     before = await find(store, tenant_id, name)
     if not await store.resume_schedule(tenant_id, name, next_tick(before.rule, await store.now())):
         raise _unknown(name)
@@ -134,7 +139,7 @@ async def resume(store: Store, tenant_id: int, name: str) -> Schedule:
 
 @acknowledged
 async def delete(store: Store, tenant_id: int, name: str) -> Schedule:
-    """It is gone; its jobs stay. Returns what it was."""
+    """Delete a schedule but not its jobs, and return it."""
     before = await find(store, tenant_id, name)
     if not await store.drop_schedule(tenant_id, name):
         raise _unknown(name)
@@ -143,33 +148,41 @@ async def delete(store: Store, tenant_id: int, name: str) -> Schedule:
 
 @acknowledged
 async def run_now(store: Store, tenant_id: int, name: str, by: str) -> int:
-    """Enqueues its job out of turn, paused or not; its ticks stay as they are. Returns the job's key."""
+    """Enqueue a schedule's job now, even if it is paused, and return the job's key. Its ticks do not change."""
     schedule = await find(store, tenant_id, name)
     (key,) = await store.enqueue([_job(schedule, await store.now(), by)])
     return key
 
 
 async def fire(store: Store) -> int:
-    """Enqueues what is due and moves its schedules on, in one write: whoever dies when, each tick is fired once.
-    Returns how many schedules moved; the rest, if there are more, is left to the next call."""
+    """Enqueue the jobs of due schedules and advance the schedules, in one write.
+
+    Each tick is fired once, whichever process crashes. Return how many schedules advanced. Further due schedules are
+    left to the next call.
+    """
     return await store.fire_schedules(plan, MOST_SCHEDULES, MOST_JOBS)
 
 
 def plan(schedule: Schedule, now: int) -> Plan | None:
-    """None for a schedule that this program cannot read, such as one in a zone this machine does not know: others may,
-    and the rest must not wait for it."""
+    """Return the next jobs and tick of a schedule, or None if this process cannot read it.
+
+    For example, this host might not know its time zone. Other processes might, and the other schedules must not wait.
+    """
     try:
         ticks, next_at = due(schedule.rule, schedule.catch_up, schedule.next_at, schedule.last_at, now)
         jobs = [_job(schedule, tick, SCHEDULER) for tick in ticks]
         return Plan(jobs, next_at, max(ticks, default=None))
-    except Exception as error:  # whatever somebody wrote into the table by hand
+    except Exception as error:  # for example, a manual edit of the table
         _complain(schedule.name, str(error))
         return None
 
 
 @lru_cache(maxsize=1_000)
 def _complain(name: str, error: str) -> None:
-    """Once in a process: the schedule stays due, and is looked at again and again."""
+    """Log a warning once per process.
+
+    The schedule stays due, so every call finds it again.
+    """
     logger.warning("schedule %s cannot be fired here: %s", name, error)
 
 
@@ -182,7 +195,7 @@ async def wanted(
     inputs: Mapping[str, Any],
     queue: str = "default",
 ) -> NewJob:
-    """The job of a schedule: one of a kind, or one that starts a flow of a template."""
+    """Return the job of a schedule: one of a kind, or one that starts a flow of a template."""
     if (kind is None) == (template is None):
         raise BadInput(what="a schedule starts one of both: say a kind of job, or the template of a flow")
     if template is not None:
@@ -194,22 +207,26 @@ async def wanted(
 async def start_of_template(
     store: Store, tenant_id: int, named: str, inputs: Mapping[str, Any], queue: str = "default"
 ) -> NewJob:
-    """The job of a schedule that starts a flow of a template; what is wrong with its inputs is said now, not at each
-    tick."""
+    """Return the job of a schedule that starts a flow of a template.
+
+    Invalid inputs raise an error now instead of at each tick.
+    """
     template = await templates.find(store, tenant_id, named)
     bound(templates.flow_of(template), inputs)
     return start_of(tenant_id, named, inputs, queue)
 
 
 def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:
-    """The job of a schedule that starts a flow: a template by its id, or the newest of a name."""
+    """Return a job that starts a flow of a template: by its ID, or the newest version of a name."""
     said = json.dumps({"flow": flow, "inputs": dict(inputs)}, separators=(",", ":"))
     secrecy.insist(f"what flow {flow} is given", said)
     return new_job(tenant_id, START, said, queue=queue)
 
 
 def flow_key(correlation_id: str) -> str | None:
-    """The key of the flow that a tick starts, from what the tick's job belongs to; none if it belongs to no tick.
+    """Return the key of the flow that a tick starts, by the correlation of the tick's job.
+
+    Return None if the job belongs to no tick.
 
     >>> flow_key(correlation("nightly", 1_794_762_620_000_000)), flow_key("job_1")
     ('schedule:nightly:2026-11-15T17:10:20.000000Z', None)
@@ -226,20 +243,23 @@ def _job(schedule: Schedule, tick: int, by: str) -> NewJob:
 
 
 def upcoming(schedule: Schedule, now: int) -> list[str]:
-    """Its next ticks, in its own zone."""
+    """Return the next ticks of a schedule, in its own time zone."""
     first = [schedule.next_at] if schedule.paused_at is None else []
     ticks = first + next_ticks(schedule.rule, max(schedule.next_at, now) if first else now, SHOWN_TICKS - len(first))
     return [local(schedule, tick) for tick in ticks]
 
 
 def local(schedule: Schedule, tick: int) -> str:
-    """A tick in the zone of its schedule."""
+    """Return a tick in the time zone of its schedule."""
     epoch = datetime.fromtimestamp(0, zone("UTC"))
     return (epoch + timedelta(microseconds=tick)).astimezone(zone(schedule.tz)).isoformat(" ", "seconds")
 
 
 async def flow_named(store: Store, schedule: Schedule) -> str | None:
-    """What the flow is called that a schedule starts, if it starts one; by its template if that is gone."""
+    """Return the name of the flow that a schedule starts, or None.
+
+    If the template was deleted, its ID or name is returned as it is in the schedule.
+    """
     said = json.loads(schedule.payload) if schedule.kind == START else None
     flow = said.get("flow") if isinstance(said, dict) else None
     if flow is None:
@@ -251,7 +271,7 @@ async def flow_named(store: Store, schedule: Schedule) -> str | None:
 
 
 def every(us: int) -> str:
-    """How often something is done.
+    """Return an interval as text.
 
     >>> every(2_000_000), every(1_500_000), every(900_000_000)
     ('every 2 s', 'every 1.5 s', 'every 15m')
@@ -260,7 +280,7 @@ def every(us: int) -> str:
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:
-    """A schedule with everything that is known of it."""
+    """Return a schedule in its public form."""
     shown: dict[str, Any] = {
         "name": schedule.name,
         "kind": schedule.kind,

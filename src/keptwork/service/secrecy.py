@@ -1,5 +1,8 @@
-"""Nothing secret goes into what is kept as it is. A conversation or an output has its secrets taken out before it is
-stored; a definition and its inputs are to be carried out to the letter, so one that holds a secret is refused."""
+"""Reject definitions and inputs that contain secrets, because they are stored unchanged.
+
+Secrets in conversations and outputs are redacted before they are stored. A definition and its inputs must run exactly
+as they are, so a secret in them is rejected.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from keptwork.errors import BadInput
 
 
 def insist(what: str, said: str) -> None:
-    """Refuses JSON that has a secret in plain sight, and says where; the secret itself is not repeated.
+    """Raise `BadInput` if JSON contains a secret. The message has its path, but not the secret.
 
     >>> insist("flow ship", '{"steps": [{"id": "push", "command": ["push", "ghp_0123456789abcdefghij"]}]}')
     Traceback (most recent call last):
@@ -33,7 +36,7 @@ it; keep it in the environment of the worker, and name the variable under env of
 
 
 def _texts(value: Any, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text of a value with its place, names included; a part that has an id is called by it."""
+    """Yield every string of a value with its path, including names. An element with an ID is named by it."""
     match value:
         case str():
             yield where, value

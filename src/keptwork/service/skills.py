@@ -1,4 +1,4 @@
-"""The skills of agents as they are read outside: one by its name, and which one a task would go to."""
+"""The skills of agents: find one by name, and show which one a task would use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from keptwork.errors import NotFound
 
 
 class Chosen(NamedTuple):
-    """The skill that a task would go to, and the tier of models."""
+    """The skill and the tier of models that a task would use."""
 
     routed: Routed
     graded: Graded
 
 
 def find(skills: Sequence[Skill], name: str) -> Skill:
-    """A skill by its name."""
+    """Return a skill by its name, or raise `NotFound`."""
     found = next((skill for skill in skills if skill.name == name), None)
     if found is None:
         raise NotFound(what="skill", id=repr(name), listing="keptwork skills list")
@@ -26,12 +26,12 @@ def find(skills: Sequence[Skill], name: str) -> Skill:
 
 
 def routed(text: str, skills: Sequence[Skill]) -> Chosen:
-    """What would be chosen for a task; nothing is started."""
+    """Return the choice for a task, without starting anything."""
     return Chosen(route(text, skills), grade(text))
 
 
 def as_json(skill: Skill) -> dict[str, Any]:
-    """A skill without what the model is told, which may be long."""
+    """Return a skill in its public form, without its prompt, which can be long."""
     return {
         "name": skill.name,
         "description": skill.description,
@@ -43,7 +43,7 @@ def as_json(skill: Skill) -> dict[str, Any]:
 
 
 def routed_json(chosen: Chosen) -> dict[str, Any]:
-    """The choice, with every score and why."""
+    """Return a choice with every score and the reasons."""
     routed, graded = chosen
     scores = [{"skill": one.skill.name, "points": one.points, "keywords": list(one.words)} for one in routed.scores]
     tier = {"tier": str(graded.tier), "points": graded.points, "why": graded.why}

@@ -1,8 +1,8 @@
-"""Flows that somebody submits from outside, and what they may say.
+"""Flows that users submit, and what they can contain.
 
-Workers run the steps of a flow. A step that names a tool runs the tool of that name in the worker's own keptwork.toml;
-one that names a program or a function itself, or the folder and the variables a tool runs with, would let whoever may
-start flows run anything where workers run. Such steps are told apart here; who may submit them is for the edge to say.
+Workers run the steps of a flow. A step that names a tool runs that tool from the worker's own keptwork.toml. A step
+that defines a program, a function, a directory, or environment variables itself would allow any user who can start
+flows to run any program on the workers. This module finds such steps; the edge decides who can submit them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ OF_PROGRAMS = ("command", "call", "env", "cwd")
 
 
 def read(data: Mapping[str, Any], source: str) -> Flow:
-    """The flow that came as data; one that cannot be is `BadFlow`, which names every problem and its place. No file of
-    this machine is read: flows inside it are templates."""
+    """Return the flow in this data.
+
+    Raise `BadFlow`, with every problem and its place, if it is invalid. It reads no file of this host: nested flows
+    must be templates.
+    """
     document = Document(source, dict(data), None)
     flow = checked(document)
     if files := [(document.line(place), what) for place, what in _files(flow)]:
@@ -36,7 +39,7 @@ def _files(flow: Flow) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def programs(flow: Flow) -> list[str]:
-    """The steps that say themselves what is run, by name.
+    """Return the names of the steps that define what they run.
 
     >>> programs(Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
     ...     {"id": "b", "tool": "ruff"}, {"id": "c", "tool": "ruff", "env": {"PATH": "."}}]}))

@@ -1,4 +1,4 @@
-"""Definitions of flows as people handle them: kept by version, found by name or by id."""
+"""Templates: definitions of flows, stored by version, found by name or by ID."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ MOST_INPUTS = 1_000
 
 
 async def put(store: Store, tenant_id: int, flow: Flow, library: Library | None = None) -> Template:
-    """Keeps a definition as the next version of its name; the same as the newest one is that."""
+    """Store a definition as the next version of its name.
+
+    Return the newest version if it is the same.
+    """
     return await store.atomically(lambda tx: flows.keep(tx, flow, tenant_id, library or {}))
 
 
 async def find(store: Reader, tenant_id: int, named: str) -> Template:
-    """By its public id that very version, by its name the newest one; any other is `NotFound`."""
+    """Return a version by its public ID, or the newest version of a name. Raise `NotFound` for any other."""
     prefix, key = ids.key_of(named.strip()) or ("", 0)
     found = await store.template(tenant_id, key) if prefix == PREFIX else None
     newest = [] if found else await store.templates(tenant_id, name=named.strip(), limit=1)
@@ -36,12 +39,12 @@ async def find(store: Reader, tenant_id: int, named: str) -> Template:
 
 
 def by_name(template: Template, named: str) -> bool:
-    """Whether it was asked for by its name, and not as that very version."""
+    """Return whether the caller named the template, and not one version by its ID."""
     return named.strip().lower() != template.public_id
 
 
 async def find_of_kind(store: Reader, tenant_id: int, named: str, kind: str) -> Template:
-    """The same; one of another kind of flow is refused."""
+    """Return a template of this kind of flow. Raise `BadInput` for another kind."""
     found = await find(store, tenant_id, named)
     if found.kind != kind:
         raise BadInput(what=f"{found.name} is the template of a {found.kind}; start it among {found.kind}s")
@@ -51,14 +54,14 @@ async def find_of_kind(store: Reader, tenant_id: int, named: str, kind: str) -> 
 async def listed(
     store: Reader, tenant_id: int, *, name: str | None = None, every: bool = False, limit: int = 100
 ) -> list[Template]:
-    """The definitions of a tenant, by name: the newest of each, or every version."""
+    """List the templates of a tenant by name: the newest version of each, or every version."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a list holds 1 to {MOST_AT_ONCE} templates, not {limit}")
     return await store.templates(tenant_id, name=name, newest_only=not every, limit=limit)
 
 
 class Page(NamedTuple):
-    """Some definitions, and the place to go on after if there are more."""
+    """A page of templates, and the cursor of the next page if there are more."""
 
     templates: list[Template]
     next: str | None
@@ -73,7 +76,7 @@ async def page(
     after: str | None = None,
     limit: int = 50,
 ) -> Page:
-    """One page of the definitions of a tenant, by name."""
+    """Return one page of the templates of a tenant, by name."""
     place = None
     if after is not None:
         before, _, version = after.rpartition("@")
@@ -84,12 +87,12 @@ async def page(
 
 
 def flow_of(template: Template) -> Flow:
-    """What it defines."""
+    """Return the flow that a template defines."""
     return Flow.model_validate(json.loads(template.definition))
 
 
 def given(flow: Flow, pairs: list[str]) -> dict[str, Any]:
-    """Inputs typed as `name=value`, each read as what the flow asks for.
+    """Return inputs typed as `name=value`, converted to the types that the flow declares.
 
     >>> flow = Flow.model_validate({"name": "f", "inputs": {"n": {"type": "integer"}},
     ...     "steps": [{"id": "a", "command": ["true"]}]})
@@ -108,7 +111,7 @@ def given(flow: Flow, pairs: list[str]) -> dict[str, Any]:
 
 
 def as_json(template: Template, *, whole: bool = False) -> dict[str, Any]:
-    """As it is read outside; with all that it defines, if that is asked for."""
+    """Return a template in its public form, with its definition if `whole` is set."""
     shown = {
         "id": template.public_id,
         "name": template.name,

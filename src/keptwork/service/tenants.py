@@ -1,4 +1,4 @@
-"""Tenants: whose work it is."""
+"""Tenants: list and add them, and set their limits."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from keptwork.store.records import Tenant
 
 
 async def listing(store: Store) -> list[Tenant]:
-    """Every tenant, in the order they were made."""
+    """List the tenants in the order of their creation."""
     return await store.tenants()
 
 
 async def name_of(store: Store, id: int) -> str:
-    """What a tenant is called."""
+    """Return the name of a tenant."""
     return next(tenant.name for tenant in await store.tenants() if tenant.id == id)
 
 
 @acknowledged
 async def add(store: Store, name: str) -> Tenant:
-    """A new tenant; a name that is taken is refused."""
+    """Add a tenant. Raise `BadInput` if the name is taken."""
     check_name("tenant", name)
     if name in [tenant.name for tenant in await store.tenants()]:
         raise BadInput(what=f"there is a tenant {name!r} already; list them with: keptwork tenants list")
@@ -36,8 +36,10 @@ async def add(store: Store, name: str) -> Tenant:
 
 
 async def limit(store: Store, name: str, changes: Mapping[str, int | None], *, reset: bool = False) -> Tenant:
-    """What a tenant may ask of servers from now on, where it is to be other than what they say themselves: these, and
-    what it had of its own before, unless that is reset. Servers know within 5 s."""
+    """Set limits of a tenant that differ from the servers' defaults.
+
+    Servers apply them within 5 s. Limits that the tenant had before stay, unless `reset` is set.
+    """
 
     async def work(transaction: Transaction) -> Tenant:
         before = await _named(transaction, name)
@@ -54,6 +56,6 @@ async def _named(store: Reader, name: str) -> Tenant:
 
 
 def as_json(tenant: Tenant) -> dict[str, Any]:
-    """A tenant as it is shown outside."""
+    """Return a tenant in its public form."""
     known = {"id": tenant.id, "name": tenant.name, "created_at": rfc3339(tenant.created_at)}
     return known | {"limits": allowance.own_limits(tenant.limits)}

@@ -1,4 +1,4 @@
-"""The tool profiles of a project: finding one, and whether it could run here."""
+"""Tool profiles of a project: find one, and check whether it can run here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION_SECONDS = 10.0
 
 
 class Checked(NamedTuple):
-    """A tool: the program found for it, what that says of its version if it was asked, and what is wrong."""
+    """A tool with its program, its version if it was requested, and its problems."""
 
     name: str
     program: str | None
@@ -28,7 +28,7 @@ class Checked(NamedTuple):
 
 
 def find(config: Config, name: str) -> Tool:
-    """A profile by its name."""
+    """Return a profile by its name, or raise `NotFound`."""
     found = config.tools.get(name)
     if found is None:
         raise NotFound(what="tool", id=f"called {name} in {config.path}", listing="keptwork tools list")
@@ -36,12 +36,12 @@ def find(config: Config, name: str) -> Tool:
 
 
 def as_json(config: Config, name: str, tool: Tool) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return a profile in its public form."""
     return {"name": name, **tool.model_dump(mode="json"), "cwd": config.folder(tool)}
 
 
 async def checked(config: Config, names: Iterable[str], versions: bool = False) -> list[Checked]:
-    """Whether each could run here: the program is found, and the folder it runs in."""
+    """Check whether each tool can run here: its program and its directory must exist."""
     found = [_checked(config, name, find(config, name)) for name in names]
     return await _with_versions(config, found) if versions else found
 
@@ -59,7 +59,7 @@ def _checked(config: Config, name: str, tool: Tool) -> Checked:
 
 
 def _place(program: str, folder: str | None) -> str:
-    """A program named by a path is seen from the folder it runs in."""
+    """Return the path of a program. A relative path is relative to the directory that it runs in."""
     return os.path.join(folder or ".", program) if "/" in program else program
 
 
@@ -72,7 +72,7 @@ async def _with_versions(config: Config, found: list[Checked]) -> list[Checked]:
 
 
 async def _with_version(tools: Tools, config: Config, one: Checked) -> Checked:
-    """The first line it says to --version; one that says nothing in time, or minds the question, has none."""
+    """Add the first line that the tool prints for --version. A timeout is a problem; a failure leaves no version."""
     tool, output = config.tools[one.name], Output()
     command = Command((tool.command[0], "--version"), passed_on(tool.env), config.folder(tool))
     try:

@@ -1,5 +1,7 @@
-"""What was said in the conversation of an agent: kept with each turn, and read back. Each message is stored once, so
-that a conversation of many turns takes room for what was said in it and not for every time it was sent."""
+"""Transcripts of agents' conversations: append each turn, and read them.
+
+Each message is stored once, so that a conversation of many turns does not store a message again each time it is sent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from keptwork.store.transcripts import Line, NewLine
 
 
 class Said(NamedTuple):
-    """A message of a transcript, and where it stands in it."""
+    """A message of a transcript, and its position."""
 
     line: Line
     message: dict[str, Any]
@@ -27,14 +29,17 @@ class Said(NamedTuple):
 async def append(
     tx: Transaction, job: Job, request: Request, answer: Answer, *, round: int = 0, redactor: Redactor | None = None
 ) -> None:
-    """Writes down what a turn adds to the conversation, in the transaction that keeps its answer. `round` is which try
-    of the job it is: each begins a conversation of its own. A job that is no longer held is `LeaseLost`."""
+    """Store what a turn adds to the conversation, in the transaction that stores its response.
+
+    `round` is the attempt of the job; each attempt has its own conversation. Raise `LeaseLost` if the job is no longer
+    held.
+    """
     if not await tx.say(job, _lines(request, answer, round, redactor)):
         raise LeaseLost(lifecycle=JOB.name, id=job.public_id, trigger="say")
 
 
 async def append_sent(tx: Transaction, job: Job, request: Request, *, round: int = 0) -> None:
-    """Write down what was sent to a model that did not answer. Of a job that is no longer held nothing is written."""
+    """Store what was sent to a model that did not respond. Nothing is stored if the job is no longer held."""
     await tx.say(job, _lines(request, None, round, None))
 
 
@@ -45,21 +50,21 @@ def _lines(request: Request, answer: Answer | None, round: int, redactor: Redact
 
 
 async def transcript(store: Reader, tenant_id: int, job: int) -> list[Said]:
-    """All that was said in a job, in its order; that of a job of somebody else is empty."""
+    """Return the transcript of a job in order. It is empty for another tenant's job."""
     lines = await store.transcript(tenant_id, job)
     contents = {one: json.loads(await content_of(store, tenant_id, one)) for one in {each.hash for each in lines}}
     return [Said(each, contents[each.hash]) for each in lines]
 
 
 class Page(NamedTuple):
-    """Some of what was said, and where to go on if there is more."""
+    """A page of a transcript, and the cursor of the next page if there is more."""
 
     said: list[Said]
     next: str | None
 
 
 async def page(store: Reader, tenant_id: int, job: int, *, after: str | None = None, limit: int = 50) -> Page:
-    """Some of what was said in a job, from the beginning or after a place in it."""
+    """Return one page of a job's transcript, from the start or after a cursor."""
     lines = await store.transcript(tenant_id, job)
     rest = [each for each in lines if after is None or (each.round, each.position) > _place(after)]
     shown = [Said(each, json.loads(await content_of(store, tenant_id, each.hash))) for each in rest[:limit]]
@@ -74,7 +79,7 @@ def _place(after: str) -> tuple[int, int]:
 
 
 def as_json(said: Said) -> dict[str, Any]:
-    """As it is read outside."""
+    """Return a message in its public form."""
     at = said.line
     place = {"round": at.round, "position": at.position, "hash": at.hash, "size": at.size}
     return {**place, "at": rfc3339(at.created_at), **said.message}

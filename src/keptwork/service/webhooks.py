@@ -1,6 +1,7 @@
-"""Webhooks: asked for with a flow, put into the outbox by the transaction that ends it, looked at and sent once more.
+"""Webhooks: request them with a flow, enqueue them in its last transaction, and resend them.
 
-The secret a message is signed with is named, and read where it is sent (`secret`); it never rests in the database.
+A delivery is signed with a secret that is named in the database and read where it is sent (`secret`). The secret itself
+is never stored in the database.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ LARGEST_SECRET = 4096
 LONGEST_ERROR = 2000
 LISTING = "keptwork webhooks list"
 
-# Whoever submits a flow names the secret: that must not be just any variable of a worker.
+# The user who submits a flow names the secret, which must not be an arbitrary variable of a worker.
 _SECRET_NAME = re.compile(rf"{SECRET}(_[A-Z0-9_]{{1,60}})?")
 _KEY_FILE = "_FILE"
 
 
 def checked(webhook: object) -> str:
-    """What a flow's row keeps of the webhook it is submitted with: {"url": …, "secret_env": …}, the latter if it has a
-    secret of its own."""
+    """Return the webhook of a new flow as its row stores it, or raise `BadInput`.
+
+    It is {"url": …}, with "secret_env" if it has its own secret.
+    """
     if not isinstance(webhook, Mapping) or not set(webhook) <= {"url", "secret_env"}:
         raise BadInput(what='a webhook is {"url": "https://…"}, with "secret_env" if it has a secret of its own')
     endpoint(webhook.get("url"), allowed())
@@ -47,12 +50,12 @@ def checked(webhook: object) -> str:
 
 
 def allowed() -> Allowed:
-    """The hosts this deployment names in KEPTWORK_WEBHOOK_ALLOW."""
+    """Return the hosts that this deployment names in KEPTWORK_WEBHOOK_ALLOW."""
     return Allowed.of(os.environ.get(ALLOW, ""))
 
 
 def secret(name: str | None) -> bytes:
-    """The secret of that name, from the environment, or from the file that the same name with _FILE names."""
+    """Return the secret of this name from the environment, or from the file in NAME_FILE."""
     name = name or SECRET
     _check_secret_name(name)
     path = os.environ.get(f"{name}{_KEY_FILE}")
@@ -65,12 +68,15 @@ def secret(name: str | None) -> bytes:
 
 
 async def enqueue(tx: Transaction, flow_row: Mapping[str, Any], lifecycle: Lifecycle, state: str) -> None:
-    """In the transaction that ends a flow, after the move: what its webhook is to be told. Nothing, if it has none."""
+    """Enqueue the webhook delivery for the end of a flow, if it has a webhook.
+
+    Call it in the transaction that ends the flow.
+    """
     if not flow_row["webhook"]:
         return
     webhook = json.loads(flow_row["webhook"])
     (row,) = await tx.rows(lifecycle, [flow_row["id"]])
-    seq = row["seq"] + (row["state"] != state)  # whoever tells before the move is written means the one to come
+    seq = row["seq"] + (row["state"] != state)  # if the move is not written yet, the delivery is for the coming move
     event = f"{lifecycle.name}.{state.lower()}"
     body = _body(name_of(lifecycle.name, row["id"], seq), event, row, lifecycle, state, await tx.now())
     where = {"url": webhook["url"], "secret_env": webhook.get("secret_env")}
@@ -78,14 +84,14 @@ async def enqueue(tx: Transaction, flow_row: Mapping[str, Any], lifecycle: Lifec
 
 
 def name_of(entity: str, key: int, seq: int) -> str:
-    """A message is named after the move it tells of, so that it has the same name however often it is sent."""
+    """Return the name of a delivery. It is that of the move it reports, however often it is sent."""
     return f"{public_id(entity, key)}:{seq}"
 
 
 async def listed(
     store: Store, tenant_id: int, *, flow: str | None = None, state: str | None = None, limit: int = 50
 ) -> list[Delivery]:
-    """A tenant's messages, the newest first."""
+    """List a tenant's deliveries, newest first."""
     _check_state(state)
     if not 1 <= limit <= 10_000:
         raise BadInput(what=f"a limit of {limit} is out of bounds; give 1 to 10000")
@@ -94,12 +100,12 @@ async def listed(
 
 
 async def untold(store: Store, tenant_id: int, flow: Mapping[str, Any]) -> list[Delivery]:
-    """What a flow is still to tell; without asking, where nobody is told."""
+    """Return the pending deliveries of a flow. A flow without a webhook needs no query."""
     return await store.deliveries(tenant_id, flow=flow["id"], state=PENDING) if flow["webhook"] else []
 
 
 class Page(NamedTuple):
-    """Some messages, and the place to go on after if there are more."""
+    """A page of deliveries, and the cursor of the next page if there are more."""
 
     deliveries: list[Delivery]
     next: str | None
@@ -114,7 +120,7 @@ async def page(
     after: str | None = None,
     limit: int = 50,
 ) -> Page:
-    """One page of a tenant's messages, the newest first."""
+    """Return one page of a tenant's deliveries, newest first."""
     _check_state(state)
     key = None if flow is None else _flow(flow)[1]
     start = None if after is None else int(after)
@@ -128,7 +134,7 @@ def _check_state(state: str | None) -> None:
 
 
 async def find(store: Store, tenant_id: int, name: str) -> Delivery:
-    """The message of that name; one that is not there is `NotFound`."""
+    """Return the delivery of this name, or raise `NotFound`."""
     flow, _, seq = name.strip().rpartition(":")
     if not seq.isascii() or not seq.isdecimal() or len(seq) > 9:
         raise _unknown(name)
@@ -141,7 +147,7 @@ async def find(store: Store, tenant_id: int, name: str) -> Delivery:
 
 @acknowledged
 async def retry(store: Store, tenant_id: int, name: str) -> Delivery:
-    """It is sent once more, under the same name. Returns it as it was before."""
+    """Send a delivery again under the same name. Return it as it was before."""
     before = await find(store, tenant_id, name)
     if not await store.retry_delivery(tenant_id, before.id):
         raise _unknown(name)
@@ -149,7 +155,10 @@ async def retry(store: Store, tenant_id: int, name: str) -> Delivery:
 
 
 def as_json(delivery: Delivery, *, whole: bool = False) -> dict[str, Any]:
-    """A message as it is shown: where it goes without what comes after a question mark, and no secret but its name."""
+    """Return a delivery in its public form.
+
+    Its URL has no query, and only the name of its secret is shown.
+    """
     facts = {
         "id": name_of(delivery.entity, delivery.entity_id, delivery.seq),
         "flow": public_id(delivery.entity, delivery.entity_id),
@@ -184,7 +193,7 @@ def _body(name: str, event: str, row: Mapping[str, Any], lifecycle: Lifecycle, s
 
 def _check_secret_name(name: object) -> None:
     if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name) or name.endswith(_KEY_FILE):
-        # It may be the secret itself that somebody put there, so it is not repeated.
+        # The text might be the secret itself, so the message does not repeat it.
         raise BadInput(what=f"that is no name of a webhook's secret; it must be {SECRET} or begin with {SECRET}_")
 
 

@@ -1,7 +1,7 @@
-"""Workers as operators and supervisors handle them: make, see, start, pause, resume, drain and terminate them.
+"""Manage workers for operators and supervisors: create, show, start, pause, and end them.
 
-Every command is one transaction: the move with its event, what is asked of the worker's process, and, where the caller
-named a request id, the answer that a repeated request gets. The process itself hears of it by looking at its own row.
+Each command is one transaction with the move and its event, the order to the worker's process, and, if the caller
+passed a request ID, the response for repeated requests. The process learns of an order when it reads its own row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ USUAL_WORKSPACE = "default"
 LARGEST_METADATA = 16 << 10
 MOST_SERVED = 1_000
 SILENT_US = 20_000_000
-"""A worker says every second or so that it lives; one that has not for so long may be dead."""
+"""Time without a heartbeat after which a worker counts as unresponsive. A heartbeat is due about every second."""
 
 _TIMES = ("created_at", "updated_at", "started_at", "completed_at", "seen_at")
 _SERVES = ("queues", "kinds", "concurrency", "version")
@@ -45,7 +45,7 @@ Answer = dict[str, Any]
 
 
 class Page(NamedTuple):
-    """Some workers, how many jobs each holds, and the id to go on after if there are more."""
+    """A page of workers, their numbers of jobs, and the ID of the last worker if there are more."""
 
     workers: list[Row]
     jobs: Counter[int]
@@ -53,7 +53,7 @@ class Page(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A worker, everything that happened to it, the jobs it holds, and what it last said of itself."""
+    """A worker with its events, its jobs, and its last telemetry."""
 
     worker: Row
     events: list[Event]
@@ -62,7 +62,7 @@ class Story(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """Who wants something of a worker and why; the same request id a second time gets the first answer, for an hour."""
+    """The caller of a command and its reason. A repeated request ID returns the first response for an hour."""
 
     actor: str | None = None
     reason: str | None = None
@@ -73,7 +73,7 @@ NOBODY = Wish()
 
 
 class NewWorker(NamedTuple):
-    """A worker that is to be, before any process is it: what it will serve, and what is worth knowing of it."""
+    """A worker to register before its process starts, with what it will serve and its metadata."""
 
     name: str | None = None
     workspace_id: str = USUAL_WORKSPACE
@@ -84,11 +84,11 @@ class NewWorker(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
 
-# --- making
+# --- creating
 
 
 async def create(store: Store, tenant_id: int, new: NewWorker, wish: Wish = NOBODY) -> Row:
-    """A new worker, IDLE. Until a process that is it has said its first word, it has no heartbeat to miss."""
+    """Register an IDLE worker. It is not unresponsive before the first heartbeat of its process."""
     _check(wish)
     metadata, incarnation = _checked(new), secrets.token_hex(8)
     serves = {"queues": list(new.queues), "kinds": sorted(new.kinds), "concurrency": new.concurrency}
@@ -107,7 +107,7 @@ async def create(store: Store, tenant_id: int, new: NewWorker, wish: Wish = NOBO
 
 
 def _checked(new: NewWorker) -> str | None:
-    """The metadata as they are kept; what is out of bounds is `BadInput`."""
+    """Return the metadata as they are stored. Raise `BadInput` if a value exceeds its limits."""
     for what, text in (("name", new.name), ("workspace", new.workspace_id), ("version", new.version or None)):
         if text is not None:
             check_name(what, text)
@@ -124,11 +124,11 @@ def _checked(new: NewWorker) -> str | None:
     return metadata
 
 
-# --- seeing
+# --- showing
 
 
 async def page(store: Store, wanted: WorkerFilter, *, after: str | None = None, limit: int = 50) -> Page:
-    """One page of workers, the newest first."""
+    """Return one page of workers, newest first."""
     if not 1 <= limit <= MOST_AT_ONCE:
         raise BadInput(what=f"a page holds 1 to {MOST_AT_ONCE} workers, not {limit}")
     start = key_of(after) if after else None
@@ -140,7 +140,7 @@ async def page(store: Store, wanted: WorkerFilter, *, after: str | None = None, 
 
 
 async def find(store: Reader, tenant_id: int, id: str) -> Row:
-    """The whole row of a worker; a foreign or unknown id is `NotFound`."""
+    """Return the whole row of a worker. Raise `NotFound` for an unknown ID and for another tenant's ID."""
     row = await store.get(WORKER, key_of(id), tenant_id)
     if row is None:
         raise _unknown(id)
@@ -148,7 +148,7 @@ async def find(store: Reader, tenant_id: int, id: str) -> Row:
 
 
 async def show(store: Store, tenant_id: int, id: str) -> Story:
-    """A worker and its story, newest events last."""
+    """Return a worker with its events, oldest first, its jobs, and its telemetry."""
     row = await find(store, tenant_id, id)
     wanted = EventFilter(tenant_id=tenant_id, entity=WORKER.name, entity_id=row["id"])
     events = await store.events(wanted, limit=MOST_AT_ONCE, newest_first=True)
@@ -158,20 +158,24 @@ async def show(store: Store, tenant_id: int, id: str) -> Story:
 
 
 def is_silent(worker: Row, now: int) -> bool:
-    """Whether a worker that should be heard of is not: it may be dead. One that no process has ever been has nothing to
-    say."""
+    """Return whether a worker is unresponsive, so that it might be dead.
+
+    A worker that no process has started is not unresponsive.
+    """
     return worker["seen_at"] is not None and now - worker["seen_at"] > SILENT_US
 
 
 async def serving(store: Reader, queue: str) -> list[Row]:
-    """The workers that have not ended and serve a queue, the newest first. A paused one serves it, but claims nothing;
-    one that is silent may be dead."""
+    """Return the workers that have not ended and serve a queue, newest first.
+
+    A paused worker serves the queue but claims nothing. An unresponsive worker might be dead.
+    """
     alive = await store.workers(WorkerFilter(states=ALIVE), limit=MOST_AT_ONCE)
     return [row for row in alive if queue in serves(row)["queues"]]
 
 
 def serves(row: Row) -> dict[str, Any]:
-    """What a worker said of itself when it registered: queues, kinds, concurrency, version."""
+    """Return what a worker declared when it registered: queues, kinds, concurrency, version."""
     try:
         found = json.loads(row["serves"] or "{}")
     except ValueError:
@@ -180,7 +184,7 @@ def serves(row: Row) -> dict[str, Any]:
 
 
 def key_of(id: str) -> int:
-    """The key in a worker's public id; whatever else it is, there is no such worker."""
+    """Return the key in a worker's public ID, or raise `NotFound` if the text is not one."""
     prefix, key = ids.key_of(id.strip()) or ("", 0)
     if prefix != WORKER.prefix:
         raise _unknown(id)
@@ -188,7 +192,7 @@ def key_of(id: str) -> int:
 
 
 def as_json(row: Row) -> Row:
-    """A worker as it is read outside."""
+    """Return a worker in its public form."""
     plain = {name: row[name] for name in ("name", "state", "host", "pid", "workspace_id", "supervisor", "reason")}
     order = Order.of(row["ending"])
     return {
@@ -207,28 +211,30 @@ def as_json(row: Row) -> Row:
 
 
 async def start(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
-    """It is at work from now on, as from its first claim."""
+    """Move a worker to running, as its first claim would."""
     return await _command(store, tenant_id, id, "start", wish, _moving(store, "start_task", wish))
 
 
 async def pause(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
-    """From this moment on the worker claims nothing, not even in a claim under way; what it runs goes on."""
+    """Pause a worker: it claims nothing from now on, not even in a claim in progress. Running jobs continue."""
     return await _command(store, tenant_id, id, "pause", wish, _moving(store, "pause", wish))
 
 
 async def resume(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
-    """It claims again."""
+    """Resume a worker, which then claims again."""
     return await _command(store, tenant_id, id, "resume", wish, _moving(store, "resume", wish))
 
 
 async def drain(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> Answer:
-    """Asks the worker to finish what it has begun, give back the rest, and end. One that no process has ever been has
-    nobody to ask, and nothing to finish: it ends at once."""
+    """Ask a worker to finish its running jobs, release the others, and end.
+
+    A worker that no process has started ends immediately.
+    """
     order = Order("drain", by=wish.actor, reason=wish.reason)
 
     async def ask(within: Transaction, row: Row) -> bool:
         if WORKER.state(row["state"]).final:
-            decided(store, WORKER, row, "drain")  # refused, counted, and told what is allowed
+            decided(store, WORKER, row, "drain")  # raises and counts the refusal, with the allowed moves
         if row["state"] == IDLE.name and row["seen_at"] is None:
             why = f"{DRAINED}: {wish.reason}" if wish.reason else DRAINED
             return await _moving(store, "terminate", wish._replace(reason=why), order)(within, row)
@@ -240,10 +246,11 @@ async def drain(store: Store, tenant_id: int, id: str, wish: Wish = NOBODY) -> A
 async def terminate(
     store: Store, tenant_id: int, id: str, wish: Wish = NOBODY, *, hard: bool = False, cancel_jobs: bool = False
 ) -> Answer:
-    """Ends the worker: from this moment on it claims nothing. Its process lets its handlers end within its grace and
-    then stops them, or stops them at once if it is to be `hard`; their jobs are released, or cancelled as asked.
+    """Terminate a worker, which claims nothing from now on.
 
-    One that is ending softly can still be ended hard: that is no second move.
+    Its process waits for its handlers within the grace period and then stops them; with `hard`, it stops them
+    immediately. Their jobs are released, or cancelled with `cancel_jobs`. A worker that is terminating softly can still
+    be terminated hard, without a second move.
     """
     order = Order("hard" if hard else "soft", "cancel" if cancel_jobs else "release", wish.actor, wish.reason)
 
@@ -259,8 +266,10 @@ async def terminate(
 
 
 async def end_silent(store: Store, silent_us: int, among: Collection[int], actor: str) -> list[int]:
-    """Terminates those of these workers that are still silent, and returns which. Their jobs stay theirs until the
-    leases are over: a lease is the only authority over a job."""
+    """Terminate those of these workers that are still unresponsive, and return their keys.
+
+    Their jobs stay assigned until the leases expire, because only a lease decides who holds a job.
+    """
     async with store.transaction() as within:
         silent = await within.silent_workers(silent_us, MOST_AT_ONCE)
         changes = [
@@ -278,7 +287,7 @@ _Act = Callable[[Transaction, Row], Awaitable[bool]]
 async def _command(
     store: Store, tenant_id: int, id: str, verb: str, wish: Wish, act: _Act, **options: object
 ) -> Answer:
-    """In one transaction: what was answered before, or the deed and its answer."""
+    """Run a command in one transaction, or return the stored response of the same request."""
     _check(wish)
     endpoint, request_id = f"workers {verb}", wish.request_id
     digest = hashlib.sha256(json.dumps([key_of(id), wish.reason, options], sort_keys=True).encode()).hexdigest()
@@ -318,13 +327,13 @@ def _moving(store: Store, trigger: str, wish: Wish, order: Order | None = None) 
 
 
 def ends_softly(row: Row) -> bool:
-    """It was told to end, and may still be told to end at once."""
+    """Return whether the worker was terminated softly, so that it can still be terminated hard."""
     order = Order.of(row["ending"])
     return row["state"] == TERMINATED.name and order is not None and order.how == "soft"
 
 
 async def _cancel_jobs_of(within: Transaction, worker: int, wish: Wish) -> None:
-    """What ended by itself meanwhile stays as it is."""
+    """Cancel the jobs of a worker. Jobs that have finished meanwhile do not change."""
     held = await within.jobs(JobFilter(owner=worker, states=LEASED), limit=MOST_AT_ONCE)
     reason = wish.reason or "its worker was terminated"
     cancelled = [insist(decide(JOB, row, "cancel", actor=wish.actor, reason=reason)) for row in held]
