@@ -230,7 +230,7 @@ class _Audit:
     def _absence(self, rebuilt: Rebuilt) -> str:
         """Return why a row must not be missing, or "" if retention explains it.
 
-        Retention explains it if it deleted rows of this state that finished later.
+        Retention explains it if it deleted rows of this state up to a later time.
         """
         so_far = rebuilt.so_far
         if so_far.completed_at is None:

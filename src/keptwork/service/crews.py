@@ -157,7 +157,7 @@ async def _created(tx: Transaction, crew: NewCrew, inside: Inside, parent: Row |
 
 
 async def validate(tx: Transaction, key: int) -> None:
-    """Queue a valid crew for workers, or fail an invalid one."""
+    """Move a valid crew to PENDING, where it waits for workers, or fail an invalid one."""
     (row,) = await tx.rows(CREW, [key])
     parent = None if row["parent_id"] is None else await tx.get(CREW, row["parent_id"], row["tenant_id"])
     wrong = await _wrong(tx, row, parent)

@@ -1,4 +1,4 @@
-"""Dead letters: jobs that used all their attempts. List them, and redrive one or many."""
+"""Dead letters: list and show them, and redrive one or many."""
 
 from __future__ import annotations
 

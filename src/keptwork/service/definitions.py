@@ -54,7 +54,7 @@ _by_key: WeakKeyDictionary[Tally, Shapes[int]] = WeakKeyDictionary()
 
 
 def definition_text(flow: Flow) -> str:
-    """Return a definition as it is stored, without default values."""
+    """Return a definition as it is stored: only the values that it sets."""
     said = flow.model_dump(by_alias=True, exclude_unset=True)
     return json.dumps(said, separators=(",", ":"), default=float)  # only amounts of dollars need a conversion to JSON
 

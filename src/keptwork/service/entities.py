@@ -52,7 +52,7 @@ def states_named(lifecycle: Lifecycle, names: Sequence[str]) -> tuple[str, ...] 
 
 @lru_cache(maxsize=10_000)
 def public_id(entity: str, key: int) -> str:
-    """Return the public ID of an entity. For an entity that a damaged log invents, return its words unchanged."""
+    """Return the public ID of an entity. For an unknown entity in a damaged log, return its words unchanged."""
     lifecycle = LIFECYCLES.get(entity)
     try:
         return ids.public(lifecycle.prefix, key) if lifecycle else f"{entity}:{key}"

@@ -47,7 +47,7 @@ def new_jobs(kind: JobType, many: Iterable[Mapping[str, Any]], tenant_id: int) -
 
 
 async def put(queue: Enqueues, jobs: Sequence[NewJob]) -> list[int]:
-    """Enqueue jobs, all or none, and return their keys. With tracing, this is a span above the jobs' runs."""
+    """Enqueue jobs, all or none, and return their keys. Tracing puts the jobs' runs below one span."""
     if spans.tracer is None or not jobs:
         return await queue.enqueue(spans.inherited(jobs))
     with spans.enqueuing(jobs) as enqueuing:

@@ -100,7 +100,7 @@ def _like(jobs: Mapping[str, int], alike: Mapping[State, State]) -> dict[str, in
 class Swept:
     """What a sweep has deleted, or would delete.
 
-    Entities are counted by state; of nested flows and crews, only the outermost. Requests, telemetry, unused blobs, and
+    Entities are counted by state. Nested flows and crews are not counted. Requests, telemetry, unused blobs, and
     signals are counted in total.
     """
 

@@ -57,8 +57,8 @@ def attempts_of(kind: str, step: Step) -> int:
 def may_be_reviewed(step: Step) -> bool:
     """Return whether a crash of the worker must leave an attempt that requests an approval.
 
-    This is so if the step must not run twice, or if its tool might not, which only workers know. Workers count the
-    failures of such steps themselves.
+    This is so if the step declares that it must not run twice, or if its tool might declare it, which only workers
+    know. Workers count the failures of such steps themselves.
     """
     return step.idempotent is False or (step.tool is not None and step.idempotent is None)
 

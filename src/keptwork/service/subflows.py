@@ -47,7 +47,7 @@ async def chosen(scene: Scene, row: Row, item: Any = NO_ITEM) -> Start:
 
 
 async def _depth(scene: Scene) -> int:
-    """Return the depth of a flow in its parent flows."""
+    """Return how many flows contain this flow."""
     depth, step_id = 0, scene.flow["step_id"]
     while step_id is not None and depth < DEEPEST:
         _, flow = await flow_of(scene.tx, (await scene.tx.steps_by_key([step_id]))[0])

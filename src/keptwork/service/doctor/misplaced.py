@@ -1,4 +1,4 @@
-"""A step in a state that no move of its kind of step leads out of."""
+"""A step in a state that belongs to other kinds of steps."""
 
 from __future__ import annotations
 
