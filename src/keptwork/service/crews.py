@@ -86,7 +86,6 @@ def new_crew(
 
 
 def shares_given(arguments: Mapping[str, Any], task: str, workers: int) -> list[dict[str, Any]]:
-    """Return the arguments of each share."""
     return [{**arguments, "share": number, "shares": workers, "task": task} for number in range(workers)]
 
 
@@ -115,8 +114,7 @@ def check(task: object, workers: object, key: object, arguments: Mapping[str, An
 async def submit(store: Store, crew: NewCrew, inside: Inside = Inside()) -> int:  # noqa: B008 - frozen, safe to share
     """Submit a crew and return its key.
 
-    A repeated key returns the existing crew. If the crew is impossible, for example because its parent does not exist,
-    it is stored and fails with that error.
+    A repeated key returns the existing crew. An impossible crew, such as one without its parent, is stored and fails.
     """
     with spans.producing("submit", crew.kind, crew.trace_id):
         traced = crew._replace(trace_id=spans.carried(crew.trace_id))
@@ -260,8 +258,7 @@ async def cancel(
 ) -> list[int]:
     """Cancel a crew, its sub-crews, and all their jobs in one transaction.
 
-    Return the keys of the crews that have finished with it. Running jobs lose their leases, and their handlers are
-    stopped.
+    Return the keys of the crews that have finished. Running jobs lose their leases, and their handlers stop.
     """
     from keptwork.service.settle import again_if_moved
 
@@ -320,10 +317,7 @@ def failure(row: Row) -> CrewFailed:
 
 
 async def set_quotas(store: Store, tenant_id: int, most: Mapping[int, int]) -> None:
-    """Set the maximum number of concurrent workers for crews of these depths.
-
-    Waiting crews get the workers that this frees.
-    """
+    """Set the maximum number of concurrent workers by depth. Waiting crews get the workers that this frees."""
     for depth, workers in most.items():
         if depth not in DEPTHS:
             raise BadInput(what=f"there is no depth {depth!r}; crews go from 0 to {MAX_DEPTH}")
@@ -347,7 +341,6 @@ def quotas_named(most: Mapping[str, int]) -> dict[int, int]:
 
 
 def quotas_as_json(found: Sequence[tuple[int, int, int]]) -> list[dict[str, int]]:
-    """Return the quota of each depth and its usage."""
     return [{"depth": depth, "quota": most, "in_use": used} for depth, most, used in found]
 
 
@@ -355,7 +348,6 @@ def quotas_as_json(found: Sequence[tuple[int, int, int]]) -> list[dict[str, int]
 
 
 def as_json(row: Row) -> Row:
-    """Return a crew with its values in their public form."""
     times = ("created_at", "updated_at", "started_at", "completed_at", "deadline_at")
     return {
         "id": public_id(CREW.name, row["id"]),
@@ -377,7 +369,6 @@ def as_json(row: Row) -> Row:
 
 
 def tree_as_json(tree: Tree) -> Row:
-    """Return a crew with its shares and sub-crews in their public form."""
     from keptwork.service.jobs import waits_for
 
     crew = tree.crew
