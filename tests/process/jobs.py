@@ -97,7 +97,7 @@ SAID = {
     "object": object,
     "nan": lambda: float("nan"),
     "vague": lambda: Snooze("soon"),
-    "deep": lambda: functools.reduce(lambda inner, _: [inner], range(5000), list[Any]()),
+    "deep": lambda: functools.reduce(lambda inner, _: [inner], range(100_000), list[Any]()),
     "surrogate": lambda: "\udcff",
     "exit": lambda: os._exit(3),
     "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),

@@ -180,7 +180,7 @@ async def test_the_most_hostile_output_can_be_kept(app: Keptwork) -> None:
         ("1e999", None),
         ("9" * 5000, None),
         ("[" * 100_000, None),
-        ("[" * 3000 + "]" * 3000, None),
+        ("[" * 100_000 + "]" * 100_000, None),
     ],
 )
 def test_what_is_json_is_read_as_such_and_what_could_not_be_kept_is_not(text: str, value: Any) -> None:
