@@ -19,7 +19,7 @@ import typer
 from keptwork import __version__
 from keptwork.cli import screen
 from keptwork.cli.lazy import Entry, LazyGroup
-from keptwork.errors import BadInput, KeptworkError
+from keptwork.errors import BadInput, KeptworkError, WorkerExhausted
 
 COMMANDS = {
     "run": Entry("keptwork.cli.run:run", "Carry out a flow file here and now, and tell what became of it."),
@@ -128,7 +128,10 @@ def _outcome(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        return _failed(error, wants_json(arguments))
+        # Without room for a thread, asyncio cannot end its own threads either: what ended the worker comes first.
+        return _failed(
+            error.__context__ if isinstance(error.__context__, WorkerExhausted) else error, wants_json(arguments)
+        )
     return code if isinstance(code, int) else 0
 
 

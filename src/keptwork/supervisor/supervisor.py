@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from keptwork.errors import NoWorkerStarts, StoreError
+from keptwork.errors import NoWorkerStarts, StoreError, WorkerExhausted
 from keptwork.lifecycle import WORKER, decide, insist
 from keptwork.process.bonds import adopt_orphans
 from keptwork.process.tree import children, signal_all
@@ -148,7 +148,8 @@ class Supervisor:
             if self._refuses_to_start(child):
                 self._refusal = child.refusal
                 self.stop()
-            failed = code not in ORDERLY and not worked
+            # An exhausted worker has drained: it is no failed start, and the next one starts at once.
+            failed = code not in (*ORDERLY, WorkerExhausted.exit_code) and not worked
             died_at_start = failed and (child.worker is None or child.lived < START_SECONDS)
             failures = failures + 1 if died_at_start else 0
             if not self._stopping.is_set() and place not in self._next:
