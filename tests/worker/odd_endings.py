@@ -99,7 +99,7 @@ REAL = {
 """What only a process that belongs to the worker alone can be asked to bear."""
 
 
-@app.job(backoff="1h")
+@app.job(backoff="1h", backoff_cap="1h")
 async def forks(ctx: Context, sleeps: bool = False) -> int:
     child = os.fork()
     if not child:
@@ -111,14 +111,14 @@ async def forks(ctx: Context, sleeps: bool = False) -> int:
     return 2
 
 
-@app.job(backoff="1h")
+@app.job(backoff="1h", backoff_cap="1h")
 async def opens(ctx: Context) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
     while True:
         kept.append(FileIO("/dev/null"))
 
 
-@app.job(backoff="1h")
+@app.job(backoff="1h", backoff_cap="1h")
 async def starts_threads(ctx: Context) -> None:
     used = virtual_bytes()
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
@@ -127,7 +127,7 @@ async def starts_threads(ctx: Context) -> None:
         threading.Thread(target=gate.wait, daemon=True).start()
 
 
-@app.job(backoff="1h", priority=-1)
+@app.job(backoff="1h", backoff_cap="1h", priority=-1)
 def needs_thread(ctx: Context) -> None: ...
 
 

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 
 from keptwork import Context, Keptwork
+from keptwork.errors import WorkerExhausted
 from keptwork.process.tree import descendants, signal_all
 from keptwork.service import jobs
 from keptwork.store import Event
@@ -75,11 +77,12 @@ def ended(events: list[Event]) -> Event:
     return next(event for event in events if event.from_state == "running")
 
 
-async def insist(app: Keptwork, job: Any, wanted: Wanted) -> None:
-    async def over() -> bool:
-        return any(event.from_state == "running" for event in await story(app, job))
+async def has_left(app: Keptwork, job: Any) -> bool:
+    return any(event.from_state == "running" for event in await story(app, job))
 
-    await patiently(over)
+
+async def insist(app: Keptwork, job: Any, wanted: Wanted) -> None:
+    await patiently(partial(has_left, app, job))
     found, last = await row(app, job), ended(await story(app, job))
     assert (last.to_state, found["attempts"]) == (wanted.state, wanted.attempts)
     assert (last.reason or "").startswith(wanted.reason)
@@ -125,10 +128,12 @@ async def check(app: Keptwork, odd: Any, ending: str) -> None:
 
 
 @contextmanager
-def process(url: str, folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+def process(url: str, folder: Path, *command: str, broken: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run a command; `broken` is code that takes a guard out of its process first."""
     mark = new_mark()
     env = environment(**{NAME: mark, "PYTHONPATH": f"{SOURCE}:{Path(__file__).parents[2]}"})
-    argv = [sys.executable, "-m", "keptwork", *command, "--db", url, "--concurrency", "4"]
+    program = f"{broken}\nfrom keptwork.cli.main import run\nrun()"
+    argv = [sys.executable, "-c", program, *command, "--db", url, "--concurrency", "4"]
     made = subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         yield made
@@ -156,11 +161,7 @@ async def test_job_of_a_real_worker_ends_as_documented_and_the_next_one_is_done(
                 app, await declared["starts_threads"].enqueue(), TABLE["starts threads until it reaches the limit"]
             )
         job = await declared[name].enqueue()
-
-        async def settled() -> bool:
-            return any(event.from_state == "running" for event in await story(app, job))
-
-        await patiently(settled)
+        await patiently(partial(has_left, app, job))
         await succeeds(app, await declared["after"].enqueue())
         last = ended(await story(app, job))
         assert last.to_state == wanted.state
@@ -218,7 +219,7 @@ async def test_check_notices_a_worker_that_waits_for_handlers_which_do_not_end(
         job = await odd.enqueue()
         await reaches(app, job, "running")
         await asyncio.sleep(0.5)
-        assert not any(event.from_state == "running" for event in await story(app, job)), "the guard is not what works"
+        assert not await has_left(app, job), "the guard is not what works"
         odd_endings.gate.set()
         await reaches(app, job, "succeeded")
 
@@ -250,3 +251,144 @@ async def test_forked_child_runs_on_only_where_the_guard_is_missing(
         await patiently(seen)
         assert went_on.exists() is not guarded
         signal_all([*descendants(worker.pid), worker.pid], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("ending", ["raises another `BaseException`", "raises `GeneratorExit`"])
+async def test_base_exception_is_lost_as_a_reason_only_where_the_guard_is_missing(
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch, ending: str, guard: bool
+) -> None:
+    if not guard:
+        monkeypatch.setattr("keptwork.worker.slot.BaseException", Exception, raising=False)
+
+    async def raises(ctx: Context) -> Any:
+        return PLAIN[ending](ctx)
+
+    async with working(app, concurrency=4):
+        job = await app.job(name="odd", backoff="1h", backoff_cap="1h")(raises).enqueue()
+        await insist(app, job, TABLE[ending if guard else "raises `CancelledError`"])
+
+
+@pytest.mark.parametrize("guard", [True, False])
+async def test_worker_that_lost_half_its_slots_goes_on_only_where_the_guard_is_missing(
+    app: Keptwork, monkeypatch: pytest.MonkeyPatch, guard: bool
+) -> None:
+    if not guard:
+        monkeypatch.setattr("keptwork.worker.worker.Worker._stuck", lambda self: None)
+    odd = app.job(name="odd", timeout=SOON, max_attempts=1)(ASYNC[TIMED[1]])
+    work = asyncio.create_task(app.work(concurrency=4))
+    made = await app.enqueue_many(odd, [{}] * 2)
+    for job in made:
+        await reaches(app, job, "dead_lettered")
+    ended, _ = await asyncio.wait({work}, timeout=60 if guard else 0.5)
+    assert bool(ended) is guard
+    odd_endings.gate.set()
+    app.stop()
+    with pytest.raises(WorkerExhausted, match="2 handlers do not end") if guard else nullcontext():
+        await work
+
+
+# Each takes a guard out of a worker's process.
+INTERRUPTIBLE = "from keptwork.worker import slot; slot.BaseException = Exception"
+NEEDS_NO_DESCRIPTOR = "from keptwork.worker import descriptors; descriptors.no_descriptor_left = lambda: False"
+NEEDS_NO_THREAD = "from keptwork.worker.worker import Worker; Worker._give_up_once = lambda self, what: None"
+EXITS_AS_TOLD = "import contextlib; from keptwork.worker import exits; exits.reported = contextlib.nullcontext"
+
+
+class Death(NamedTuple):
+    """Jobs, and the code with which a worker exits after them: with its guard and without it, None if it goes on. Where
+    it exits as it should, it says these words."""
+
+    broken: str
+    jobs: dict[str, dict[str, str]]
+    guarded: int | None
+    unguarded: int | None
+    words: str
+
+
+DEATHS = {
+    "raises `KeyboardInterrupt`": Death(
+        INTERRUPTIBLE, {"in_a_task": {"how": "raises `KeyboardInterrupt`"}}, None, 130, "failed in attempt 1 of 4"
+    ),
+    "opens all file descriptors": Death(NEEDS_NO_DESCRIPTOR, {"opens": {}}, 4, None, "it has no file descriptor left"),
+    "finds no room for its thread": Death(
+        NEEDS_NO_THREAD, {"starts_threads": {}, "needs_thread": {}}, 4, None, "it cannot start a thread"
+    ),
+    "calls `os._exit`": Death(EXITS_AS_TOLD, {"exits": {}}, 1, 0, "called os._exit"),
+}
+GOES_ON_SECONDS = 2.0
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("ending", DEATHS)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_worker_ends_otherwise_only_where_the_guard_is_missing(
+    app: Keptwork, tmp_path: Path, database_url: str, ending: str, guard: bool
+) -> None:
+    death = DEATHS[ending]
+    code = death.guarded if guard else death.unguarded
+    target, *jobs = "tests.worker.odd_endings:app", *death.jobs
+    with process(database_url, tmp_path, "work", target, broken="" if guard else death.broken) as worker:
+        for name in jobs:
+            declared: Any = app.job(name=name)(odd_endings.app.kinds[name].function)
+            job = await declared.enqueue(**death.jobs[name])
+            if name != "needs_thread" and (code is None or name != jobs[-1]):
+                await patiently(partial(has_left, app, job))
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(worker.wait, GOES_ON_SECONDS if code is None else 60)
+        found = worker.poll()
+        worker.kill()
+        _, said = await asyncio.to_thread(worker.communicate, timeout=60)
+    assert found == code, said
+    assert (death.words in said) is guard, said
+
+
+SLOW_START = "from keptwork.supervisor import supervisor; supervisor.START_SECONDS = 600"
+UNCLAIMED = """
+from keptwork.service import leases
+async def nothing(*of): return 0
+leases.reclaim = nothing
+"""
+BLAMED = """
+from keptwork.supervisor.supervisor import Supervisor
+bury = Supervisor._bury
+async def buried(*of): return await bury(*of) and False
+Supervisor._bury = buried
+"""
+
+
+def until_started_again(said: IO[str]) -> str:
+    lines = [""]
+    while sum("is started as process" in line for line in lines) < 2:
+        lines.append(said.readline())
+    return "".join(lines)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
+@pytest.mark.parametrize(
+    ("kind", "broken", "is_back", "is_blamed"),
+    [
+        ("exits", "", True, False),
+        ("exits", UNCLAIMED, False, True),
+        ("exits", BLAMED, True, True),
+        ("opens", "", True, False),
+        ("opens", "supervisor.WorkerExhausted = supervisor.NoWorkerStarts", True, True),
+    ],
+    ids=["exits", "exits-unclaimed", "exits-blamed", "opens", "opens-blamed"],
+)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_job_is_back_and_the_next_worker_starts_at_once_unless_a_guard_is_missing(
+    app: Keptwork, tmp_path: Path, database_url: str, kind: str, broken: str, is_back: bool, is_blamed: bool
+) -> None:
+    target, broken = "tests.worker.odd_endings:app", f"{SLOW_START}\n{broken}"
+    declared: Any = app.job(name=kind, lease="10m", backoff="1h", backoff_cap="1h")(
+        odd_endings.app.kinds[kind].function
+    )
+    job = await declared.enqueue()
+    with process(database_url, tmp_path, "supervise", target, "--workers", "1", broken=broken) as supervisor:
+        assert supervisor.stderr is not None
+        said = await asyncio.to_thread(until_started_again, supervisor.stderr)
+        assert await has_left(app, job) is is_back
+        assert ("died at start" in said) is is_blamed
+        supervisor.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(supervisor.communicate, timeout=60)
