@@ -1,4 +1,4 @@
-"""Count the lines of each room that no test runs: `make coverage` prints them beside the figures of `uncovered.toml`.
+"""Count the lines of each room that no test runs: `make coverage` compares them with the figures in `uncovered.toml`.
 
 A figure is a count of lines, not a percentage, so that deleting covered code does not make a room look worse. With
 `--write`, the measured figures replace those in the file.

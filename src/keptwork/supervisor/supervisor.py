@@ -148,7 +148,7 @@ class Supervisor:
             if self._refuses_to_start(child):
                 self._refusal = child.refusal
                 self.stop()
-            # An exhausted worker has drained: it is no failed start, and the next one starts at once.
+            # An exhausted worker has drained, so its successor starts immediately.
             failed = code not in (*ORDERLY, WorkerExhausted.exit_code) and not worked
             died_at_start = failed and (child.worker is None or child.lived < START_SECONDS)
             failures = failures + 1 if died_at_start else 0
