@@ -13,9 +13,9 @@ from tests.conformance.promises import keeps
 
 @keeps(
     Promises.acknowledging,
-    "A block that decides by reading, as every write does by itself",
-    "it ends, also with a refusal, only when the synchronous standbys of the database have the rows it read",
-    "Without standbys it waits for nothing",
+    "Return a block for a decision made from reads, with the guarantee that every write has",
+    "The block ends, also with an error, only when the database's synchronous standbys have the rows it read",
+    "Without standbys, it does not wait",
 )
 async def test_block_without_standbys_passes_on_its_answer_and_its_refusal(store: Store) -> None:
     async with store.acknowledging():
@@ -32,7 +32,10 @@ async def refused(store: Store) -> None:
         raise BadInput(what="no")
 
 
-@keeps(Transaction.acknowledging, "A block of a decision inside the transaction, whose own end waits for the standbys")
+@keeps(
+    Transaction.acknowledging,
+    "Return a block for a decision inside the transaction, whose own end waits for the standbys",
+)
 async def test_block_in_a_transaction_commits_and_rolls_back_with_it(store: Store) -> None:
     async def refuse(tx: Transaction) -> None:
         async with tx.acknowledging():

@@ -30,8 +30,7 @@ async def theirs(store: Store) -> int:
 
 
 @keeps(
-    Reader.agents_of_jobs,
-    "The whole rows of the agent jobs that these jobs carry out, in the order they were made",
+    Reader.agents_of_jobs, "Return the whole rows of the agent jobs that these jobs run, in the order of their creation"
 )
 async def test_agent_jobs_are_found_by_their_jobs(store: Store) -> None:
     jobs = await store.enqueue([NewJob("kind")] * 3)
@@ -45,9 +44,8 @@ async def test_agent_jobs_are_found_by_their_jobs(store: Store) -> None:
 
 @keeps(
     Reader.agents,
-    "A tenant's agent jobs, the newest first",
-    "of these states if any are named",
-    "after that key, at most so many",
+    "Return at most `limit` agent jobs of a tenant, newest first, with IDs below `after`",
+    "They are in one of these states, or in any state by default",
 )
 async def test_agent_jobs_are_listed_newest_first(store: Store) -> None:
     first, second, third = [await agent(store) for _ in range(3)]
@@ -59,11 +57,7 @@ async def test_agent_jobs_are_listed_newest_first(store: Store) -> None:
     assert [row["id"] for row in await store.agents(OURS, after=third, limit=1)] == [second]
 
 
-@keeps(
-    Reader.agents_left_behind,
-    "Agent jobs that have not ended although the job that carries them out has, or is gone",
-    "at most so many",
-)
+@keeps(Reader.agents_left_behind, "Return at most `limit` unfinished agent jobs whose job has ended or was deleted")
 async def test_agent_jobs_that_were_left_behind_are_found(store: Store) -> None:
     jobs = await store.enqueue([NewJob("kind")] * 3)
     waiting, ended, told = [await agent(store, job) for job in jobs]
@@ -79,8 +73,7 @@ async def test_agent_jobs_that_were_left_behind_are_found(store: Store) -> None:
 
 @keeps(
     Writer.still_claimed,
-    "In a transaction",
-    "whether a job is running under the claim it was returned by, and its lease is not over",
+    "In a transaction, return whether a job still runs under the claim that returned it, with a valid lease",
 )
 async def test_a_claim_stands_until_its_lease_is_over_or_somebody_ends_it(timed: Store, clock: SetClock) -> None:
     store = timed
@@ -97,7 +90,7 @@ async def test_a_claim_stands_until_its_lease_is_over_or_somebody_ends_it(timed:
     assert not await stands(kept)
 
 
-@keeps(Writer.still_claimed, "If so, nobody takes it away before the transaction is")
+@keeps(Writer.still_claimed, "If so, the claim cannot be lost before the transaction ends")
 async def test_a_claim_that_stands_is_not_taken_away_meanwhile(store: Store) -> None:
     job = await started(store)
     async with store.transaction() as tx:
@@ -111,8 +104,8 @@ async def test_a_claim_that_stands_is_not_taken_away_meanwhile(store: Store) -> 
 
 @keeps(
     Writer.note_call,
-    "Stores the last answer to the agent job that this job carries out, and the call that it came with",
-    "It is no move, and no event",
+    "Store the last answer of the agent job that this job runs, and the number of its call",
+    "This is not a move and writes no event",
 )
 async def test_the_last_answer_is_kept_with_its_agent_job(store: Store) -> None:
     (job,) = await store.enqueue([NewJob("kind")])
@@ -127,15 +120,13 @@ async def test_the_last_answer_is_kept_with_its_agent_job(store: Store) -> None:
 
 @keeps(
     Writer.put_agent_audit,
-    "Keeps the record of an agent job that has ended",
-    "There is one",
-    "what is there already stands",
+    "Store the audit record of a finished agent job",
+    "An existing record stays",
 )
 @keeps(
     Reader.agent_audits,
-    "The records of a tenant's agent jobs that have ended, the newest first",
-    "all, or that of one",
-    "after that key, at most so many",
+    "Return at most `limit` audit records of a tenant's finished agent jobs, newest first, with IDs below `after`",
+    "They are all, or that of one agent job",
 )
 async def test_the_record_of_an_end_is_kept_once(store: Store) -> None:
     first, second = [await agent(store) for _ in range(2)]

@@ -27,9 +27,13 @@ async def lives(store: Store, number: int) -> bool:
     return await store.live_api_key(f"{number:064x}") is not None
 
 
-@keeps(Writer.put_api_key, "Keeps a new key to the API, by its hash", "the same again is the one that is there")
-@keeps(Reader.live_api_key, "The key to the API of that hash, whoever's it is, and what time it is")
-@keeps(Reader.api_key, "A key to the API by its own key")
+@keeps(
+    Writer.put_api_key,
+    "Store a new API key by its hash",
+    "The same key again returns the stored one",
+)
+@keeps(Reader.live_api_key, "Return the valid API key with this hash, of any tenant, and the current time")
+@keeps(Reader.api_key, "Return an API key by its ID")
 async def test_a_key_is_kept_once_and_found_by_its_hash(timed: Store, clock: SetClock, other_tenant: int) -> None:
     kept = await timed.put_api_key(key(1, lasts=HOUR))
     foreign = await timed.put_api_key(key(2, other_tenant))
@@ -43,7 +47,7 @@ async def test_a_key_is_kept_once_and_found_by_its_hash(timed: Store, clock: Set
     assert await timed.api_key(OURS, kept.id) == kept
 
 
-@keeps(Reader.live_api_key, "none if there is none, if it was revoked, or if its time is over")
+@keeps(Reader.live_api_key, "Return None if there is no such key, or if it is revoked or expired")
 async def test_a_key_that_has_ended_is_not_found(timed: Store, clock: SetClock) -> None:
     first = await timed.put_api_key(key(1))
     await timed.put_api_key(key(2, lasts=HOUR))
@@ -58,12 +62,11 @@ async def test_a_key_that_has_ended_is_not_found(timed: Store, clock: SetClock) 
     assert not await lives(timed, 2)
 
 
-@keeps(Reader.api_key, "another tenant's is none, exactly like one that does not exist")
+@keeps(Reader.api_key, "Return None for another tenant's key, as for one that does not exist")
 @keeps(
     Reader.api_keys,
-    "A tenant's keys to the API, the newest first",
-    "those that open anything, or also those that have ended",
-    "after that key, at most so many",
+    "Return at most `limit` API keys of a tenant, newest first, with IDs below `after`",
+    "Revoked and expired keys are included only with `ended`",
 )
 async def test_keys_are_listed_for_their_tenant(timed: Store, clock: SetClock, other_tenant: int) -> None:
     revoked, lasting, short = [await timed.put_api_key(key(n, lasts=HOUR if n == 3 else None)) for n in (1, 2, 3)]
@@ -88,10 +91,8 @@ async def _revoked(store: Store, row: ApiKeyRow) -> ApiKeyRow:
 
 @keeps(
     Writer.revoke_api_key,
-    "A key to the API opens nothing from now on",
-    "who was first to revoke it stands",
-    "Returns it as it is then",
-    "none if the tenant has no such key",
+    "Revoke an API key and return its row, or None if the tenant has no such key",
+    "The first revocation wins",
 )
 async def test_a_key_is_revoked_once_and_by_its_tenant(timed: Store, clock: SetClock, other_tenant: int) -> None:
     kept = await timed.put_api_key(key(1))
@@ -107,9 +108,8 @@ async def test_a_key_is_revoked_once_and_by_its_tenant(timed: Store, clock: SetC
 
 @keeps(
     Writer.rotate_api_key,
-    "Keeps a new key in the place of one of the same tenant, which from then on lives for the overlap only, and no "
-    "longer than it would have",
-    "the same again is the one that is there",
+    "Store a new API key that replaces one of the same tenant, which then expires after the overlap at the latest",
+    "The same key again returns the stored one",
 )
 async def test_a_rotated_key_lives_on_for_the_overlap(timed: Store, clock: SetClock) -> None:
     lasting, short = await timed.put_api_key(key(1)), await timed.put_api_key(key(2, lasts=SECOND))
@@ -128,8 +128,8 @@ async def test_a_rotated_key_lives_on_for_the_overlap(timed: Store, clock: SetCl
 
 @keeps(
     Writer.rotate_api_key,
-    "None if the old one is not there, has ended, or was rotated before",
-    "nothing is kept",
+    "Return None if the old key does not exist, is revoked or expired, or was rotated before",
+    "In that case, nothing is stored",
 )
 async def test_what_has_ended_is_not_rotated(timed: Store, clock: SetClock, other_tenant: int) -> None:
     rotated, revoked, expired, foreign = [
@@ -169,8 +169,8 @@ async def test_a_rotation_that_is_undone_leaves_the_old_key_as_it_was(store: Sto
 
 @keeps(
     Writer.touch_api_key,
-    "Notes that a key to the API was used, unless that was noted less than so long ago",
-    "tells whether it was",
+    "Record the use of an API key, unless a use was recorded less than `every_us` ago",
+    "Return whether it was recorded",
 )
 async def test_the_use_of_a_key_is_noted_now_and_then(timed: Store, clock: SetClock, other_tenant: int) -> None:
     kept = await timed.put_api_key(key(1))

@@ -113,7 +113,7 @@ SAID = {"actor": "ann", "reason": "because", "cause": "job_1", "detail": '{"n": 
 
 
 @pytest.mark.parametrize("case", JOB_MOVES, ids=str)
-@keeps(Writer.apply, "Each change is written with its event if its record is still as it was decided on")
+@keeps(Writer.apply, "Write each change and its event if its record is still as it was when it was decided")
 async def test_a_move_of_a_job_changes_what_it_says_and_writes_one_event(
     timed: Store, clock: SetClock, case: Case
 ) -> None:

@@ -43,9 +43,9 @@ def waiting(question: Approval) -> dict[str, object]:
 
 @keeps(
     Writer.open_approval,
-    "Asks a question for a claimed job that is running",
-    "The same one again, at the same step, is the first one as it stands",
-    "another one at that step withdraws what is open there",
+    "Open an approval request for a running job under its claim",
+    "The same request at the same step returns the first one as it is now",
+    "A different request at that step withdraws the open one",
 )
 async def test_a_question_is_asked_once_and_another_takes_its_place(store: Store) -> None:
     job = await running(store)
@@ -65,7 +65,7 @@ async def test_a_question_is_asked_once_and_another_takes_its_place(store: Store
     assert (await asked(store, job, QUESTION._replace(details='{"v":2}'))).decision == "approved"
 
 
-@keeps(Writer.open_approval, "None is for a job that is no longer held")
+@keeps(Writer.open_approval, "Return None if the claim no longer holds the job")
 async def test_who_no_longer_holds_the_job_asks_nothing(timed: Store, clock: SetClock) -> None:
     job = await running(timed)
     question = await asked(timed, job)
@@ -76,13 +76,14 @@ async def test_who_no_longer_holds_the_job_asks_nothing(timed: Store, clock: Set
 
 
 @keeps(
-    Reader.approval, "A question to people by its key", "another tenant's is none, exactly like one that does not exist"
+    Reader.approval,
+    "Return an approval by its ID",
+    "Return None for another tenant's approval, as for one that does not exist",
 )
 @keeps(
     Reader.approvals,
-    "A tenant's questions, the newest first",
-    "of one job or of all, those that are open or those of any kind",
-    "after that key, at most so many",
+    "Return at most `limit` approvals of a tenant, newest first, with IDs below `after`",
+    "They belong to one job or to all, and are open or in any state",
 )
 async def test_questions_are_found_by_key_and_listed(store: Store, other_tenant: int) -> None:
     jobs = [await running(store) for _ in range(3)]
@@ -104,9 +105,9 @@ async def test_questions_are_found_by_key_and_listed(store: Store, other_tenant:
 
 @keeps(
     Writer.decide_approval,
-    "Decides a question that is open, in time, and whose job has not ended, and makes the job due that waits for it",
-    "`expired` is decided only when its time is over",
-    "Whatever came of it, the question is returned as it stands",
+    "Decide an open approval before its deadline while its job is unfinished, and make the waiting job due",
+    "Only after the deadline can the decision be `expired`",
+    "Return the approval as it is afterward, whether or not this call decided it",
 )
 async def test_a_question_is_decided_once_in_time_and_its_job_is_due(timed: Store, clock: SetClock) -> None:
     job, late, over = await running(timed), await running(timed), await running(timed)
@@ -133,7 +134,7 @@ async def test_a_question_is_decided_once_in_time_and_its_job_is_due(timed: Stor
     assert await timed.decide_approval(OURS, pointless.id, "approved", "ann") == pointless
 
 
-@keeps(Writer.decide_approval, "there is one decision, whoever else decides at the same time")
+@keeps(Writer.decide_approval, "Concurrent calls lead to one decision")
 async def test_of_thirty_two_who_decide_one_decides(store: Store) -> None:
     question = await asked(store, await running(store))
     said = await asyncio.gather(
@@ -148,8 +149,8 @@ async def test_of_thirty_two_who_decide_one_decides(store: Store) -> None:
 
 @keeps(
     Writer.withdraw_approvals,
-    "Withdraws open questions of jobs that have ended or are gone, at most so many",
-    "returns how many",
+    "Withdraw at most `limit` open approvals whose jobs have ended or were deleted",
+    "Return their number",
 )
 async def test_questions_of_ended_jobs_are_withdrawn(store: Store, hand: Hand) -> None:
     jobs = [await running(store) for _ in range(4)]

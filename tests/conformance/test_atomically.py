@@ -23,7 +23,7 @@ OURS = 1
 BAD = [NewJob("good"), NewJob("bad", on_exhausted="shrug")]
 
 
-@keeps(Promises.atomically, "What comes of the work, done in one transaction")
+@keeps(Promises.atomically, "Run the work in one transaction and return its result")
 async def test_work_is_done_together_or_not_at_all(store: Store) -> None:
     async def work(transaction: Transaction) -> int:
         run = await transaction.create(RUN)
@@ -43,7 +43,7 @@ async def test_work_is_done_together_or_not_at_all(store: Store) -> None:
     assert await store.event_count() == before == 2
 
 
-@keeps(Part.atomically, "What comes of the work, done as a part of this transaction")
+@keeps(Part.atomically, "Run the work as a part of this transaction and return its result")
 async def test_inside_a_transaction_it_is_a_part_of_that(store: Store) -> None:
     async def work(transaction: Transaction) -> int:
         return await transaction.create(RUN)
@@ -64,7 +64,7 @@ async def test_inside_a_transaction_it_is_a_part_of_that(store: Store) -> None:
     assert await store.counts(RUN) == (1, 0)
 
 
-@keeps(Promises.atomically, "`weight` says about how many rows it will touch")
+@keeps(Promises.atomically, "`weight` is about the number of rows that it will touch")
 @pytest.mark.parametrize("weight", [1, 10_000])
 async def test_light_and_heavy_work_is_done_alike_by_many_at_once(store: Store, weight: int) -> None:
     async def work(transaction: Transaction) -> int:
@@ -78,9 +78,9 @@ async def test_light_and_heavy_work_is_done_alike_by_many_at_once(store: Store, 
 
 @keeps(
     Promises.atomically,
-    "It may be done again from the start where the database asks for that, and awaits nothing but calls of the "
-    "transaction it is given",
-    "on SQLite it is done at one go",
+    "The database can require that the work runs again from the start, so it awaits only calls of the given "
+    "transaction",
+    "On SQLite, it runs without interruption",
 )
 async def test_work_that_waits_for_something_else_is_refused_on_sqlite_and_leaves_nothing(
     store: Store,
@@ -121,8 +121,8 @@ async def test_whoever_waits_for_work_is_told_of_jobs_enqueued_in_it(store: Stor
 
 @keeps(
     Writer.lock_trees,
-    "In a transaction",
-    "whoever else locks one of these trees of flows waits until it is over",
+    "In a transaction, lock these trees of flows until it ends",
+    "Other callers that lock one of them wait",
 )
 async def test_whoever_locks_the_same_tree_waits_and_another_tree_does_not_matter(store: Store) -> None:
     order: list[str] = []
@@ -168,8 +168,8 @@ async def two_in_opposite_order(store: Store) -> tuple[list[BaseException | int]
 
 @keeps(
     Promises.atomically,
-    "It may be done again from the start where the database asks for that, and awaits nothing but calls of the "
-    "transaction it is given",
+    "The database can require that the work runs again from the start, so it awaits only calls of the given "
+    "transaction",
 )
 async def test_of_two_that_wait_for_each_other_one_begins_again_and_both_are_done(postgres_store: Store) -> None:
     answers, begun = await two_in_opposite_order(postgres_store)
@@ -199,10 +199,7 @@ async def referred_to(transaction: Verbs, content: bytes) -> str:
     return blob.hash
 
 
-@keeps(
-    Writer.keep_blob,
-    "Keeps content, once for a tenant, for a row that is about to refer to it in the same transaction",
-)
+@keeps(Writer.keep_blob, "Store content, once per tenant, for a row that will refer to it in the same transaction")
 async def test_content_is_kept_once_while_a_step_refers_to_it(store: Store, other_tenant: int) -> None:
     hash = await store.atomically(lambda transaction: referred_to(transaction, b"large"))
     assert await store.atomically(lambda transaction: referred_to(transaction, b"large")) == hash

@@ -46,9 +46,9 @@ async def count(hand: Hand, table: str) -> int:
 
 @keeps(
     Writer.apply,
-    "A result that comes as a `Blob` is kept with the move, once for all jobs of the tenant that have the same",
+    "A result that is a `Blob` is stored with the move, once for all jobs of the tenant with the same content",
 )
-@keeps(Reader.blob, "The content of that hash, as it was kept")
+@keeps(Reader.blob, "Return the content with this hash as it was stored")
 async def test_the_same_large_result_of_many_jobs_is_stored_once(store: Store, hand: Hand) -> None:
     blob, other = content(), content()
     jobs = [await started(store) for _ in range(5)]
@@ -99,8 +99,8 @@ async def test_the_log_does_not_grow_with_a_large_result(store: Store) -> None:
 # --- artifacts
 
 
-@keeps(Writer.keep_artifact, "Keeps content with a claimed job that is running")
-@keeps(Reader.artifacts, "What a job keeps beside its result, by name")
+@keeps(Writer.keep_artifact, "Store an artifact with a running job under its claim")
+@keeps(Reader.artifacts, "Return the artifacts of a job by name")
 async def test_artifacts_are_listed_by_name_and_read_byte_for_byte(store: Store) -> None:
     job, blob = await started(store), content()
     empty = Blob.of(b"")
@@ -114,7 +114,7 @@ async def test_artifacts_are_listed_by_name_and_read_byte_for_byte(store: Store)
     assert kept[0].created_at <= await store.now()
 
 
-@keeps(Writer.keep_artifact, "the same name again replaces it")
+@keeps(Writer.keep_artifact, "The same name replaces the earlier artifact")
 async def test_a_later_attempt_replaces_an_artifact_of_the_same_name(store: Store) -> None:
     owner = await worker(store)
     job = await started(store, owner)
@@ -127,7 +127,7 @@ async def test_a_later_attempt_replaces_an_artifact_of_the_same_name(store: Stor
     assert (replaced.hash, replaced.media_type, replaced.epoch) == (second.hash, "application/pdf", job.epoch + 1)
 
 
-@keeps(Writer.keep_artifact, "The same content is stored once for a tenant")
+@keeps(Writer.keep_artifact, "The same content is stored once per tenant")
 async def test_the_same_content_under_many_names_of_many_jobs_is_stored_once(store: Store, hand: Hand) -> None:
     blob = content()
     jobs = [await started(store) for _ in range(3)]
@@ -155,7 +155,11 @@ async def _stale_keeps(store: Store, clock: SetClock) -> list[str]:
     return attached
 
 
-@keeps(Writer.keep_artifact, "One that no longer holds the job gets `LeaseLost`", "nothing was kept")
+@keeps(
+    Writer.keep_artifact,
+    "Raise `LeaseLost` if the claim no longer holds the job",
+    "In that case, nothing is stored",
+)
 async def test_whoever_lost_the_job_keeps_nothing_with_it(timed: Store, clock: SetClock, hand: Hand) -> None:
     assert await _stale_keeps(timed, clock) == []
     assert [await count(hand, table) for table in ("artifacts", "blobs")] == [0, 0]
@@ -184,8 +188,8 @@ async def test_the_check_above_catches_a_statement_that_does_not_look(
 # --- tenants
 
 
-@keeps(Reader.blob, "another tenant's is none, exactly like one that does not exist")
-@keeps(Reader.artifacts, "that of another tenant's job is not shown")
+@keeps(Reader.blob, "Return None for another tenant's content, as for content that does not exist")
+@keeps(Reader.artifacts, "Another tenant's job has none")
 async def test_tenants_share_no_content_and_see_none_of_each_other(store: Store, hand: Hand, other_tenant: int) -> None:
     blob = content()
     ours, theirs = await started(store), await started(store, tenant_id=other_tenant)
@@ -203,9 +207,10 @@ async def test_tenants_share_no_content_and_see_none_of_each_other(store: Store,
 
 @keeps(
     Writer.drop_unused_blobs,
-    "Drops blobs that were first kept before that time and that no result, artifact, checkpoint or transcript refers "
-    "to, the oldest first, at most so many",
-    "returns how many",
+    "Delete at most `limit` blobs that nothing refers to and that were first stored before this time",
+    "The oldest go first",
+    "References from results, artifacts, checkpoints, and transcripts count",
+    "Return their number",
 )
 async def test_only_old_content_that_nothing_refers_to_is_dropped_the_oldest_first(
     timed: Store, clock: SetClock, hand: Hand
@@ -255,7 +260,7 @@ async def _dropped_while_being_referred_to(store: Store) -> int:
     return await dropping
 
 
-@keeps(Writer.drop_unused_blobs, "One that somebody is about to refer to stays")
+@keeps(Writer.drop_unused_blobs, "A blob stays if an open transaction is about to refer to it")
 async def test_content_that_an_open_transaction_refers_to_is_not_dropped(store: Store) -> None:
     assert await _dropped_while_being_referred_to(store) == 0
 

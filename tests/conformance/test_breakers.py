@@ -31,7 +31,11 @@ async def holds(store: Store, ids: list[int]) -> list[str | None]:
     return [(await entity(store, JOB, id))["held_by"] for id in ids]
 
 
-@keeps(Reader.breaker, "A breaker by its name", "another tenant's is none, exactly like one that does not exist")
+@keeps(
+    Reader.breaker,
+    "Return a breaker by its name",
+    "Return None for another tenant's breaker, as for one that does not exist",
+)
 async def test_a_breaker_is_found_by_its_name_within_its_tenant(store: Store, other_tenant: int) -> None:
     id = await made(store, cooldown_us=7)
     found = await store.breaker(1, "api")
@@ -41,7 +45,10 @@ async def test_a_breaker_is_found_by_its_name_within_its_tenant(store: Store, ot
     assert await store.breaker(1, "other") is None
 
 
-@keeps(Reader.breakers, "A tenant's breakers by name, all or one, with how many jobs in the queue each holds back")
+@keeps(
+    Reader.breakers,
+    "Return the tenant's breakers by name, or the one with this name, each with the number of queued jobs it holds",
+)
 async def test_breakers_are_listed_by_name_with_what_they_hold(store: Store, other_tenant: int) -> None:
     for name in ("b", "a"):
         await made(store, name)
@@ -57,9 +64,9 @@ async def test_breakers_are_listed_by_name_with_what_they_hold(store: Store, oth
 
 @keeps(
     Reader.breakers_that_hold,
-    "Breakers of any tenant that have opened and have not been done with since",
-    "after that key, at most so many",
-    "Each says whether jobs that need it are not held back yet, whether it holds any, and whether its probe is at work",
+    "Return at most `limit` breakers of any tenant that opened and still need attention, with IDs above `after`",
+    "Each shows whether jobs that need it are not held yet, whether it holds any jobs, and whether its probe "
+    "is running",
 )
 async def test_breakers_to_look_after_say_what_there_is_to_do(store: Store, other_tenant: int) -> None:
     await made(store, "closed")
@@ -81,7 +88,7 @@ async def test_breakers_to_look_after_say_what_there_is_to_do(store: Store, othe
     assert [one.row["id"] for one in await store.breakers_that_hold(9)] == [second]
 
 
-@keeps(Reader.is_claimed, "Whether the claim of a job under that epoch is alive")
+@keeps(Reader.is_claimed, "Return whether the claim of a job under this epoch is alive")
 async def test_a_claim_is_alive_until_it_is_lost_in_any_way(timed: Store, clock: SetClock) -> None:
     job = await started(timed)
     assert await timed.is_claimed(job.id, job.epoch)
@@ -91,7 +98,7 @@ async def test_a_claim_is_alive_until_it_is_lost_in_any_way(timed: Store, clock:
         assert not await timed.is_claimed(lost.id, lost.epoch), way
 
 
-@keeps(Reader.holds_any, "Whether a job in the queue of the tenant is held by exactly that name")
+@keeps(Reader.holds_any, "Return whether a queued job of the tenant has exactly this hold")
 async def test_whether_anything_is_held_by_a_name(store: Store, other_tenant: int) -> None:
     await queued(store, held_by=HOLD, tenant_id=other_tenant)
     await queued(store, held_by=f"{HOLD}s")
@@ -105,9 +112,8 @@ async def test_whether_anything_is_held_by_a_name(store: Store, other_tenant: in
 
 @keeps(
     Writer.lock_breaker,
-    "In a transaction",
-    "the breaker of that name, which nobody else changes until it is over",
-    "none if there is none",
+    "In a transaction, lock the breaker with this name against changes until the transaction ends",
+    "Return None if there is none",
 )
 async def test_of_two_who_lock_a_breaker_the_second_sees_what_the_first_has_done(store: Store) -> None:
     id = await made(store)
@@ -134,9 +140,9 @@ async def test_of_two_who_lock_a_breaker_the_second_sees_what_the_first_has_done
 
 @keeps(
     Writer.hold_back,
-    "Jobs in the tenant's queues whose hold key is that name, and that nothing holds, are held by it, at most so many",
-    "returns how many",
-    "One may be left out",
+    "Hold at most `limit` queued jobs of the tenant that have this hold key and no hold yet",
+    "Leave out the job `besides`",
+    "Return the number of held jobs",
 )
 async def test_jobs_are_held_back_by_their_key_some_at_a_time(store: Store, other_tenant: int) -> None:
     ids = await queued(store, 4, hold_key=HOLD)
@@ -175,9 +181,8 @@ async def test_a_job_that_is_held_gives_its_place_under_a_limit_to_another(store
 
 @keeps(
     Writer.let_go,
-    "Jobs in the tenant's queues that are held by that name can be claimed again, as far as their limits let them, at "
-    "most so many",
-    "returns how many",
+    "Lift this hold from at most `limit` queued jobs of the tenant, as far as their limits allow",
+    "Return the number of jobs",
 )
 async def test_jobs_are_let_go_some_at_a_time_back_behind_their_limits(store: Store, other_tenant: int) -> None:
     await store.declare_limits([LimitRule("job", "kind", 1)])
@@ -193,10 +198,9 @@ async def test_jobs_are_let_go_some_at_a_time_back_behind_their_limits(store: St
 
 @keeps(
     Writer.let_one_go,
-    "The same for one that is due",
-    "of the queue that comes after that one by name, or of the first again, the highest priority, then the oldest",
-    "returns it and its queue",
-    "None if there is none",
+    "Lift this hold from one due job, and return the job and its queue, or None if there is none",
+    "It comes from the next queue by name after `after`, or from the first queue again",
+    "Within the queue, the highest priority goes first, then the earliest due time",
 )
 async def test_one_job_is_let_go_queue_after_queue(timed: Store, clock: SetClock, other_tenant: int) -> None:
     now = await timed.now()

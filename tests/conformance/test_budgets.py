@@ -44,7 +44,7 @@ async def entered(store: Store, id: int) -> Charge:
     return found
 
 
-@keeps(Writer.make_budgets, "Makes those of these budgets that are not there yet", "the others stay as they are")
+@keeps(Writer.make_budgets, "Create those of these budgets that do not exist yet, and leave the others unchanged")
 async def test_a_budget_is_made_once(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await timed.make_budgets([budget(7, 500)])
     await timed.make_budgets([budget(7, 900), budget(0), budget(7, 900, other_tenant)])
@@ -57,14 +57,14 @@ async def test_a_budget_is_made_once(timed: Store, clock: SetClock, other_tenant
 
 @keeps(
     Reader.budgets,
-    "A tenant's budgets, each with how many jobs in the queue it holds back",
-    "that of the tenant first, then those of days and then the others, the newest first",
-    "of one scope or of any, after the one of that scope and owner, at most so many",
+    "Return at most `limit` budgets of a tenant, each with the number of queued jobs it holds",
+    "The tenant's own comes first, then those of days, then all others, newest first",
+    "They have one scope or any, and come after the budget with the given scope and owner",
 )
 @keeps(
     Reader.budget,
-    "A budget by what it is for, with how many jobs in the queue it holds back",
-    "none if there is none of the tenant",
+    "Return a budget by its owner, with the number of queued jobs it holds",
+    "Return None if the tenant has no such budget",
 )
 async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant: int) -> None:
     await store.make_budgets([budget(owner) for owner in SCOPES])
@@ -85,8 +85,7 @@ async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant
 
 @keeps(
     Writer.lock_budgets,
-    "In a transaction",
-    "those of these budgets that are there, which nobody else changes until it is over",
+    "In a transaction, lock those of these budgets that exist against changes until the transaction ends",
 )
 async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_url: str) -> None:
     await four(store)
@@ -113,9 +112,8 @@ async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_
 
 @keeps(
     Writer.keep_budget,
-    "Keeps the cap of a budget and what was noted about it",
-    "The sums stay as they are",
-    "only calls change them",
+    "Store the cap and the notes of a budget",
+    "Its sums stay unchanged, since only calls change them",
 )
 async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> None:
     await four(store)
@@ -132,9 +130,9 @@ async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> N
 
 @keeps(
     Writer.forget_budgets,
-    "Drops budgets of days and of jobs that are gone, made before that time, the oldest first, at most so many",
-    "returns how many",
-    "One that has something reserved stays",
+    "Delete at most `limit` budgets of days and of deleted jobs, created before this time, oldest first",
+    "Return their number",
+    "A budget with a reservation stays",
 )
 async def test_old_budgets_are_dropped(timed: Store, clock: SetClock) -> None:
     alive, gone = (await queued(timed))[0], 7
@@ -153,12 +151,11 @@ async def test_old_budgets_are_dropped(timed: Store, clock: SetClock) -> None:
 
 @keeps(
     Writer.open_charge,
-    "Enters a call into the ledger, and reserves its ceiling in the budgets it counts against",
-    "returns its key",
-    "A call of that job and name that is under way is not entered again",
-    "its key is returned",
+    "Record a call in the ledger and reserve its ceiling in its budgets",
+    "Return its ID",
+    "If the job already has a call in flight with this name, return the ID of that call",
 )
-@keeps(Reader.charge, "A call in the ledger by its key")
+@keeps(Reader.charge, "Return a call in the ledger by its ID")
 async def test_a_call_is_entered_once_while_it_is_under_way(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await four(timed)
     await timed.make_budgets([budget(7, 1, other_tenant), budget(TODAY - 1)])
@@ -177,11 +174,11 @@ async def test_a_call_is_entered_once_while_it_is_under_way(timed: Store, clock:
 
 @keeps(
     Writer.close_charge,
-    "What came of a call that is under way",
-    "its ceiling is reserved no longer, and its cost is spent",
-    "Returns it, and its budgets as they stand then",
-    "None if it was settled or released",
-    "nothing changes",
+    "Record the outcome of a call that is in flight",
+    "Its ceiling is no longer reserved, and its cost is spent",
+    "Return the call and its budgets as they are then",
+    "Return None if the call was already settled or released",
+    "In that case, nothing changes",
 )
 async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
     await four(timed)
@@ -206,8 +203,8 @@ async def test_a_call_is_closed_once(timed: Store, clock: SetClock) -> None:
 @keeps(
     Writer.close_charge,
     "A lost call can be corrected once",
-    "its outcome replaces the ceiling that was spent for it",
-    "The totals of its agent job follow",
+    "Its outcome then replaces the ceiling that was spent for it",
+    "The totals of its agent job are updated",
 )
 async def test_lost_call_is_corrected_once_by_its_late_outcome(store: Store) -> None:
     await four(store)
@@ -253,10 +250,10 @@ async def test_job_does_not_end_under_a_transaction_that_has_it(store: Store, he
     assert await store.lock_jobs([job]) == {job: (row["epoch"], row["completed_at"])}
 
 
-@keeps(Reader.charges_in_flight, "The calls of these jobs that are under way")
+@keeps(Reader.charges_in_flight, "Return the calls of these jobs that are in flight")
 @keeps(
     Reader.uncertain,
-    "What counts against a budget although its cost is unknown, by state",
+    "Return what counts against a budget although its cost is unknown, by state",
     "calls in flight and lost calls",
 )
 async def test_uncertain_calls_are_added_up_for_each_budget(store: Store) -> None:
@@ -276,12 +273,11 @@ async def test_uncertain_calls_are_added_up_for_each_budget(store: Store) -> Non
 
 @keeps(
     Reader.step_costs,
-    "What the calls for the steps of a flow cost, by step",
-    "those of flows inside a step count for that step, and those for an item of a list for the list, too",
-    "What is lost counts as spent, and is told apart",
-    "what was released is left out",
+    "Return the cost of the calls for each step of a flow, by step",
+    "Calls for flows inside a step count for that step, and calls for an item of a list also count for the list",
+    "Lost calls count as spent and are also shown separately, and released calls are left out",
 )
-@keeps(Reader.tree_cost, "What all calls for an outermost flow cost")
+@keeps(Reader.tree_cost, "Return the cost of all calls for an outermost flow")
 async def test_costs_of_steps_include_the_flows_inside_them(store: Store) -> None:
     outer = await store.create(WORKSTREAM, name="outer")
     (leaf, nest) = await store.create_many(WORKSTREAM_STEP, [{"flow_id": outer, "name": n} for n in ("leaf", "nest")])
@@ -315,11 +311,11 @@ async def test_money_is_spent_with_the_transaction_it_belongs_to(store: Store) -
     assert (await sums(store))[0] == (100, 0)
 
 
-@keeps(Reader.open_charges, "The calls of a job that are under way", "all, or the one of that name")
+@keeps(Reader.open_charges, "Return the calls of a job that are in flight, or only the one with this name")
 @keeps(
     Reader.charges,
-    "A tenant's calls, the newest first",
-    "of one job, one tree of flows, one day or all, in one state or in any",
+    "Return at most `limit` calls of a tenant, newest first",
+    "They belong to one job, one tree of flows, one day, or all of these, in one state or in any",
 )
 async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
     first, second = await store.open_charge(call("a")), await store.open_charge(call("b"))
@@ -341,7 +337,7 @@ async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
 
 @keeps(
     Reader.abandoned_charges,
-    "Calls that are said to be under way though their job has ended or is gone, at most so many",
+    "Return at most `limit` calls that are recorded as in flight although their job has ended or was deleted",
 )
 async def test_calls_of_jobs_that_have_ended_are_found(store: Store) -> None:
     alive, ended = await queued(store, 2)
@@ -355,10 +351,9 @@ async def test_calls_of_jobs_that_have_ended_are_found(store: Store) -> None:
 
 @keeps(
     Reader.costs,
-    "What was spent on calls that were begun since then, the most first",
-    "by `model`, `tenant`, `flow` or `day`, of one tenant or of all",
-    "What is lost counts as spent, and is told apart",
-    "what was released is left out",
+    "Return the cost of calls that started since then, highest first",
+    "They are grouped by `model`, `tenant`, `flow`, or `day`, for one tenant or for all",
+    "Lost calls count as spent and are also shown separately, and released calls are left out",
 )
 async def test_costs_are_added_up(timed: Store, clock: SetClock, other_tenant: int) -> None:
     async def spent(closing: Closing | None, number: int, **rest: Any) -> None:
@@ -388,9 +383,9 @@ async def test_costs_are_added_up(timed: Store, clock: SetClock, other_tenant: i
 
 @keeps(
     Reader.next_hold,
-    "The tenant and the name by which jobs in its queues are held, other than by limits, that comes next after another",
-    "none after the last",
-    "Read on from each, every one comes once",
+    "Return the next (tenant, hold) of queued jobs after the given pair, without limits",
+    "Return None after the last pair",
+    "Reading on from each pair returns every pair once",
 )
 async def test_what_holds_jobs_back_is_found_name_by_name(store: Store, other_tenant: int) -> None:
     await queued(store, 3, held_by="budget:tenant:total")
@@ -406,14 +401,15 @@ async def test_what_holds_jobs_back_is_found_name_by_name(store: Store, other_te
     assert found == [(1, "breaker:api"), (1, "budget:tenant:total"), (other_tenant, "budget:tenant:total")]
 
 
-@keeps(Reader.bucket, "How many tokens the fleet has asked a model for", "none if that was never counted")
+@keeps(
+    Reader.bucket, "Return the tokens that all workers have requested from a model, or None if they were never counted"
+)
 @keeps(
     Writer.lock_bucket,
-    "In a transaction",
-    "the tokens of a model, which nobody else changes until it is over",
-    "made when first asked for",
+    "In a transaction, lock the token bucket of a model against changes until the transaction ends",
+    "Create the bucket on its first use",
 )
-@keeps(Writer.keep_bucket, "Keeps how the tokens of a model stand")
+@keeps(Writer.keep_bucket, "Store the state of a model's token bucket")
 async def test_the_tokens_of_a_model_are_counted_by_one_at_a_time(store: Store, database_url: str) -> None:
     assert await store.bucket("p", "m") is None
     assert await store.lock_bucket("p", "m") == Bucket("p", "m") == await store.bucket("p", "m")

@@ -28,8 +28,8 @@ async def again(store: Store, job: Job, owner: int) -> Job:
     return back
 
 
-@keeps(Writer.checkpoint, "Keeps the results of steps of claimed jobs that are running")
-@keeps(Reader.checkpoints, "What the steps of a job have left, in the order they did")
+@keeps(Writer.checkpoint, "Store the results of steps of running jobs under their claims")
+@keeps(Reader.checkpoints, "Return the checkpoints of a job in the order in which its steps saved them")
 async def test_results_are_read_back_in_the_order_they_were_kept(timed: Store, clock: SetClock) -> None:
     job, other, blob = await started(timed), await started(timed), Blob.of(b"x" * 50_000)
     saves = [Save(job, "z", "1", None, "code", 3), Save(other, "z", "2"), Save(job, "large", blob.note, blob)]
@@ -46,8 +46,8 @@ async def test_results_are_read_back_in_the_order_they_were_kept(timed: Store, c
 
 @keeps(
     Writer.checkpoint,
-    "For each, the result that stands is returned",
-    "that of the first of its name, whoever saved it",
+    "Return the result that counts for each save",
+    "The first result stored under a name counts, whichever claim saved it",
 )
 async def test_the_first_result_of_a_name_stands_whoever_saves_another(store: Store) -> None:
     owner = await worker(store)
@@ -72,8 +72,12 @@ async def _stale_saves(store: Store, clock: SetClock) -> list[str]:
     return saved
 
 
-@keeps(Writer.checkpoint, "None is for a job that is no longer held", "nothing was kept")
-@keeps(Writer.note_progress, "that of a job no longer held changes nothing")
+@keeps(
+    Writer.checkpoint,
+    "The entry is None if the claim no longer holds the job",
+    "In that case, nothing is stored",
+)
+@keeps(Writer.note_progress, "A report has no effect if its claim no longer holds the job")
 async def test_whoever_lost_the_job_saves_nothing(timed: Store, clock: SetClock, hand: Hand) -> None:
     assert await _stale_saves(timed, clock) == []
     counted = [(await hand.run(f"SELECT count(*) FROM {table}"))[0][0] for table in ("checkpoints", "telemetry")]
@@ -101,7 +105,7 @@ async def test_the_check_above_catches_a_statement_that_does_not_look(
         await store.close()
 
 
-@keeps(Reader.checkpoints, "that of another tenant's job is not shown")
+@keeps(Reader.checkpoints, "Another tenant's job has none")
 async def test_tenants_see_no_steps_of_each_other(store: Store, other_tenant: int) -> None:
     theirs = await started(store, tenant_id=other_tenant)
     await store.checkpoint([Save(theirs, "get", "1")])
@@ -113,8 +117,8 @@ async def test_tenants_see_no_steps_of_each_other(store: Store, other_tenant: in
 
 @keeps(
     Writer.checkpoint_changed,
-    "Notes that a worker met the result of a step with other code than made it",
-    "the first time is kept",
+    "Record that a worker met a checkpoint that other code had saved",
+    "The first time stays recorded",
 )
 async def test_the_first_meeting_with_other_code_is_noted(timed: Store, clock: SetClock) -> None:
     job = await started(timed)
@@ -139,8 +143,8 @@ async def test_many_who_save_at_once_all_hear_what_stands(store: Store) -> None:
 
 @keeps(
     Writer.note_progress,
-    "Keeps how far claimed jobs that are running have come, as telemetry until its time is over",
-    "A later report of a job takes the place of the one before",
+    "Store the progress of running jobs as telemetry with an expiry",
+    "A later report replaces the job's previous one",
 )
 async def test_only_the_last_report_of_each_job_is_kept(timed: Store, clock: SetClock) -> None:
     job, other = await started(timed), await started(timed)
@@ -158,11 +162,7 @@ async def test_only_the_last_report_of_each_job_is_kept(timed: Store, clock: Set
 # --- holds
 
 
-@keeps(
-    Writer.lift_holds,
-    "Jobs in the queue that are held by exactly one of these names can be claimed again",
-    "returns how many",
-)
+@keeps(Writer.lift_holds, "Lift all holds with exactly these names from queued jobs, and return the number of jobs")
 async def test_holds_are_lifted_by_their_exact_names(store: Store) -> None:
     owner = await worker(store)
     names = ("version:a@1", "version:a@10", "version:a@", "limit:a", None)

@@ -49,9 +49,9 @@ async def wait(store: Verbs, job: Job, waits_for: str = ALL_CHILDREN, seen: int 
 
 @keeps(
     Writer.spawn,
-    "Queues children of a claimed job that is running, and keeps their ids under the step's name, both or none",
-    "Under a name that is there already nothing is queued",
-    "the ids of the first time are returned",
+    "Enqueue children of a running job and store their IDs under the step's name, or do neither",
+    "If the name already has a result, no job is enqueued",
+    "Then the IDs of the first time are returned",
 )
 async def test_children_are_made_once_under_the_name_of_their_step(store: Store) -> None:
     job, first = await parent_of(store, 70)
@@ -66,7 +66,7 @@ async def test_children_are_made_once_under_the_name_of_their_step(store: Store)
     assert (await store.counts(JOB))[0] == 73
 
 
-@keeps(Writer.spawn, "None is for a job that is no longer held")
+@keeps(Writer.spawn, "Return None if the claim no longer holds the job")
 async def test_who_no_longer_holds_the_parent_makes_no_children(timed: Store, clock: SetClock) -> None:
     job, _ = await parent_of(timed, 1)
     await clock.advance(LEASE + 1)
@@ -81,8 +81,7 @@ async def test_who_no_longer_holds_the_parent_makes_no_children(timed: Store, cl
 
 @keeps(
     Reader.unfinished_children,
-    "The children of these jobs that have not ended, by their ids",
-    "another tenant's are not shown",
+    "Return the IDs of the unfinished children of these jobs, in order, without those of other tenants",
 )
 async def test_unfinished_children_are_those_that_have_not_ended(store: Store) -> None:
     job, (a, b, c) = await parent_of(store, 3)
@@ -95,8 +94,7 @@ async def test_unfinished_children_are_those_that_have_not_ended(store: Store) -
 
 
 @keeps(
-    Reader.cancelled_parents,
-    "Cancelled jobs that have children which have not ended, as (tenant, job), at most so many",
+    Reader.cancelled_parents, "Return at most `limit` cancelled jobs that have unfinished children, as (tenant, job)"
 )
 async def test_cancelled_parents_are_found_while_they_have_children_left(store: Store) -> None:
     assert await store.cancelled_parents(10) == []
@@ -113,7 +111,7 @@ async def test_cancelled_parents_are_found_while_they_have_children_left(store: 
 
 @keeps(
     Reader.stopped_waits,
-    "Jobs that wait for something although they were asked to end while they ran, as (tenant, job), at most so many",
+    "Return at most `limit` jobs that wait although cancellation was requested while they ran, as (tenant, job)",
 )
 async def test_jobs_that_wait_although_they_were_asked_to_end_are_found(store: Store) -> None:
     families = [await parent_of(store, 1) for _ in range(4)]
@@ -132,7 +130,7 @@ async def test_jobs_that_wait_although_they_were_asked_to_end_are_found(store: S
 # --- waking
 
 
-@keeps(Writer.apply, "A job that waits for its children is due with the end of the last of them")
+@keeps(Writer.apply, "A job that waits for its children is due when the last of them ends")
 @pytest.mark.parametrize("last", ["succeed", "fail", "cancel", "dead_letter"])
 async def test_a_parent_is_due_with_the_end_of_its_last_child_however_it_ends(store: Store, last: str) -> None:
     job, children = await parent_of(store, 3)
@@ -175,7 +173,7 @@ async def test_who_waits_for_any_child_is_due_with_each(store: Store) -> None:
     assert await due(store, job)
 
 
-@keeps(Writer.apply, "one that begins to wait for what has happened meanwhile is due at once")
+@keeps(Writer.apply, "A job that starts to wait for something that has already happened is due immediately")
 async def test_who_begins_to_wait_for_children_that_have_ended_is_due_at_once(store: Store) -> None:
     for waits_for, seen, ending in ((ALL_CHILDREN, 1, 2), (ANY_CHILD, 2, 1)):
         job, children = await parent_of(store, 2)

@@ -19,7 +19,7 @@ def kinds(jobs: list[Job]) -> list[str]:
     return [job.kind for job in jobs]
 
 
-@keeps(Writer.claim, "Each job goes to one claimer only")
+@keeps(Writer.claim, "Claim due jobs, each for one worker only")
 async def test_each_job_goes_to_one_claimer_only(store: Store) -> None:
     owners = [await worker(store, name=str(number)) for number in range(8)]
     ids = await queued(store, 60)
@@ -60,7 +60,7 @@ async def test_a_claim_is_one_event_by_the_worker(store: Store) -> None:
     assert (event.correlation_id, event.trace_id) == ("c-1", "t-1")
 
 
-@keeps(Writer.claim, "tenants take turns, of each the highest priority goes first, then the oldest")
+@keeps(Writer.claim, "Tenants take turns, and each tenant's jobs go by highest priority, then by earliest due time")
 async def test_the_highest_priority_goes_first_then_the_oldest(timed: Store, clock: SetClock) -> None:
     owner, now = await worker(timed), clock.now
     wishes = [("low", -1, 0), ("third", 0, 3), ("high", 5, 9), ("first", 0, 1), ("second", 0, 1)]
@@ -125,7 +125,7 @@ async def test_a_worker_that_is_idle_or_running_may_claim(store: Store, state: s
 
 
 @pytest.mark.parametrize("state", ["PAUSED", "COMPLETED", "FAILED", "TERMINATED"])
-@keeps(Writer.claim, "a worker that is not IDLE or RUNNING gets none")
+@keeps(Writer.claim, "A worker that is not IDLE or RUNNING gets none")
 async def test_a_worker_that_is_not_idle_or_running_gets_none(store: Store, state: str) -> None:
     await queued(store)
     assert await claim(store, await worker(store, state)) == []
@@ -137,7 +137,7 @@ async def test_a_worker_nobody_knows_gets_none(store: Store) -> None:
     assert await claim(store, 12345) == []
 
 
-@keeps(Writer.claim, "a worker that is not IDLE or RUNNING gets none")
+@keeps(Writer.claim, "A worker that is not IDLE or RUNNING gets none")
 async def test_a_claim_under_way_while_its_worker_is_paused_gets_none(store: Store) -> None:
     owner = await worker(store, "RUNNING")
     await queued(store)
@@ -168,7 +168,9 @@ async def test_a_claimed_job_is_not_claimed_again_though_its_lease_is_over(timed
     assert await claim(timed, await worker(timed, name="bob")) == []
 
 
-@keeps(Writer.claim, "With `again`, a claim whose answer was lost returns the jobs it took, and takes no more")
+@keeps(
+    Writer.claim, "With `again`, a repeated claim whose response was lost returns the jobs it took and takes no more"
+)
 async def test_a_claim_whose_answer_was_lost_returns_the_jobs_it_took_and_takes_no_more(store: Store) -> None:
     owner = await worker(store)
     await store.enqueue([NewJob("kind", priority=number % 3) for number in range(6)])
@@ -209,8 +211,8 @@ async def test_a_claim_spends_no_attempt(store: Store) -> None:
 
 @keeps(
     Writer.claim,
-    "With `start` the jobs are running when they are returned",
-    "two moves and two events in one write",
+    "With `start`, the jobs are running when they are returned",
+    "Claim and start are two moves and two events in one write",
 )
 async def test_a_claim_that_starts_makes_two_moves_in_one_write(store: Store) -> None:
     owner = await worker(store)
@@ -233,7 +235,7 @@ async def test_a_lost_claim_that_started_its_jobs_can_be_asked_for_again(store: 
     assert await claim(store, owner, claim_id=1005, again=True) == taken
 
 
-@keeps(Writer.claim, "Jobs of the kinds in `without` are left to others")
+@keeps(Writer.claim, "Jobs of the kinds in `without` are left to other workers")
 @pytest.mark.parametrize("start", [True, False])
 async def test_kinds_that_a_worker_does_not_know_are_left_to_others(store: Store, start: bool) -> None:
     kinds = ["brew", "bake", "brew", "boil"]

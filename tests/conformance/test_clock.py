@@ -16,7 +16,11 @@ from tests.conformance.stage import claimed, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock
 
 
-@keeps(Reader.now, "The database's time in microseconds, the only time leases and schedules are decided by")
+@keeps(
+    Reader.now,
+    "Return the database's time in microseconds",
+    "Leases and schedules use no other clock",
+)
 async def test_leases_and_schedules_are_decided_by_the_databases_time(timed: Store, clock: SetClock) -> None:
     assert await timed.now() == clock.now
     await clock.advance(SECOND)

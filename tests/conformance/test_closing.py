@@ -31,8 +31,12 @@ async def busy(url: str) -> None:
     await store.close()
 
 
-@keeps(Promises.close, "Gives everything back", "what was acknowledged is on disk")
-@keeps(Writer, "Each is all or nothing, and returns only when it is on disk (in a transaction")
+@keeps(
+    Promises.close,
+    "Release all resources",
+    "Acknowledged writes are on disk",
+)
+@keeps(Writer, "Each takes full effect or none, and returns only when its changes are on disk")
 async def test_what_was_acknowledged_is_there_when_the_store_is_opened_again(database_url: str) -> None:
     store = await open_store(database_url)
     (job,) = await claimed(store, await worker(store))
@@ -43,7 +47,7 @@ async def test_what_was_acknowledged_is_there_when_the_store_is_opened_again(dat
     await again.close()
 
 
-@keeps(Promises.abandon, "Closes the store of an event loop that was closed, without awaiting anything")
+@keeps(Promises.abandon, "Close the store of a closed event loop without awaiting anything")
 def test_store_of_a_closed_event_loop_leaves_no_thread_and_no_session(database_url: str) -> None:
     before, loop = our_threads(), asyncio.new_event_loop()
     store = loop.run_until_complete(open_store(database_url))
@@ -68,7 +72,7 @@ def our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("keptwork")}
 
 
-@keeps(Promises.close, "Gives everything back")
+@keeps(Promises.close, "Release all resources")
 async def test_no_thread_is_left(database_url: str) -> None:
     before = our_threads()
     store = await open_store(database_url)
@@ -94,7 +98,7 @@ async def test_no_file_is_left_open_on_sqlite(sqlite_url: str, tmp_path: Path) -
     assert open_files() == []
 
 
-@keeps(Promises.close, "Gives everything back")
+@keeps(Promises.close, "Release all resources")
 async def test_no_connection_is_left_on_postgres(postgres_copy: str) -> None:
     watcher = await asyncpg.connect(postgres_copy)
 

@@ -27,8 +27,8 @@ def one(value: int = 1, name: str = "seen", tenant_id: int = OURS) -> Counter:
     return Counter(tenant_id, name, '{"kind":"é \\"x\\""}', value)
 
 
-@keeps(Writer.count, "Adds to the counters")
-@keeps(Reader.counters, "Everything that was counted for a tenant")
+@keeps(Writer.count, "Add these values to the counters")
+@keeps(Reader.counters, "Return all counters of a tenant")
 async def test_what_is_counted_is_added_up_for_each_tenant(store: Store) -> None:
     assert await store.count([one(2), one(3), one(1, "other"), one(7, tenant_id=THEIRS)])
     assert await store.count([one(10)])
@@ -53,10 +53,11 @@ async def test_what_an_undone_transaction_counted_is_not_there(store: Store) -> 
 
 @keeps(
     Writer.count,
-    "With progress, only if that reader of the log still stands where it began, and then it moves on in the same write",
-    "false means that another was first, and nothing was added",
+    "With `progress`, add them only if that reader of the log is still at its start cursor, and advance the "
+    "reader in the same write",
+    "Return False and add nothing if another caller advanced it first",
 )
-@keeps(Reader.log_position, "How far a reader of the log has come", "none if it has not begun")
+@keeps(Reader.log_position, "Return the cursor that a reader of the log has reached, or None if it has not started")
 async def test_a_reader_moves_on_only_from_where_it_stands(store: Store) -> None:
     assert await store.log_position("r") is None
     assert await store.count([one()], progress=Progress("r", None, "5"))
@@ -82,8 +83,8 @@ async def digested(store: Store, limit: int = 1000) -> list[MoveCount]:
 
 @keeps(
     Reader.digest,
-    "The next events of the log in the order of commits, counted by what is alike in them, with how long the state "
-    "before each had lasted",
+    "Return the next events in commit order, counted in groups, with the time that each entity spent in its "
+    "previous state",
 )
 async def test_a_digest_tells_how_long_a_state_lasted(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
@@ -117,7 +118,7 @@ async def test_a_digest_groups_what_is_alike(store: Store, other_tenant: int) ->
     }
 
 
-@keeps(Reader.digest, "read on from its cursor, every event is counted once")
+@keeps(Reader.digest, "Reading on from the digest's cursor counts every event once")
 @pytest.mark.parametrize("page", [1, 3, 7])
 async def test_read_on_page_by_page_every_event_is_counted_once(store: Store, page: int) -> None:
     await running(store, await worker(store), 5)
@@ -169,7 +170,7 @@ async def test_a_job_that_is_gone_has_no_kind(store: Store, hand: Hand) -> None:
 
 @keeps(
     Reader.job_moves_since,
-    "How many moves a tenant's jobs have made since then, and before `until` if that is given, by trigger",
+    "Return the number of moves of a tenant's jobs by trigger, from `since` and before `until` if given",
 )
 async def test_moves_since_a_point_in_time(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await queued(timed)
@@ -191,7 +192,11 @@ def names(counters: list[Counter]) -> dict[str, int]:
     return {f"{row.name} {row.labels}": row.value for row in counters}
 
 
-@keeps(Promises.tally, "What was asked of this store and is not yet among the counters", "closing it adds it there")
+@keeps(
+    Promises.tally,
+    "Request figures of this store that are not among the counters yet",
+    "Closing the store adds them",
+)
 async def test_closing_a_store_adds_what_was_asked_of_it_to_the_counters(database_url: str) -> None:
     store = await open_store(database_url)
     owner = await worker(store)

@@ -45,7 +45,7 @@ async def other_tenant(store: Store) -> int:
     return await store.add_tenant("other")
 
 
-@keeps(Reader.crew_by_key, "The crew of a tenant that was made under that key", "none if none was")
+@keeps(Reader.crew_by_key, "Return the crew that a tenant created with this idempotency key, or None if there is none")
 async def test_a_key_names_one_crew_of_a_tenant(store: Store) -> None:
     key = await crew(store, key="order-17")
     assert await store.crew_by_key(OURS, "order-17") == key
@@ -55,9 +55,8 @@ async def test_a_key_names_one_crew_of_a_tenant(store: Store) -> None:
 
 @keeps(
     Reader.crews,
-    "A tenant's crews, the newest first",
-    "those inside others only if asked for",
-    "after that key, at most so many",
+    "Return at most `limit` crews of a tenant, newest first, with IDs below `after`",
+    "Crews inside others are included only with `inside`",
 )
 async def test_crews_are_listed_newest_first(store: Store) -> None:
     outer = await crew(store)
@@ -71,17 +70,15 @@ async def test_crews_are_listed_newest_first(store: Store) -> None:
     assert theirs not in {row["id"] for row in await store.crews(OURS, inside=True)}
 
 
-@keeps(
-    Reader.shares, "The jobs of crews, crew by crew in the order they were made", "all, or those that have not ended"
-)
-@keeps(Reader.crews_of_step, "The crews that a step of a flow consists of, the newest first")
+@keeps(Reader.shares, "Return the jobs of these crews, all or only the unfinished ones, sorted by crew and creation")
+@keeps(Reader.crews_of_step, "Return the crews that run for a step of a flow, newest first")
 async def test_the_crews_of_a_step_are_found(store: Store) -> None:
     first, second = [await store.create(CREW, task_description="dig", step_id=7) for _ in range(2)]
     await store.create(CREW, task_description="dig", step_id=8)
     assert [row["id"] for row in await store.crews_of_step(7)] == [second, first]
 
 
-@keeps(Reader.subcrews, "The crews directly inside others", "all, or those that have not ended")
+@keeps(Reader.subcrews, "Return the crews directly inside these crews, all or only the unfinished ones")
 async def test_what_belongs_to_a_crew(store: Store) -> None:
     outer, other = await crew(store), await crew(store)
     mine, theirs = await shares(store, outer, 3), await shares(store, other, 1)
@@ -97,11 +94,11 @@ async def test_what_belongs_to_a_crew(store: Store) -> None:
 
 @keeps(
     Reader.quotas,
-    "Of each depth, how many workers a tenant's crews may have, how many they have, and whether anyone is in line",
-    "one without any of it is left out",
-    "A share has one until it ends, except while it is held by its quota",
+    "Return, per depth, the quota of a tenant's crews, the workers they have, and whether a share or crew is in line",
+    "A depth with none of these is left out",
+    "A share counts as a worker until it ends, except while its quota holds it",
 )
-@keeps(Writer.set_quotas, "From now on a tenant's crews of these depths may have so many workers at once")
+@keeps(Writer.set_quotas, "Set the maximum concurrent workers of a tenant's crews for these depths")
 async def test_shares_count_against_the_quota_of_their_depth(store: Store) -> None:
     assert await store.quotas(OURS) == []
     outer, inner = await crew(store), await crew(store, depth=2)
@@ -129,22 +126,16 @@ async def test_shares_count_against_the_quota_of_their_depth(store: Store) -> No
 
 @keeps(
     Reader.in_line,
-    "Who wants workers of a depth",
-    "shares held by their quota that wait for nothing else, and crews that are PENDING",
-    "of each at most so many",
-    "A crew that needs more than `most` is passed over",
+    "Return what waits for workers of a depth",
+    "It lists shares that only their quota holds, and PENDING crews, at most `limit` of each",
+    "A crew that needs more than `most` workers is passed over",
 )
 @keeps(
     Writer.wake_for_crews,
-    "Those of these jobs that wait for one of these crews are due",
-    "returns how many",
-    "What holds one back still does",
+    "Make those of these jobs due that wait for one of these crews, and return their number",
+    "Other holds of a job stay",
 )
-@keeps(
-    Writer.go_on,
-    "Those of these shares that are held by their quota are so no longer, and can be claimed",
-    "returns how many",
-)
+@keeps(Writer.go_on, "Lift the quota hold of these shares so that they can be claimed, and return their number")
 async def test_shares_wait_for_crews_and_then_in_line(store: Store) -> None:
     outer, inner = await crew(store), await crew(store, depth=1)
     first, second, third = [await started(store, crew_id=outer) for _ in range(3)]
@@ -186,7 +177,7 @@ async def test_a_share_that_goes_on_is_held_back_by_its_limit_again(store: Store
     assert [job.id for job in await claim(store, await worker(store))] == [first.id]
 
 
-@keeps(Reader.crew_tenants, "The tenants that have crews which have not ended")
+@keeps(Reader.crew_tenants, "Return the tenants that have unfinished crews")
 async def test_whose_crews_have_not_ended(store: Store) -> None:
     assert await store.crew_tenants() == []
     await crew(store, "CANCELED")
@@ -198,9 +189,9 @@ async def test_whose_crews_have_not_ended(store: Store) -> None:
 
 @keeps(
     Reader.crews_amiss,
-    "Crews that should have moved, as (tenant, crew), at most so many",
-    "their time is over, they were not validated, "
-    "what they belong to has ended, a share of theirs has failed, or nothing is left of them to be done",
+    "Return at most `limit` crews that should have moved, as (tenant, crew)",
+    "Their deadline has passed, they were not validated, their parent crew has ended, the job that created "
+    "them was cancelled, a share was unsuccessful, or no unfinished work is left",
 )
 async def test_crews_that_should_have_moved_are_found(timed: Store, clock: SetClock) -> None:
     store = timed
@@ -232,10 +223,7 @@ async def test_crews_that_should_have_moved_are_found(timed: Store, clock: SetCl
     assert await store.crews_amiss(2) == [(OURS, key) for key in amiss[:2]]
 
 
-@keeps(
-    Reader.outlived_crews,
-    "Crews that have ended although shares of theirs have not, as (tenant, crew), at most so many",
-)
+@keeps(Reader.outlived_crews, "Return at most `limit` finished crews that have unfinished shares, as (tenant, crew)")
 async def test_crews_that_have_ended_without_their_shares_are_found(store: Store) -> None:
     await shares(store, await crew(store), 2)
     over = [await crew(store, "CANCELED"), await crew(store, "FAILED")]
@@ -250,7 +238,8 @@ async def test_crews_that_have_ended_without_their_shares_are_found(store: Store
 
 @keeps(
     Reader.forgotten_askers,
-    "Jobs that wait for a crew although all that they made have ended, with what they wait for, at most so many",
+    "Return at most `limit` jobs that wait for a crew although every crew that they created has ended, with "
+    "the names of their waits",
 )
 async def test_jobs_that_wait_for_a_crew_that_has_ended_are_found(store: Store) -> None:
     askers = [await started(store) for _ in range(3)]

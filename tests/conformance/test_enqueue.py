@@ -17,7 +17,7 @@ from tests.conformance.stage import entity, log, moved, queued
 from tests.conformance.times import SECOND, SetClock
 
 
-@keeps(Writer.enqueue, "All jobs are queued, or none")
+@keeps(Writer.enqueue, "Enqueue all jobs or none, and return their IDs")
 async def test_all_jobs_are_queued_each_with_its_first_event(store: Store) -> None:
     ids = await store.enqueue([NewJob("a"), NewJob("b"), NewJob("c")])
     rows = [await entity(store, JOB, id) for id in ids]
@@ -36,7 +36,7 @@ async def test_the_ids_come_in_the_order_of_the_jobs_and_grow(store: Store) -> N
     assert first + second == sorted(set(first + second))
 
 
-@keeps(Writer.enqueue, "All jobs are queued, or none")
+@keeps(Writer.enqueue, "Enqueue all jobs or none, and return their IDs")
 async def test_a_bad_job_in_the_batch_leaves_none(store: Store) -> None:
     with pytest.raises(StoreError):
         await store.enqueue([NewJob("good"), NewJob("bad", on_exhausted="shrug"), NewJob("good")])
@@ -49,7 +49,9 @@ async def test_nothing_to_enqueue_is_nothing_done(store: Store) -> None:
     assert await store.event_count() == 0
 
 
-@keeps(Writer.enqueue, "a job whose key was used before is not made, the first one's id is returned")
+@keeps(
+    Writer.enqueue, "A job whose key was used before is not created, and the ID of the first job is returned instead"
+)
 async def test_the_same_batch_twice_makes_its_keyed_jobs_once(store: Store) -> None:
     batch = [NewJob("a", key="k1"), NewJob("b", key="k2")]
     first = await store.enqueue(batch)
@@ -58,7 +60,9 @@ async def test_the_same_batch_twice_makes_its_keyed_jobs_once(store: Store) -> N
     assert await store.event_count() == 2
 
 
-@keeps(Writer.enqueue, "a job whose key was used before is not made, the first one's id is returned")
+@keeps(
+    Writer.enqueue, "A job whose key was used before is not created, and the ID of the first job is returned instead"
+)
 async def test_the_same_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
     first, other, repeated = await store.enqueue([NewJob("a", key="k"), NewJob("b"), NewJob("c", key="k")])
     assert repeated == first != other

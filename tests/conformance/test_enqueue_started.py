@@ -19,10 +19,10 @@ async def started(store: Store, owner: int, **fields: object) -> Job:
 
 @keeps(
     Writer.enqueue_started,
-    "A job that is due at once, has no key, falls under no limit and works for no crew is queued and, if its queue is "
-    "served and the worker may claim, running under that worker when it is returned",
-    "three moves and three events in one write",
-    "For a worker that has just found nothing due, so that nobody is overtaken",
+    "Enqueue a job and, if its queue is served and the worker may claim, start it under that worker",
+    "The job must be due now and have no key, no limit, and no crew",
+    "Both are three moves and three events in one write",
+    "Only a worker that has just found nothing due may call this, so that the job overtakes no other",
 )
 async def test_it_is_as_if_it_had_been_enqueued_claimed_and_started(store: Store) -> None:
     owner = await worker(store, "RUNNING")
@@ -41,7 +41,7 @@ async def test_it_is_as_if_it_had_been_enqueued_claimed_and_started(store: Store
     assert [event.seq for event in await log(store, entity_id=at_once.id)] == [1, 2, 3]
 
 
-@keeps(Writer.enqueue_started, "Otherwise it is returned queued")
+@keeps(Writer.enqueue_started, "If the job cannot start, it is returned queued")
 async def test_in_a_paused_queue_or_for_a_worker_that_may_not_claim_it_is_only_queued(store: Store) -> None:
     ready, paused = await worker(store, "RUNNING"), await worker(store, "PAUSED")
     await store.set_queue_paused("still", True)

@@ -30,7 +30,11 @@ ALL_COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 
-@keeps(Writer.create, "A new entity in its initial state, with its first event", "returns its key")
+@keeps(
+    Writer.create,
+    "Create an entity in its initial state, with its first event",
+    "Return its ID",
+)
 async def test_a_new_entity_is_in_its_initial_state_with_its_first_event(timed: Store, clock: SetClock) -> None:
     said: dict[str, Any] = {"actor": "ann", "reason": "because", "correlation_id": "c-1", "trace_id": "t-1"}
     for name, columns in ALL_COLUMNS.items():
@@ -47,7 +51,7 @@ async def test_a_new_entity_is_in_its_initial_state_with_its_first_event(timed: 
         assert {column: getattr(event, column) for column in said} == said
 
 
-@keeps(Writer.create, "With the correlation `ITSELF` it belongs to its own public id")
+@keeps(Writer.create, "With the correlation `ITSELF`, the entity's own public ID is its correlation ID")
 async def test_what_others_will_belong_to_belongs_to_itself(timed: Store) -> None:
     id = await timed.create(CREATED["workstream"], correlation_id=ITSELF)
     own = public(CREATED["workstream"].prefix, id)
@@ -96,7 +100,7 @@ async def test_retries_are_counted_when_they_are_granted_and_given_back_by_a_res
         assert (await entity(store, lifecycle, id))["retry_count"] == counted
 
 
-@keeps(Reader.get, "The whole row of an entity")
+@keeps(Reader.get, "Return the whole row of an entity")
 async def test_the_whole_row_of_an_entity_is_read(store: Store, hand: Hand) -> None:
     (id,) = await queued(store, payload='{"a":1}')
     row = await entity(store, JOB, id)
@@ -118,7 +122,7 @@ async def test_a_step_of_the_other_kind_of_flow_is_none(store: Store) -> None:
     assert [row["id"] for row in await store.rows(RUN_STEP, [of_run, of_workstream])] == [of_run]
 
 
-@keeps(Reader.rows, "The rows of those entities that exist", "whole, or only the columns named")
+@keeps(Reader.rows, "Return the rows of those entities that exist, whole or with only the named columns")
 async def test_the_whole_rows_of_those_entities_that_exist_are_read(store: Store) -> None:
     ids = await queued(store, 3)
     rows = {row["id"]: row for row in await store.rows(JOB, [ids[0], 12345, ids[2]])}
@@ -132,7 +136,7 @@ async def test_thousands_of_rows_are_read_in_one_call(store: Store) -> None:
     assert sorted(row["id"] for row in await store.rows(JOB, ids)) == ids
 
 
-@keeps(Reader.counts, "How many entities there are, and how many of them have no first event")
+@keeps(Reader.counts, "Return the number of entities, and the number of those without a first event")
 async def test_entities_are_counted_and_those_without_a_first_event_too(store: Store, hand: Hand) -> None:
     await store.create(CREW, **NEEDED["crew"])
     await store.create(RUN_STEP, **NEEDED["run-step"])
@@ -150,7 +154,11 @@ async def test_entities_are_counted_and_those_without_a_first_event_too(store: S
     assert await store.counts(CREW) == (2, 1)
 
 
-@keeps(Reader.tenant, "The key of the tenant of that name", "an unknown name is `NotFound`")
+@keeps(
+    Reader.tenant,
+    "Return the ID of the tenant with this name",
+    "Raise `NotFound` if there is none",
+)
 async def test_a_tenant_is_found_by_its_name_and_an_unknown_name_is_not_found(store: Store, other_tenant: int) -> None:
     assert await store.tenant("default") == 1
     assert await store.tenant("other") == other_tenant

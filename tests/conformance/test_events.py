@@ -29,8 +29,8 @@ async def pages(store: Store, size: int, **how: Any) -> list[Event]:
 
 @keeps(
     Reader.events,
-    "One page of the log",
-    "Oldest first and read on from the last cursor, no event is ever missed or repeated",
+    "Return one page of the log",
+    "Reading on from the last cursor, oldest first, never skips or repeats an event",
 )
 async def test_read_on_from_the_last_cursor_no_event_is_missed_or_repeated(store: Store) -> None:
     ids = [id for _ in range(4) for id in await queued(store, 3)]
@@ -128,7 +128,7 @@ async def test_an_event_says_its_entity_by_its_public_id(store: Store) -> None:
     assert event.entity_public_id.startswith("run_")
 
 
-@keeps(Reader.event_count, "How many events there are")
+@keeps(Reader.event_count, "Return the number of events")
 async def test_events_are_counted_all_or_one_tenants(store: Store, other_tenant: int) -> None:
     await queued(store, 3)
     await store.enqueue([NewJob("kind", tenant_id=other_tenant)])
@@ -137,7 +137,7 @@ async def test_events_are_counted_all_or_one_tenants(store: Store, other_tenant:
     assert await store.event_count(3) == 0
 
 
-@keeps(Reader.history, "One page of the log entity by entity, beginning after (entity id, seq, entity)")
+@keeps(Reader.history, "Return one page of the log sorted by entity, starting after (entity ID, seq, entity)")
 async def test_the_log_is_read_entity_by_entity(store: Store) -> None:
     ids = [await store.create(RUN), *await queued(store, 2)]
     for id in ids[1:]:
@@ -155,9 +155,8 @@ async def test_the_log_is_read_entity_by_entity(store: Store) -> None:
 
 @keeps(
     Reader.log_end,
-    "A cursor",
-    "every event that commits from now on comes after it",
-    "A few that are there already may, too",
+    "Return a cursor after which every later commit's events appear",
+    "A few events that already exist might appear after it, too",
 )
 async def test_every_event_that_commits_from_now_on_comes_after_the_end_of_the_log(store: Store) -> None:
     old = await queued(store, 3)
@@ -177,7 +176,7 @@ async def test_an_empty_log_has_an_end_too(store: Store) -> None:
     assert [event.entity_id for event in await store.events(after=end)] == ids
 
 
-@keeps(Reader.faults, "What is wrong with the database itself", "damaged storage, guards that are missing or changed")
+@keeps(Reader.faults, "Return the faults of the database itself, such as damaged storage and missing or changed guards")
 async def test_a_missing_guard_is_a_fault_and_a_sound_database_has_none(store: Store, hand: Hand) -> None:
     await worker(store)
     assert await store.faults() == []

@@ -41,8 +41,8 @@ def keys(rows: list[dict[str, Any]]) -> list[int]:
 
 @keeps(
     Writer.create_many,
-    "New entities of one kind in their initial state, each with its first event",
-    "Their keys grow in the order of the rows, which all name the same columns",
+    "Create entities of one kind in their initial state, each with its first event",
+    "The IDs increase in the order of the rows, which must all have the same columns",
 )
 async def test_many_are_made_with_an_event_each_and_keys_that_grow(store: Store, other_tenant: int) -> None:
     flow = await a_flow(store)
@@ -64,7 +64,7 @@ async def test_many_are_made_with_an_event_each_and_keys_that_grow(store: Store,
     assert await store.create_many(RUN_STEP, []) == []
 
 
-@keeps(Writer.create_many, "all or none")
+@keeps(Writer.create_many, "Create all of them or none")
 async def test_one_that_cannot_be_made_leaves_none_of_them(store: Store) -> None:
     flow, before = await a_flow(store), await store.event_count()
     with pytest.raises(StoreError):
@@ -80,9 +80,8 @@ async def test_columns_that_an_entity_does_not_have_are_refused(store: Store) ->
 
 @keeps(
     Writer.amend,
-    "Sets columns of entities that no move sets",
-    "returns of how many",
-    "It is no move, and no event",
+    "Set columns that no move sets, without a move or an event",
+    "Return the number of entities",
 )
 async def test_columns_are_set_beside_the_moves(store: Store, other_tenant: int) -> None:
     ours = [await a_flow(store) for _ in range(3)]
@@ -99,8 +98,8 @@ async def test_columns_are_set_beside_the_moves(store: Store, other_tenant: int)
 
 @keeps(
     Reader.steps,
-    "The steps of a flow in order, without what they take and give",
-    "all, those of these names, or the elements of one",
+    "Return the steps of a flow in order, without their inputs and outputs",
+    "They are all steps, those with these names, or the items of one step",
 )
 async def test_steps_are_found_by_flow_by_name_and_by_what_they_are_elements_of(store: Store) -> None:
     flow, other = await a_flow(store), await a_flow(store)
@@ -119,8 +118,8 @@ async def test_steps_are_found_by_flow_by_name_and_by_what_they_are_elements_of(
     assert row == {name: whole[name] for name in STEP_COLUMNS}
 
 
-@keeps(Reader.outputs, "What came of these steps of a flow, and what they were given")
-@keeps(Reader.elements, "What came of the elements of a step that runs once for each of a list, in order")
+@keeps(Reader.outputs, "Return the results and inputs of these steps of a flow")
+@keeps(Reader.elements, "Return the results of the items of a `for_each` step, in order")
 async def test_what_came_of_steps_and_of_their_elements_is_read(store: Store) -> None:
     flow = await a_flow(store)
     a, b = await steps_of(store, flow, "a", "b", item='"given"')
@@ -141,11 +140,11 @@ async def test_what_came_of_steps_and_of_their_elements_is_read(store: Store) ->
     assert [one.output for one in found] == [None, '{"n": 1}']
 
 
-@keeps(Reader.step_counts, "How many steps of a flow there are in each state", "elements of others are not counted")
+@keeps(Reader.step_counts, "Return the number of steps of a flow per state, without the items of `for_each` steps")
 @keeps(
     Reader.any_unfinished,
-    "Whether a flow has steps that have not ended, in other states than these",
-    "elements of others are not counted",
+    "Return whether a flow has unfinished steps in states other than `besides`",
+    "Items of `for_each` steps are not counted",
 )
 async def test_steps_are_counted_by_state_and_the_unfinished_are_known(store: Store) -> None:
     flow, other = await a_flow(store), await a_flow(store)
@@ -165,7 +164,7 @@ async def test_steps_are_counted_by_state_and_the_unfinished_are_known(store: St
     assert await store.step_counts(1 << 50) == {}
 
 
-@keeps(Reader.unfinished_jobs, "The jobs that work for a tree of flows and have not ended")
+@keeps(Reader.unfinished_jobs, "Return the unfinished jobs of a tree of flows")
 async def test_the_jobs_that_work_for_a_tree_are_found_until_they_end(store: Store) -> None:
     tree, other = await a_flow(store), await a_flow(store)
     steps = await steps_of(store, tree, "a", "b", "c")
@@ -178,11 +177,8 @@ async def test_the_jobs_that_work_for_a_tree_are_found_until_they_end(store: Sto
     assert (job.step_id, job.tree_id, job.crew_id) == (steps[0], tree, None)
 
 
-@keeps(
-    Reader.subflows,
-    "The flows of that kind that a step of another flow consists of, the newest first",
-)
-@keeps(Reader.flows, "Flows of one kind, the newest first", "after that key, at most so many")
+@keeps(Reader.subflows, "Return the flows of this kind that run for a step of another flow, newest first")
+@keeps(Reader.flows, "Return at most `limit` flows of one kind, newest first, with IDs below `after`")
 async def test_flows_are_listed_and_those_inside_others_found_by_their_step(store: Store, other_tenant: int) -> None:
     outer = await a_flow(store, name="outer")
     (step,) = await steps_of(store, outer, "inner")
@@ -208,10 +204,7 @@ async def test_flows_are_listed_and_those_inside_others_found_by_their_step(stor
     assert (await store.flows(WORKSTREAM))[0] == await entity(store, WORKSTREAM, later)
 
 
-@keeps(
-    Reader.flows_to_wake,
-    "Flows of one kind that time will move, and whose time has come, the longest first",
-)
+@keeps(Reader.flows_to_wake, "Return at most `limit` flows of one kind whose wake time has passed, the earliest first")
 async def test_flows_whose_time_has_come_are_found_the_longest_first(timed: Store, clock: SetClock) -> None:
     soon, sooner, never = [await a_flow(timed, wake_at=at) for at in (clock.now + 20, clock.now + 10, None)]
     run = await timed.create(RUN, wake_at=clock.now + 5)
@@ -223,7 +216,7 @@ async def test_flows_whose_time_has_come_are_found_the_longest_first(timed: Stor
     assert await entity(timed, WORKSTREAM, never) not in await timed.flows_to_wake(WORKSTREAM, 9)
 
 
-@keeps(Reader.element_counts, "How many elements of a step there are in each state")
+@keeps(Reader.element_counts, "Return the number of items of a step per state")
 async def test_elements_are_counted_by_state(store: Store) -> None:
     flow = await a_flow(store)
     (parent,) = await steps_of(store, flow, "each")
@@ -235,8 +228,8 @@ async def test_elements_are_counted_by_state(store: Store) -> None:
 
 @keeps(
     Reader.elements_in,
-    "The first elements of a step that are in a state, in order, without what they take and give",
-    "at most so many",
+    "Return the first items of a step that are in this state, in order, without their inputs and outputs",
+    "There are at most `limit`",
 )
 async def test_the_first_elements_in_a_state_are_found_in_order(store: Store) -> None:
     flow = await a_flow(store)
@@ -254,7 +247,7 @@ async def test_the_first_elements_in_a_state_are_found_in_order(store: Store) ->
     assert tuple(row) == STEP_COLUMNS
 
 
-@keeps(Reader.flow_by_key, "The flow that an idempotency key has made, if it has")
+@keeps(Reader.flow_by_key, "Return the flow that was created with an idempotency key, or None if there is none")
 async def test_a_flow_is_found_by_the_key_that_made_it(store: Store, other_tenant: int) -> None:
     flow = await a_flow(store, key="order-17")
     found = await store.flow_by_key(WORKSTREAM, OURS, "order-17")
@@ -264,10 +257,7 @@ async def test_a_flow_is_found_by_the_key_that_made_it(store: Store, other_tenan
     assert await store.flow_by_key(RUN, OURS, "order-17") is None
 
 
-@keeps(
-    Reader.steps_by_key,
-    "Those of these steps that exist, whatever flow they are of, without what they take and give",
-)
+@keeps(Reader.steps_by_key, "Return those of these steps that exist, in any flow, without their inputs and outputs")
 async def test_steps_are_found_by_their_keys(store: Store) -> None:
     first, second = await a_flow(store), await store.create(RUN)
     (one,) = await steps_of(store, first, "a")

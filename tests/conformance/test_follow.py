@@ -52,8 +52,8 @@ def entities(events: list[Event]) -> list[int]:
 
 @keeps(
     Promises.follow,
-    "Every event in the order of commits, without end",
-    "first those there are, then those to come",
+    "Yield every event in commit order, without end",
+    "Existing events come first, then new ones",
 )
 async def test_first_come_the_events_there_are_then_those_to_come(store: Store) -> None:
     old = await queued(store, 3)
@@ -80,7 +80,7 @@ async def test_a_follower_goes_on_after_its_cursor_and_sees_only_what_it_wants(s
     assert first not in entities(seen)
 
 
-@keeps(Promises.follow, "Every event in the order of commits, without end")
+@keeps(Promises.follow, "Yield every event in commit order, without end")
 async def test_no_event_is_missed_or_repeated_while_many_writers_commit(store: Store) -> None:
     random = Random(4)
 

@@ -23,10 +23,10 @@ async def gate_at(store: Store, name: str = "sign", tenant_id: int = OURS) -> Ne
 
 @keeps(
     Writer.open_gate,
-    "Asks a question that is a step of a flow",
-    "What is open at that step is withdrawn, unless it is the same",
+    "Open the approval request of a flow step",
+    "A different open request of that step is withdrawn",
 )
-@keeps(Reader.gate, "The last question asked at a step of a flow")
+@keeps(Reader.gate, "Return the latest approval request of a flow step")
 async def test_a_question_is_asked_once_and_another_takes_its_place(store: Store, other_tenant: int) -> None:
     gate = await gate_at(store)
     assert await store.gate(OURS, gate.step_id) is None
@@ -49,9 +49,8 @@ async def test_a_question_is_asked_once_and_another_takes_its_place(store: Store
 
 @keeps(
     Writer.close_gate,
-    "Decides what is open at a step of a flow",
-    "none if nothing is",
-    "`expired` is decided only when its time is over, `approved` and `rejected` only before",
+    "Decide the open approval of a flow step, or return None if the step has none",
+    "Only after the deadline can the decision be `expired`, and only before it `approved` or `rejected`",
 )
 async def test_a_question_is_decided_once_and_in_time(timed: Store, clock: SetClock, other_tenant: int) -> None:
     gate, late, withdrawn = [(await gate_at(timed))._replace(expires_us=1000) for _ in range(3)]
@@ -90,7 +89,10 @@ async def test_of_thirty_two_who_decide_one_decides(store: Store) -> None:
     assert [one for one in said if one] == [await store.gate(OURS, gate.step_id)]
 
 
-@keeps(Reader.expired_gates, "Open questions that are steps of flows, and whose time is over, the longest first")
+@keeps(
+    Reader.expired_gates,
+    "Return at most `limit` open approvals of flow steps whose deadline has passed, the earliest first",
+)
 async def test_questions_whose_time_is_over_are_found_the_longest_first(timed: Store, clock: SetClock) -> None:
     gates = [(await gate_at(timed))._replace(expires_us=us) for us in (3000, 1000, 2000, 9000, None, 500)]
     asked = [await timed.open_gate(gate) for gate in gates]
@@ -101,7 +103,9 @@ async def test_questions_whose_time_is_over_are_found_the_longest_first(timed: S
     assert await timed.expired_gates(1) == [asked[1]]
 
 
-@keeps(Reader.next_flow_wake, "When the next flow or question of one will be moved by time", "none if none will")
+@keeps(
+    Reader.next_flow_wake, "Return when time will next move a flow or expire its approval (µs), or None if it will not"
+)
 async def test_the_next_moment_is_that_of_a_run_a_workstream_or_a_question(timed: Store, clock: SetClock) -> None:
     assert await timed.next_flow_wake() is None
     gate = (await gate_at(timed))._replace(expires_us=5000)

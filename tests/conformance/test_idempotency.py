@@ -32,17 +32,17 @@ async def answered(
 
 @keeps(
     Writer.recall,
-    "None for the first request of a key, which is from then on this transaction's to answer",
-    "else what the first one was answered",
+    "Return None for the first request with this key, which this transaction must then answer",
+    "For a later request, return the stored response of the first",
 )
-@keeps(Writer.answer, "What a repeated request will be told")
+@keeps(Writer.answer, "Store the response for repeated requests")
 async def test_the_first_request_of_a_key_is_new_and_a_repeated_one_is_told_the_first_ones_answer(store: Store) -> None:
     await answered(store)
     for _ in range(2):
         assert await store.recall(1, "POST /runs", "k", "h") == Seen("h", ANSWER)
 
 
-@keeps(Writer.recall, "Another body is `KeyReused`")
+@keeps(Writer.recall, "Raise `KeyReused` if the request body differs")
 async def test_the_same_key_with_another_body_is_key_reused_and_spoils_nothing(store: Store) -> None:
     await answered(store)
     with pytest.raises(KeyReused, match="'k' was used before"):
@@ -57,7 +57,7 @@ async def test_a_key_belongs_to_one_tenant_and_one_endpoint(store: Store, other_
     await answered(store, key="k2")
 
 
-@keeps(Writer.answer, "kept if and only if the transaction commits")
+@keeps(Writer.answer, "It is stored if and only if the transaction commits")
 async def test_a_first_request_that_is_undone_leaves_its_key_free(store: Store) -> None:
     async with undone(store) as transaction:
         assert await transaction.recall(1, "POST /runs", "k", "h") is None
@@ -108,10 +108,7 @@ async def test_of_sixteen_requests_at_once_one_does_the_work(store: Store) -> No
     assert await store.counts(JOB) == (1, 0)
 
 
-@keeps(
-    Writer.recall,
-    "None for the first request of a key, which is from then on this transaction's to answer",
-)
+@keeps(Writer.recall, "Return None for the first request with this key, which this transaction must then answer")
 async def test_a_key_may_be_used_again_when_its_time_is_over_and_not_before(timed: Store, clock: SetClock) -> None:
     await answered(timed)
     await clock.advance(HOUR - SECOND)
@@ -126,7 +123,7 @@ async def test_how_long_a_key_is_kept_is_up_to_the_request(timed: Store, clock: 
     assert await timed.recall(1, "POST /runs", "k", "h", ttl_us=SECOND) is None
 
 
-@keeps(Writer.forget_requests, "Drops idempotency keys whose time is over, at most so many", "returns how many")
+@keeps(Writer.forget_requests, "Delete at most `limit` expired idempotency keys of requests, and return their number")
 async def test_the_keys_whose_time_is_over_are_dropped_and_counted(timed: Store, clock: SetClock, hand: Hand) -> None:
     for key, ttl_us in (("a", SECOND), ("b", 2 * SECOND), ("c", HOUR)):
         await timed.recall(1, "POST /runs", key, "h", ttl_us=ttl_us)
@@ -139,7 +136,7 @@ async def test_the_keys_whose_time_is_over_are_dropped_and_counted(timed: Store,
 
 
 @pytest.mark.acceptance
-@keeps(Writer.recall, "one still at work after 2 s is `RequestInFlight`")
+@keeps(Writer.recall, "Raise `RequestInFlight` if the first request is still running after 2 s")
 async def test_a_request_still_at_work_after_two_seconds_is_in_flight(postgres_store: Store) -> None:
     async with postgres_store.transaction() as first:
         assert await first.recall(1, "POST /runs", "k", "h") is None

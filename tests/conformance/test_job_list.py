@@ -21,7 +21,7 @@ async def found(store: Reader, **wanted: Any) -> list[int]:
     return [row["id"] for row in rows]
 
 
-@keeps(Reader.jobs, "One page of the jobs that match, in the order of their ids")
+@keeps(Reader.jobs, "Return one page of the matching jobs in the order of their IDs")
 async def test_jobs_come_in_the_order_of_their_ids_either_way(store: Store) -> None:
     ids = sorted(await queued(store, 5))
     assert [row["id"] for row in await store.jobs()] == ids[::-1]
@@ -29,14 +29,14 @@ async def test_jobs_come_in_the_order_of_their_ids_either_way(store: Store) -> N
     assert [row["id"] for row in await store.jobs(limit=2)] == ids[:2:-1]
 
 
-@keeps(Reader.jobs, "whole, or only the columns named")
+@keeps(Reader.jobs, "The rows are whole or have only the named columns")
 async def test_jobs_are_whole_or_only_the_columns_named(store: Store) -> None:
     (id,) = await queued(store)
     assert await store.jobs() == [await entity(store, JOB, id)]
     assert await store.jobs(columns=("kind", "id")) == [{"kind": "kind", "id": id}]
 
 
-@keeps(Reader.jobs, "Read on from the last id, no job comes twice")
+@keeps(Reader.jobs, "Reading on from the last ID never returns a job twice")
 async def test_page_after_page_there_is_every_job_once(store: Store) -> None:
     ids = sorted(await queued(store, 7))
     for newest_first in (True, False):
@@ -129,7 +129,7 @@ async def test_what_was_run_again_is_told_from_what_was_not(store: Store) -> Non
     assert (await entity(store, JOB, new))["redriven_from"] == old
 
 
-@keeps(Reader.queues, "Every queue of the tenant that has jobs or was ever paused")
+@keeps(Reader.queues, "Return every queue of the tenant that has jobs or was ever paused")
 async def test_every_queue_that_has_jobs_or_was_ever_paused_is_listed(store: Store, other_tenant: int) -> None:
     await queued(store, queue="b")
     await queued(store, queue="theirs", tenant_id=other_tenant)
@@ -143,8 +143,8 @@ async def test_every_queue_that_has_jobs_or_was_ever_paused_is_listed(store: Sto
 
 @keeps(
     Reader.queues,
-    "how many it has in each state, since when the first that could be claimed has been due, since when the queue is "
-    "paused, and how many of those queued are held back by something else than a limit or a quota",
+    "Each has its number of jobs per state, the due time of its first claimable job, the time when it was "
+    "paused, and the number of queued jobs that something other than a limit or a quota holds",
 )
 async def test_a_queue_is_summed_up(timed: Store, clock: SetClock) -> None:
     owner, start = await worker(timed), clock.now
@@ -159,7 +159,7 @@ async def test_a_queue_is_summed_up(timed: Store, clock: SetClock) -> None:
     assert await timed.queues(1) == [QueueSummary("q", {"queued": 4, "assigned": 1}, start + SECOND, None, 1)]
 
 
-@keeps(Reader.queues, "With `unfinished_only` jobs that have ended do not count")
+@keeps(Reader.queues, "With `unfinished_only`, finished jobs are not counted")
 async def test_of_what_has_not_ended_the_same_is_summed_up_as_of_everything(timed: Store, other_tenant: int) -> None:
     owner = await worker(timed)
     await store_mixed(timed)

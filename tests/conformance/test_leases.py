@@ -11,7 +11,7 @@ from tests.conformance.stage import LEASE, claim, claimed, entity, moved, queued
 from tests.conformance.times import SECOND, SetClock
 
 
-@keeps(Writer.renew, "The leases of these (job, epoch) run on from now")
+@keeps(Writer.renew, "Extend the leases of these (job, epoch) pairs from now")
 async def test_the_leases_of_a_holder_run_on_from_now(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     (assigned,), (started,) = await claimed(timed, owner), await running(timed, owner)
@@ -32,7 +32,7 @@ async def test_a_renewal_is_no_move_and_no_event(timed: Store, clock: SetClock) 
     assert await timed.event_count() == events
 
 
-@keeps(Writer.renew, "those that are no longer held are returned")
+@keeps(Writer.renew, "Return the pairs that are no longer held")
 async def test_the_jobs_that_are_no_longer_held_are_returned_and_the_others_renewed(
     timed: Store, clock: SetClock
 ) -> None:
@@ -50,7 +50,7 @@ async def test_the_jobs_that_are_no_longer_held_are_returned_and_the_others_rene
     assert {row["id"]: row["lease_until"] for row in await timed.rows(JOB, [again, ended, theirs])} == before
 
 
-@keeps(Writer.renew, "those that are no longer held are returned")
+@keeps(Writer.renew, "Return the pairs that are no longer held")
 async def test_a_lease_that_is_over_cannot_be_renewed(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     (job,) = await claimed(timed, owner)
@@ -64,7 +64,7 @@ async def test_nothing_to_renew_is_nothing_lost(store: Store) -> None:
     assert await store.renew(await worker(store), [], LEASE) == []
 
 
-@keeps(Reader.overdue, "Jobs whose lease is over, the longest first")
+@keeps(Reader.overdue, "Return jobs whose lease has expired, the earliest expiry first")
 async def test_a_job_that_came_back_to_its_worker_keeps_its_new_lease_and_loses_the_old(store: Store) -> None:
     owner = await worker(store)
     (first,) = await claimed(store, owner)
@@ -97,7 +97,7 @@ async def test_a_lease_is_over_at_its_last_moment_and_not_before(timed: Store, c
     assert await timed.overdue(1) == [job]
 
 
-@keeps(Reader.overdue, "They may have moved on by the time they are read")
+@keeps(Reader.overdue, "They might have moved on by the time they are read")
 async def test_an_overdue_job_that_has_moved_on_is_not_expired(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     (job,) = await claimed(timed, owner)
@@ -111,8 +111,8 @@ async def test_an_overdue_job_that_has_moved_on_is_not_expired(timed: Store, clo
 
 @keeps(
     Reader.held,
-    "Which of these jobs are running under this worker",
-    "what it lost, or has settled, is not among them",
+    "Return those of these jobs that are running under this worker",
+    "Jobs that it has lost or completed are left out",
 )
 async def test_what_a_worker_holds_is_told_without_what_it_lost_or_settled(store: Store) -> None:
     owner, other = await worker(store), await worker(store, name="bob")
@@ -123,7 +123,7 @@ async def test_what_a_worker_holds_is_told_without_what_it_lost_or_settled(store
     assert await store.held(owner, [kept, lost, settled, theirs, 12345]) == {kept: Held(0, stop_requested=False)}
 
 
-@keeps(Writer.request_stop, "Asks a running job to come to an end by itself")
+@keeps(Writer.request_stop, "Request cancellation of a running job")
 async def test_a_running_job_is_asked_to_come_to_an_end_and_goes_on_until_it_does(store: Store) -> None:
     owner = await worker(store)
     (id,) = await running(store, owner)
@@ -134,7 +134,7 @@ async def test_a_running_job_is_asked_to_come_to_an_end_and_goes_on_until_it_doe
     assert await store.event_count() == events
 
 
-@keeps(Writer.request_stop, "false when it is not running")
+@keeps(Writer.request_stop, "Return False if the job is not running")
 async def test_a_job_that_is_not_running_or_not_ours_cannot_be_asked_to_stop(store: Store) -> None:
     (waiting,) = await queued(store)
     assert not await store.request_stop(waiting, 1)

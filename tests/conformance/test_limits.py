@@ -25,7 +25,7 @@ def tenants(jobs: list[Job]) -> list[int]:
     return [job.tenant_id for job in jobs]
 
 
-@keeps(Writer.claim, "tenants take turns, of each the highest priority goes first, then the oldest")
+@keeps(Writer.claim, "Tenants take turns, and each tenant's jobs go by highest priority, then by earliest due time")
 async def test_tenants_take_turns_and_what_one_does_not_use_goes_to_the_others(store: Store) -> None:
     owner, few, none = await worker(store), await store.add_tenant("few"), await store.add_tenant("none")
     await queued(store, 20)
@@ -53,7 +53,7 @@ async def test_a_paused_queue_of_one_tenant_does_not_keep_another_from_its_turn(
     assert tenants(await claim(store, owner, 9)) == [other] * 5
 
 
-@keeps(Writer.claim, "A queue with a limit gives no more than it allows")
+@keeps(Writer.claim, "A queue with a limit gives no more than its limit allows")
 async def test_a_queue_gives_no_more_than_its_limit(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     await timed.declare_limits([LimitRule("queue", "slow", 2), LimitRule("queue", "rare", None, 3, SECOND)])
@@ -72,10 +72,10 @@ async def test_a_queue_gives_no_more_than_its_limit(timed: Store, clock: SetCloc
 
 @keeps(
     Writer.pump,
-    "Lets go jobs that limits hold back and that are due, never more than the limits allow",
-    "returns how many",
+    "Promote due jobs that limits hold, never more than the limits allow",
+    "Return their number",
 )
-@keeps(Writer.apply, "Where a job counts no longer against its limit, the next one is let go in the same write")
+@keeps(Writer.apply, "When a job no longer counts against its limit, the same write promotes the next one")
 async def test_what_ends_lets_the_next_one_go(store: Store) -> None:
     owner = await worker(store)
     await store.declare_limits([LimitRule("job", "kind", 2)])
@@ -89,7 +89,7 @@ async def test_what_ends_lets_the_next_one_go(store: Store) -> None:
         assert len(await claim(store, owner, start=True)) == 1
 
 
-@keeps(Writer.pump, "A job that goes back into the queue is held back again")
+@keeps(Writer.pump, "A job that returns to the queue is held by its limit again")
 @pytest.mark.parametrize("trigger", ["retry", "release", "snooze", "expire"])
 async def test_a_job_that_goes_back_waits_for_its_turn_again(timed: Store, clock: SetClock, trigger: str) -> None:
     owner = await worker(timed)
@@ -113,7 +113,7 @@ async def test_a_job_that_goes_back_waits_for_its_turn_again(timed: Store, clock
     assert (await entity(timed, JOB, job.id))["state"] == "running" or third.id == job.id
 
 
-@keeps(Reader.next_pump, "When the keys of limits are to be looked at next", "none if nothing waits for that")
+@keeps(Reader.next_pump, "Return when the keys of limits must be checked next (µs), or None if no job waits for that")
 async def test_a_delayed_job_is_let_go_when_it_is_due(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
     await timed.declare_limits([LimitRule("job", "kind", 1)])
@@ -170,11 +170,10 @@ async def test_keys_of_tenants_are_counted_apart_and_those_of_all_in_turn(store:
 
 @keeps(
     Writer.declare_limits,
-    "From now on these limits hold, for the whole fleet",
-    "one that limits nothing is dropped",
-    "What waits behind them is looked at again",
+    "Set these limits for all workers, and check the jobs that they hold again",
+    "A rule without a limit is deleted",
 )
-@keeps(Reader.limit_rules, "Every limit that was declared, of kinds of jobs and of queues")
+@keeps(Reader.limit_rules, "Return every declared limit of job kinds and of queues")
 async def test_a_limit_that_changes_holds_from_now_on(store: Store) -> None:
     rule, other = LimitRule("job", "kind", 1, None, None, "tenant"), LimitRule("queue", "q", None, 3, SECOND)
     await store.declare_limits([rule, other])
@@ -188,7 +187,11 @@ async def test_a_limit_that_changes_holds_from_now_on(store: Store) -> None:
     assert await store.limit_rules() == []
 
 
-@keeps(Reader.limit_uses, "What counts against limits of the tenant, or of all, and what waits behind them, key by key")
+@keeps(
+    Reader.limit_uses,
+    "Return, per key, the jobs that count against the limits of the tenant or of all tenants, and the jobs "
+    "that these limits hold",
+)
 async def test_uses_of_limits_are_counted_key_by_key(store: Store) -> None:
     owner = await worker(store)
     await store.declare_limits([LimitRule("job", "kind", 2), LimitRule("queue", "q", 5)])
@@ -216,8 +219,8 @@ async def test_a_cancelled_job_gives_its_place_back(store: Store) -> None:
 
 @keeps(
     Writer.enqueue_unique,
-    "Makes a job, unless one was made under that key of the tenant less than a window ago",
-    "returns which it is, whatever became of it",
+    "Create a job unless this key of the tenant created one less than a window ago",
+    "Return the ID of the new or the earlier job, in whatever state that is",
 )
 async def test_one_job_is_made_in_a_unique_window(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)
@@ -234,11 +237,11 @@ async def test_one_job_is_made_in_a_unique_window(timed: Store, clock: SetClock)
 
 @keeps(
     Writer.enqueue_debounced,
-    "Makes a job that is due after a wait",
-    "one made before under that key of the tenant that has not started is pushed back by the wait instead, and takes "
-    "the new payload, queue, priority and ids",
-    "It is due at the latest `most_us` after it was made",
-    "Returns which job it is",
+    "Create a job that is due after a wait, or postpone the earlier one of this key",
+    "Only a job of the tenant that has not started is postponed, by the wait",
+    "It takes the new payload, queue, priority, and IDs",
+    "It is due at most `most_us` after its creation",
+    "Return the ID of the job",
 )
 async def test_calls_that_follow_each_other_make_one_job(timed: Store, clock: SetClock) -> None:
     owner, began = await worker(timed), clock.now
@@ -256,8 +259,8 @@ async def test_calls_that_follow_each_other_make_one_job(timed: Store, clock: Se
 
 @keeps(
     Writer.forget_limits,
-    "Drops what limits and unique windows have noted and need no longer, at most so much of each",
-    "returns how much",
+    "Delete records of limits and unique windows that are no longer needed, at most `limit` of each kind",
+    "Return their number",
 )
 async def test_what_is_needed_no_longer_is_dropped(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)

@@ -54,7 +54,7 @@ class Ear:
 
 @keeps(
     Promises.listen,
-    "Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process",
+    "Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue",
 )
 async def test_another_processs_enqueue_is_heard(store: Store, database_url: str) -> None:
     ear = Ear(store)
@@ -97,7 +97,7 @@ async def test_a_transaction_rings_when_it_commits_and_only_then(store: Store, c
 
 @keeps(
     Promises.listen,
-    "Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process",
+    "Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue",
 )
 @pytest.mark.parametrize("in_a_transaction", [True, False])
 async def test_a_resumed_queue_rings_and_a_paused_one_does_not(store: Store, in_a_transaction: bool) -> None:
@@ -113,7 +113,7 @@ async def test_a_resumed_queue_rings_and_a_paused_one_does_not(store: Store, in_
     ear.stop()
 
 
-@keeps(Promises.listen, "returns how to stop")
+@keeps(Promises.listen, "Return a function that removes it")
 async def test_who_stops_listening_hears_nothing_more(store: Store) -> None:
     ear = Ear(store)
     await ear.is_ready()
@@ -122,10 +122,7 @@ async def test_who_stops_listening_hears_nothing_more(store: Store) -> None:
     assert await ear.hears(within=0.2) is None
 
 
-@keeps(
-    Promises.listen,
-    "A ring may get lost or come for nothing, so whoever listens looks by itself now and then",
-)
+@keeps(Promises.listen, "A notification can be lost or spurious, so callers must also poll")
 async def test_a_crowd_of_enqueues_is_heard_though_most_of_them_do_not_ring(store: Store) -> None:
     ear = Ear(store)
     await ear.is_ready()

@@ -36,7 +36,7 @@ async def assert_lost(store: Store, change: Change) -> None:
     ],
     ids=str,
 )
-@keeps(Writer.apply, "those that came too late are returned and have changed nothing")
+@keeps(Writer.apply, "Changes that are too late are returned and have no effect")
 async def test_a_change_that_is_wrong_in_one_thing_changes_nothing(store: Store, stale: dict[str, Any]) -> None:
     (id,) = await running(store, await worker(store))
     change = await decided(store, JOB, id, "succeed", by="holder", actor="late")
@@ -47,7 +47,7 @@ async def test_a_change_that_is_wrong_in_one_thing_changes_nothing(store: Store,
     assert await store.apply([change]) == []
 
 
-@keeps(Writer.apply, "those that came too late are returned and have changed nothing")
+@keeps(Writer.apply, "Changes that are too late are returned and have no effect")
 async def test_of_two_changes_decided_on_the_same_record_the_second_is_lost(store: Store) -> None:
     (id,) = await running(store, await worker(store))
     succeed = await decided(store, JOB, id, "succeed", by="holder")
@@ -99,7 +99,7 @@ async def test_a_reaper_has_no_right_over_a_job_nobody_leased(timed: Store, cloc
     await assert_lost(timed, change._replace(seq=row["seq"], epoch=row["epoch"], from_state=row["state"]))
 
 
-@keeps(Writer.apply, "The same change by the same actor a second time counts as written")
+@keeps(Writer.apply, "A repeated change by the same actor counts as written")
 async def test_the_same_change_by_the_same_actor_a_second_time_counts_as_written(store: Store) -> None:
     (id,) = await running(store, await worker(store))
     change = await decided(store, JOB, id, "succeed", by="holder", actor="w:1", values={"result": "1"})
@@ -147,7 +147,7 @@ async def test_of_many_who_make_the_same_move_at_once_one_wins(store: Store) -> 
     assert len(await log(store, type="job_succeeded")) == 1
 
 
-@keeps(Writer, "Each is all or nothing, and returns only when it is on disk (in a transaction")
+@keeps(Writer, "Each takes full effect or none, and returns only when its changes are on disk")
 async def test_moves_of_all_kinds_in_one_call_are_written_together(store: Store) -> None:
     owner = await worker(store)
     first, second, third = await running(store, owner, 3)
@@ -190,7 +190,7 @@ async def test_several_moves_of_one_record_in_one_call_follow_each_other(store: 
     assert [event.trigger for event in await log(store)] == ["register", "start_task", "pause", "resume", "pause"]
 
 
-@keeps(Writer, "Each is all or nothing, and returns only when it is on disk (in a transaction")
+@keeps(Writer, "Each takes full effect or none, and returns only when its changes are on disk")
 async def test_a_change_the_database_refuses_undoes_the_whole_call(store: Store) -> None:
     (id,) = await running(store, await worker(store))
     (waiting,) = await queued(store)

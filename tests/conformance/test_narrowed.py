@@ -43,7 +43,7 @@ QUICK = ("enqueue", "succeed", "claim and start", "request", "put_api_key", "set
 """Those of the calls that are made every time; the others in the long form."""
 
 
-@keeps(Promises.narrowed, "The same database for the requests of one tenant")
+@keeps(Promises.narrowed, "Return this database for the requests of one tenant")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.chaos) for name in CALLS]
 )
@@ -59,7 +59,7 @@ async def test_a_tenants_writes_are_all_done_by_its_narrowed_store(postgres_stor
     await examine(call, postgres_store, given, await call.make(narrowed, given, False), before)
 
 
-@keeps(Promises.narrowed, "PostgreSQL lets it see and touch no other tenant's rows, whatever it is asked")
+@keeps(Promises.narrowed, "PostgreSQL lets the returned store read and write no other tenant's rows in any request")
 async def test_plain_sql_on_a_narrowed_session_sees_no_foreign_row_in_any_table(peopled: Store) -> None:
     for tenant_id in (THEIRS, OURS, THEIRS):
         async with _session(peopled, tenant_id) as session:
@@ -78,7 +78,7 @@ def _session(store: Store, tenant_id: int) -> Any:
     return narrowed._connection()
 
 
-@keeps(Promises.narrowed, "PostgreSQL lets it see and touch no other tenant's rows, whatever it is asked")
+@keeps(Promises.narrowed, "PostgreSQL lets the returned store read and write no other tenant's rows in any request")
 async def test_a_foreign_job_is_neither_found_nor_cancelled_nor_made(peopled: Store) -> None:
     (ours,) = await peopled.enqueue([NewJob("kind", tenant_id=OURS)])
     narrowed = peopled.narrowed(THEIRS)
@@ -103,7 +103,7 @@ async def mixed_up(store: Store, tenants: list[int]) -> set[tuple[int, int]]:
     return set().union(*found)
 
 
-@keeps(Promises.narrowed, "PostgreSQL lets it see and touch no other tenant's rows, whatever it is asked")
+@keeps(Promises.narrowed, "PostgreSQL lets the returned store read and write no other tenant's rows in any request")
 async def test_sessions_that_change_hands_take_nothing_with_them(
     postgres_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,8 +161,9 @@ async def test_a_request_that_is_cut_off_leaves_no_session_in_doubt(postgres_sto
 
 @keeps(
     Promises.cannot_narrow,
-    "Why `narrowed` is of no use here",
-    "the role that sees one tenant is missing, or lacks a right",
+    "Return why `narrowed` cannot be used",
+    "its role is missing or lacks a right",
+    "Return None if it can",
 )
 async def test_a_role_that_is_missing_or_lacks_a_right_is_told(
     store: Store, postgres_copy: str, postgres_server: PostgresServer
@@ -185,7 +186,7 @@ async def test_a_role_that_is_missing_or_lacks_a_right_is_told(
         postgres_server.superuser_sql(f"DROP ROLE {role}")
 
 
-@keeps(Promises.narrowed, "It is closed with the whole")
+@keeps(Promises.narrowed, "Closing this store closes the returned one")
 async def test_closing_the_store_ends_the_sessions_of_tenants(postgres_copy: str) -> None:
     opened = await open_store(postgres_copy)
     narrowed = opened.narrowed(DEFAULT_TENANT)

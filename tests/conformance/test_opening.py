@@ -18,7 +18,7 @@ from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, log, moved, queued, worker
 
 
-@keeps(Promises.url, "Which database, fit to be shown")
+@keeps(Promises.url, "The database URL, safe to display")
 async def test_a_store_says_which_database_it_is_and_never_its_password(store: Store, database_url: str) -> None:
     password = database_url.partition(":")[2].partition("@")[0].rpartition(":")[2] if "@" in database_url else ""
     assert store.url == (database_url.replace(password, "***") if password else database_url)

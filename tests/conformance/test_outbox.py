@@ -32,13 +32,13 @@ async def kept(store: Store, flow: int, seq: int = 2) -> Delivery:
 
 @keeps(
     Writer.put_delivery,
-    "Keeps what is to be told to the outside of a move, due at once",
-    "the same move again changes nothing",
+    "Store the webhook delivery for a move, due immediately",
+    "Storing the same move again has no effect",
 )
 @keeps(
     Reader.delivery,
-    "What is told to the outside of one move of an entity",
-    "another tenant's is none, exactly like one that does not exist",
+    "Return the webhook delivery for one move of an entity",
+    "Return None for another tenant's entity, as for one that does not exist",
 )
 async def test_a_move_is_told_once(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await timed.put_delivery(message(7))
@@ -66,9 +66,8 @@ async def test_what_is_told_is_undone_with_the_move_it_tells_of(store: Store) ->
 
 @keeps(
     Reader.deliveries,
-    "What a tenant's flows tell to the outside, the newest first",
-    "of one or of all, in one state or in any",
-    "after that key, at most so many",
+    "Return at most `limit` webhook deliveries of a tenant, newest first, with IDs below `after`",
+    "They belong to one flow or to all, in one state or in any",
 )
 async def test_messages_are_listed(store: Store, other_tenant: int) -> None:
     for new in (message(1), message(2), message(1, 5), message(9, tenant_id=other_tenant)):
@@ -87,13 +86,13 @@ async def test_messages_are_listed(store: Store, other_tenant: int) -> None:
 
 @keeps(
     Reader.next_delivery,
-    "How many microseconds it is until an attempt to deliver something of any tenant is due, or since one was",
-    "none where nothing is to be delivered",
+    "Return the microseconds until the next attempt of any tenant's webhook deliveries, negative if it is overdue",
+    "Return None if no delivery is pending",
 )
 @keeps(
     Writer.take_deliveries,
-    "Deliveries that are due, at most so many, each one attempt further",
-    "Nobody else is given one of them until the lease is over",
+    "Take at most `limit` due webhook deliveries and count an attempt for each",
+    "No other caller gets one of them until its lease expires",
 )
 async def test_an_attempt_is_one_couriers_until_its_lease_is_over(timed: Store, clock: SetClock) -> None:
     assert await timed.next_delivery() is None
@@ -127,9 +126,9 @@ async def test_sixteen_couriers_never_share_an_attempt(store: Store, database_ur
 
 @keeps(
     Writer.settle_delivery,
-    "What came of an attempt",
-    "it is delivered, given up, or pending and due again after a delay",
-    "Where a later attempt was taken meanwhile, or it has ended, nothing changes and the answer is false",
+    "Record the outcome of a delivery attempt",
+    "delivered, failed, or pending and due again after a delay",
+    "Return False and change nothing if a later attempt was taken or the delivery has ended",
 )
 async def test_what_came_of_an_attempt_is_kept_if_it_is_the_last(timed: Store, clock: SetClock) -> None:
     for flow in (1, 2, 3):
@@ -156,8 +155,8 @@ async def test_what_came_of_an_attempt_is_kept_if_it_is_the_last(timed: Store, c
 
 @keeps(
     Writer.retry_delivery,
-    "Makes a delivery due at once, whatever came of it, with as many attempts before it as at first",
-    "false when there is none of that key",
+    "Make a delivery due immediately, in whatever state it is, with its initial number of further attempts",
+    "Return False if there is no such delivery",
 )
 async def test_a_message_is_made_due_again(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await timed.put_delivery(message(1))
@@ -177,8 +176,7 @@ async def test_a_message_is_made_due_again(timed: Store, clock: SetClock, other_
 
 @keeps(
     Writer.forget_deliveries,
-    "Drops deliveries that ended before that time, at most so many",
-    "returns how many",
+    "Delete at most `limit` webhook deliveries that ended before this time, and return their number",
 )
 async def test_old_messages_are_dropped_and_pending_ones_stay(timed: Store, clock: SetClock) -> None:
     for flow in range(1, 6):

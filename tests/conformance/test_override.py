@@ -14,7 +14,7 @@ from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, entity, log, moved, queued, running, started, worker
 
 
-@keeps(Writer.apply, "An override is written like a move, and leads out of a final state too")
+@keeps(Writer.apply, "An override is written like a move and also leaves final states")
 @pytest.mark.parametrize("name", sorted(CREATED))
 async def test_an_override_leads_from_every_state_to_every_other(store: Store, name: str) -> None:
     lifecycle = LIFECYCLES[name]
@@ -71,9 +71,9 @@ async def amiss(store: Store, **how: int) -> list[int]:
 
 @keeps(
     Reader.ended_amiss,
-    "Flows of one kind that have ended although a step, a job or a question of theirs has not, or with `success` "
-    "although a step ended in one of the other states",
-    "after that key, at most so many",
+    "Return finished flows of one kind that still have an unfinished step or job, or an open approval",
+    "Also return flows that finished with `success` although a step finished in a state in `otherwise`",
+    "There are at most `limit`, with IDs above `after`",
 )
 async def test_flows_that_ended_amiss_are_found(store: Store) -> None:
     with_step, _ = await a_flow(store, ended=True)
@@ -97,7 +97,7 @@ async def test_flows_that_ended_amiss_are_found(store: Store) -> None:
 
 @keeps(
     Reader.lost_steps,
-    "Steps in these states whose job has ended or is gone, and for which no other job works, at most so many",
+    "Return at most `limit` steps in these states whose job has ended or was deleted, and which no other job runs",
 )
 async def test_steps_whose_job_has_ended_are_found(store: Store) -> None:
     owner, found = await worker(store), []
@@ -117,7 +117,7 @@ async def test_steps_whose_job_has_ended_are_found(store: Store) -> None:
 
 @keeps(
     Reader.long_at_work,
-    "Jobs with workers that have been in one of these states since before then, the longest first, at most so many",
+    "Return at most `limit` claimed jobs that have been in one of these states since before then, the longest first",
 )
 async def test_jobs_that_take_long_are_found(store: Store) -> None:
     first, second = await running(store, await worker(store), 2)
@@ -128,7 +128,7 @@ async def test_jobs_that_take_long_are_found(store: Store) -> None:
     assert await store.long_at_work(["assigned"], now, 10) == []
 
 
-@keeps(Reader.unleased, "Jobs that a worker is said to have though none has a lease on them, at most so many")
+@keeps(Reader.unleased, "Return at most `limit` jobs in a claimed state that have no lease")
 async def test_jobs_without_a_lease_are_found(store: Store) -> None:
     ids = await running(store, await worker(store), 3)
     for id in ids[:2]:
@@ -140,8 +140,8 @@ async def test_jobs_without_a_lease_are_found(store: Store) -> None:
 
 @keeps(
     Reader.holds,
-    "What holds back jobs in queues, other than limits",
-    "how many jobs of which tenant, and since when at the longest",
+    "Return what holds queued jobs, other than limits",
+    "the number of jobs per tenant and hold, and since when the oldest is held",
 )
 async def test_what_holds_jobs_is_told_and_let_go(store: Store) -> None:
     other = await store.add_tenant("other")
@@ -163,7 +163,7 @@ async def test_what_holds_jobs_is_told_and_let_go(store: Store) -> None:
     assert len(await claim(store, await worker(store), 10)) == 2  # the third waits for its limit
 
 
-@keeps(Reader.unclosed_breakers, "Breakers of any tenant that are not closed, at most so many")
+@keeps(Reader.unclosed_breakers, "Return at most `limit` breakers of any tenant that are not closed")
 async def test_breakers_that_are_not_closed_are_found(store: Store) -> None:
     ids = [await store.create(BREAKER, **{**NEEDED["breaker"], "name": name}) for name in "abc"]
     for id in ids[:2]:
@@ -173,7 +173,7 @@ async def test_breakers_that_are_not_closed_are_found(store: Store) -> None:
     assert len(await store.unclosed_breakers(1)) == 1
 
 
-@keeps(Reader.forks, "The workstreams that were forked from one, the newest first")
+@keeps(Reader.forks, "Return the workstreams that were forked from this one, newest first")
 async def test_forks_are_found_from_what_they_were_forked_from(store: Store) -> None:
     flow, _ = await a_flow(store)
     forks = [await store.create(WORKSTREAM, **NEEDED["workstream"], forked_from=flow) for _ in range(2)]
@@ -181,9 +181,7 @@ async def test_forks_are_found_from_what_they_were_forked_from(store: Store) -> 
     assert await store.forks(forks[0]) == []
 
 
-@keeps(
-    Reader.resumption, "The flow of that kind that continues one which ended without success, or None if there is none"
-)
+@keeps(Reader.resumption, "Return the flow of this kind that resumes an unsuccessful one, or None if there is none")
 async def test_one_flow_continues_a_flow_that_failed(store: Store) -> None:
     flow, _ = await a_flow(store)
     assert await store.resumption(WORKSTREAM, flow) is None

@@ -41,9 +41,9 @@ async def count(store: Store) -> int:
 
 @keeps(
     Transaction.execute,
-    "Runs a statement of the caller's own, written for that database, and returns how many rows it changed",
+    "Run a caller's own statement, written for this database, and return the number of rows it changed",
 )
-@keeps(Transaction.fetch, "The rows that such a statement returns, by the names of their columns")
+@keeps(Transaction.fetch, "Return the rows of such a statement, by column name")
 async def test_rows_and_jobs_of_one_transaction_are_there_together_or_not_at_all(store: Store, orders: str) -> None:
     async with store.transaction() as transaction:
         assert await transaction.execute(orders, 1, "ann") == 1
@@ -63,8 +63,8 @@ async def test_rows_and_jobs_of_one_transaction_are_there_together_or_not_at_all
 
 @keeps(
     Transaction.execute,
-    "The guards hold for it as for any other",
-    "one that would end the transaction, or outlive it, is `BadInput`",
+    "The guards apply as to any other statement",
+    "A statement that would end the transaction, or outlive it, raises `BadInput`",
 )
 async def test_a_statement_that_would_end_the_transaction_is_refused_and_the_rest_commits(
     store: Store, orders: str
@@ -113,8 +113,8 @@ async def test_the_guards_hold_for_it(store: Store) -> None:
 
 @keeps(
     Promises.within,
-    "The queue from inside a transaction that is open already",
-    "one of this store, or on PostgreSQL that of an asyncpg connection of the caller's own",
+    "Return the queue inside a transaction that is already open",
+    "The transaction is one of this store or, on PostgreSQL, that of a caller's asyncpg connection",
 )
 async def test_the_queue_from_inside_a_transaction_is_part_of_it(store: Store) -> None:
     async with undone(store) as transaction:
@@ -125,7 +125,7 @@ async def test_the_queue_from_inside_a_transaction_is_part_of_it(store: Store) -
     assert len(await log(store)) == 1
 
 
-@keeps(Promises.within, "Anything else is `BadInput`")
+@keeps(Promises.within, "Anything else raises `BadInput`")
 async def test_what_is_no_transaction_of_the_database_is_refused_in_one_line(store: Store, tmp_path: Path) -> None:
     stdlib, own = sqlite3.connect(tmp_path / "a.db"), apsw.Connection(str(tmp_path / "b.db"))
     wanted = "app.transaction()"

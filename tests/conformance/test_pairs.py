@@ -29,7 +29,11 @@ def carried(kind: str, row: dict[str, Any], ago_us: int = 0, took_us: int = 1) -
 
 
 @pytest.mark.parametrize("kind", ["run-step", "workstream-step"])
-@keeps(Writer.apply, BOTH, IN_ORDER)
+@keeps(
+    Writer.apply,
+    "A combined move has two events in sequence",
+    "Among several combined moves, the events of the lower ID come first",
+)
 async def test_a_pair_is_one_write_with_two_events_record_by_record(store: Store, kind: str) -> None:
     rows = await steps(store, kind, 3)
     begins, ends = LIFECYCLES[kind].pairs[0]
@@ -46,7 +50,7 @@ async def test_a_pair_is_one_write_with_two_events_record_by_record(store: Store
     assert list((await audit.verify(store)).problems) == []
 
 
-@keeps(Writer.apply, BOTH)
+@keeps(Writer.apply, "A combined move has two events in sequence")
 async def test_a_pair_tells_when_it_was_and_how_long_it_took(store: Store) -> None:
     (row,) = await steps(store, "workstream-step", 1)
     assert await store.apply([carried("workstream-step", row, took_us=2_500)]) == []
@@ -57,7 +61,7 @@ async def test_a_pair_tells_when_it_was_and_how_long_it_took(store: Store) -> No
     assert first.ts > row["updated_at"]
 
 
-@keeps(Writer.apply, BOTH)
+@keeps(Writer.apply, "A combined move has two events in sequence")
 async def test_what_was_over_a_while_ago_is_not_put_before_what_was_there_before(store: Store) -> None:
     (row,) = await steps(store, "workstream-step", 1)
     assert await store.apply([carried("workstream-step", row, ago_us=10**12, took_us=10)]) == []
@@ -65,7 +69,7 @@ async def test_what_was_over_a_while_ago_is_not_put_before_what_was_there_before
     assert (after["started_at"], after["completed_at"]) == (row["updated_at"] + 1, row["updated_at"] + 11)
 
 
-@keeps(Writer.apply, AGAIN)
+@keeps(Writer.apply, "A repeated change by the same actor counts as written")
 async def test_a_pair_sent_again_counts_as_written_and_one_that_comes_too_late_changes_nothing(store: Store) -> None:
     (row,) = await steps(store, "run-step", 1)
     change = carried("run-step", row)

@@ -12,8 +12,9 @@ from tests.conformance.stage import moved, queued
 
 @keeps(
     Reader.place,
-    "Where a job stands",
-    "since when its queue is paused, how many jobs are due before it, and how many of its children have not ended",
+    "Return the position of a job",
+    "It has the time when the job's queue was paused, the number of due jobs ahead of the job, and the number "
+    "of its unfinished children",
 )
 async def test_a_job_stands_behind_what_is_due_before_it(store: Store) -> None:
     (first, second) = await queued(store, 2)
@@ -38,7 +39,7 @@ async def test_it_tells_of_its_paused_queue_and_of_children_that_have_not_ended(
     assert (place.ahead, place.children) == (0, 1)
 
 
-@keeps(Reader.place, "none if there is no such job of the tenant")
+@keeps(Reader.place, "Return None if the tenant has no such job")
 async def test_another_tenants_job_stands_nowhere(store: Store) -> None:
     (id,) = await queued(store)
     assert await store.place(await store.add_tenant("other"), id) is None

@@ -10,7 +10,7 @@ from tests.conformance.stage import claim, queued, worker
 from tests.conformance.times import SECOND, SetClock
 
 
-@keeps(Writer.set_queue_paused, "From the next claim on, the queue is served or not")
+@keeps(Writer.set_queue_paused, "Pause or resume a queue from the next claim on")
 async def test_from_the_next_claim_on_a_paused_queue_is_not_served(store: Store) -> None:
     owner = await worker(store)
     first, second = await queued(store, 2)
@@ -34,7 +34,7 @@ async def test_jobs_enter_a_paused_queue_and_wait_there(store: Store) -> None:
     assert [job.id for job in await claim(store, await worker(store))] == ids
 
 
-@keeps(Writer.set_queue_paused, "asking twice changes nothing")
+@keeps(Writer.set_queue_paused, "Repeating the call changes nothing")
 async def test_asking_twice_changes_nothing(timed: Store, clock: SetClock, hand: Hand) -> None:
     await timed.set_queue_paused("default", True)
     before = await hand.run("SELECT tenant_id, name, paused_at FROM queues")

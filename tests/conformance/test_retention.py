@@ -35,7 +35,7 @@ async def prunable(store: Store, expiry: Expiry) -> list[int]:
     return [id for id, _ in (await store.prunable(JOB, expiry)).found]
 
 
-@keeps(Reader.prunable, "those that retention may delete, and where to go on")
+@keeps(Reader.prunable, "The page lists those that retention may delete, and where to continue")
 async def test_what_may_go_has_ended_before_the_moment_of_its_state(timed: Store, clock: SetClock) -> None:
     old = {state: await ended(timed, state) for state in ENDS}
     await running(timed, await worker(timed))
@@ -50,7 +50,7 @@ async def test_what_may_go_has_ended_before_the_moment_of_its_state(timed: Store
     assert await prunable(timed, anything(clock.now)) == [*old.values(), young]
 
 
-@keeps(Reader.prunable, "One page of the jobs, workers, agent jobs, crews or flows, in the order of their ids")
+@keeps(Reader.prunable, "Return one page of jobs, workers, agent jobs, crews, or flows in the order of their IDs")
 async def test_what_may_go_is_read_page_by_page_past_what_stays(timed: Store, clock: SetClock) -> None:
     ids = [await ended(timed) if place % 2 else (await queued(timed))[0] for place in range(5)]
     await clock.advance(SECOND)
@@ -79,7 +79,7 @@ async def test_a_job_with_a_key_stays_unless_keys_may_go_too(timed: Store, clock
     assert await prunable(timed, anything(clock.now, keyed_before=clock.now)) == [id]
 
 
-@keeps(Reader.prunable, "A job stays while the one it runs again is there, a worker while it holds a job")
+@keeps(Reader.prunable, "A rerun stays while its original job exists, and a worker stays while it holds a job")
 async def test_a_job_stays_while_the_one_it_runs_again_is_there(timed: Store, clock: SetClock) -> None:
     first = await ended(timed, "dead_lettered")
     second = await ended(timed, redriven_from=first)
@@ -89,7 +89,7 @@ async def test_a_job_stays_while_the_one_it_runs_again_is_there(timed: Store, cl
     assert await prunable(timed, Expiry({"succeeded": clock.now})) == [second]
 
 
-@keeps(Reader.prunable, "A job stays while the one it runs again is there, a worker while it holds a job")
+@keeps(Reader.prunable, "A rerun stays while its original job exists, and a worker stays while it holds a job")
 async def test_a_worker_stays_until_it_has_ended_and_holds_nothing(timed: Store, clock: SetClock) -> None:
     idle, holding, done = await worker(timed), await worker(timed), await worker(timed, "COMPLETED")
     (job,) = await running(timed, holding)
@@ -104,11 +104,11 @@ async def test_a_worker_stays_until_it_has_ended_and_holds_nothing(timed: Store,
 
 @keeps(
     Writer.prune,
-    "Deletes those of these entities that may still go, and accounts for them in the same write",
-    "returns how many",
+    "Delete those of these entities that retention still allows, and record that in the same write",
+    "Return their number",
     "Their events stay",
 )
-@keeps(Reader.pruned, "What retention has deleted so far, by tenant, entity and state")
+@keeps(Reader.pruned, "Return what retention has deleted so far, by tenant, entity, and state")
 async def test_what_is_pruned_is_gone_and_accounted_for_and_its_events_stay(timed: Store, clock: SetClock) -> None:
     early, failed = await ended(timed), await ended(timed, "failed")
     await clock.advance(SECOND)
@@ -128,7 +128,7 @@ async def test_what_is_pruned_is_gone_and_accounted_for_and_its_events_stay(time
     assert len(await log(timed, entity="job", entity_id=early)) == 4
 
 
-@keeps(Writer.prune, "Deletes those of these entities that may still go, and accounts for them in the same write")
+@keeps(Writer.prune, "Delete those of these entities that retention still allows, and record that in the same write")
 async def test_a_job_that_was_brought_back_after_it_was_read_stays(timed: Store, clock: SetClock) -> None:
     id = await ended(timed)
     await clock.advance(SECOND)
@@ -161,7 +161,7 @@ async def test_each_tenant_has_its_own_account_and_can_be_pruned_alone(
     assert [(p.tenant_id, p.rows) for p in await timed.pruned()] == [(1, 1), (other_tenant, 1)]
 
 
-@keeps(Writer.take_duty, "True for the first to ask, then for nobody until that time is over")
+@keeps(Writer.take_duty, "Return True to the first caller, then False to all callers until the interval has elapsed")
 async def test_a_duty_is_one_askers_until_its_time_is_over(timed: Store, clock: SetClock) -> None:
     assert [await timed.take_duty("sweep", 2 * SECOND) for _ in range(3)] == [True, False, False]
     assert await timed.take_duty("another", SECOND)

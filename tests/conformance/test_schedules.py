@@ -42,8 +42,8 @@ async def only(store: Store, tenant_id: int = 1) -> Schedule:
     return schedule
 
 
-@keeps(Writer.put_schedule, "The schedule of that name is made, or is from now on as it is said here")
-@keeps(Reader.schedules, "The schedules of a tenant, by name", "those of another are not shown")
+@keeps(Writer.put_schedule, "Create a schedule or replace the definition of the one with this name")
+@keeps(Reader.schedules, "Return the tenant's schedules by name, without those of other tenants")
 async def test_a_schedule_is_kept_as_it_was_said(timed: Store, clock: SetClock, other_tenant: int) -> None:
     await timed.put_schedule(minutely("b", clock.now + 5, priority=3, max_attempts=9))
     await timed.put_schedule(minutely("a", clock.now + 7))
@@ -59,8 +59,8 @@ async def test_a_schedule_is_kept_as_it_was_said(timed: Store, clock: SetClock, 
 
 @keeps(
     Writer.put_schedule,
-    "It keeps its pause and how far it has got",
-    "only where its rule is another is it due when it is said here",
+    "A replaced schedule keeps its pause and its next tick",
+    "Only if its rule changed does it take the given next tick",
 )
 async def test_what_is_said_anew_keeps_its_pause_and_how_far_it_has_got(timed: Store, clock: SetClock) -> None:
     await timed.put_schedule(minutely("a", clock.now))
@@ -79,8 +79,8 @@ async def test_what_is_said_anew_keeps_its_pause_and_how_far_it_has_got(timed: S
 
 @keeps(
     Reader.schedule_due,
-    "How many microseconds it is until a schedule of any tenant has its next tick, or since one had",
-    "none where there is no schedule, or all are paused",
+    "Return the microseconds until the next tick of any tenant's schedules, negative if it is past",
+    "Return None if there is no schedule or all are paused",
 )
 async def test_the_next_tick_is_that_of_any_tenant(timed: Store, clock: SetClock, other_tenant: int) -> None:
     assert await timed.schedule_due() is None
@@ -97,9 +97,9 @@ async def test_the_next_tick_is_that_of_any_tenant(timed: Store, clock: SetClock
 
 @keeps(
     Writer.fire_schedules,
-    "Of the schedules that are not paused and whose tick has come, the longest first, at most so many are moved on and "
-    "their jobs enqueued, as the plan says for each",
-    "returns how many",
+    "Fire at most `limit` schedules that are due and not paused, the longest overdue first",
+    "For each, move it to its next tick and enqueue the jobs that the plan returns",
+    "Return their number",
 )
 async def test_what_is_due_is_fired_the_longest_first(timed: Store, clock: SetClock, other_tenant: int) -> None:
     for name, at in (("soon", 1), ("now", 0), ("before", -5), ("paused", -9)):
@@ -128,7 +128,7 @@ async def test_a_schedule_that_fires_nothing_keeps_its_last_tick(timed: Store, c
 
 @keeps(
     Writer.fire_schedules,
-    "One stays as it is if the plan says nothing, and if its jobs would make too many",
+    "A schedule stays unchanged if the plan returns nothing or if its jobs would exceed `most_jobs`",
 )
 async def test_a_schedule_stays_as_it_is_if_its_jobs_would_make_too_many(timed: Store, clock: SetClock) -> None:
     for place, name in enumerate(("three", "two", "one", "none")):
@@ -144,7 +144,11 @@ async def test_a_schedule_stays_as_it_is_if_its_jobs_would_make_too_many(timed: 
     assert len(await timed.jobs()) == 4
 
 
-@keeps(Writer.fire_schedules, "What another is firing is left to it", "no tick is fired twice")
+@keeps(
+    Writer.fire_schedules,
+    "A schedule that another caller is firing is skipped",
+    "Each tick is fired once",
+)
 async def test_what_one_is_firing_nobody_else_is(store: Store) -> None:
     """SQLite keeps the second waiting until the first has ended; PostgreSQL shows it what is left."""
     now = await store.now()
@@ -176,15 +180,15 @@ async def test_what_one_is_firing_nobody_else_is(store: Store) -> None:
 
 @keeps(
     Writer.pause_schedule,
-    "It is never due until it is resumed",
-    "pausing twice changes nothing",
-    "False where there is no such schedule",
+    "Pause a schedule, so that it is never due until it is resumed",
+    "Repeating the call changes nothing",
+    "Return False if there is no such schedule",
 )
 @keeps(
     Writer.resume_schedule,
-    "It is due again from that tick on",
-    "one that is not paused stays as it is",
-    "False where there is none",
+    "Resume a paused schedule from this tick",
+    "A schedule that is not paused stays unchanged",
+    "Return False if there is no such schedule",
 )
 async def test_a_paused_schedule_is_not_due_until_it_is_resumed(
     timed: Store, clock: SetClock, other_tenant: int
@@ -208,8 +212,8 @@ async def test_a_paused_schedule_is_not_due_until_it_is_resumed(
 
 @keeps(
     Writer.drop_schedule,
-    "It is gone, and the jobs that it enqueued stay",
-    "False where there was none",
+    "Delete a schedule and leave the jobs that it enqueued",
+    "Return False if there is no such schedule",
 )
 async def test_a_dropped_schedule_is_gone_and_its_jobs_stay(store: Store, other_tenant: int) -> None:
     await store.put_schedule(minutely("a", await store.now() - 1))

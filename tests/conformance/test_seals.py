@@ -15,10 +15,10 @@ def numbered(number: int, hash: str = "aa") -> NewSeal:
 
 @keeps(
     Writer.put_seal,
-    "Keeps the next seal of the log",
-    "False, and nothing is changed, if there is one of that number",
+    "Store the next seal of the log",
+    "Return False and change nothing if a seal with its number exists",
 )
-@keeps(Reader.last_seal, "The newest seal", "none if nothing is sealed")
+@keeps(Reader.last_seal, "Return the newest seal, or None if nothing is sealed")
 async def test_of_two_seals_with_one_number_the_first_stands(timed: Store, clock: SetClock) -> None:
     assert await timed.last_seal() is None
     assert await timed.put_seal(numbered(1))
@@ -32,8 +32,7 @@ async def test_of_two_seals_with_one_number_the_first_stands(timed: Store, clock
 
 @keeps(
     Reader.seals,
-    "The seals of the log, of all tenants, in the order they were made",
-    "after that number, at most so many",
+    "Return at most `limit` seals of the log, of all tenants, in the order of their numbers, after the given number",
 )
 async def test_seals_are_read_page_by_page_in_their_order(store: Store) -> None:
     for number in (1, 2, 3):

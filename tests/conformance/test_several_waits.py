@@ -26,8 +26,8 @@ async def waiting(store: Store) -> Job:
 
 @keeps(
     Reader.open_waits,
-    "Return what a job waits for that waits for several things at a time, each with its end",
-    "It is empty for any other job, and once one of them has come",
+    "Return the open waits of a job that waits for several things at a time, each with its deadline",
+    "The list is empty for any other job, and after one of the waits has ended",
     "Another tenant's job has none",
 )
 @pytest.mark.parametrize("name", ["a", "b"])

@@ -37,8 +37,8 @@ async def wait(store: Verbs, job: Job, name: str = "go", seen: int = 0) -> None:
 
 @keeps(
     Reader.next_signal,
-    "The first signal of that name after a place in its sequence, of those sent to this job or to everyone",
-    "none while there is none",
+    "Return the first signal of this name after a position, sent to this job or to all jobs",
+    "Return None if there is none yet",
 )
 async def test_signals_of_a_name_are_read_one_after_the_other(store: Store, other_tenant: int) -> None:
     sent = [
@@ -62,7 +62,7 @@ async def test_signals_of_a_name_are_read_one_after_the_other(store: Store, othe
     assert await store.next_signal(OURS, 7, "go", places[1]) == Signal(places[2], "3")
 
 
-@keeps(Writer.send_signal, "Sends a signal, and makes the jobs due that wait for it")
+@keeps(Writer.send_signal, "Send a signal and make the jobs due that wait for it")
 async def test_a_signal_makes_due_whoever_waits_for_it(store: Store, other_tenant: int) -> None:
     jobs = [await running(store) for _ in range(4)]
     for job, name in zip(jobs, ("go", "go", "no", "go"), strict=True):
@@ -74,7 +74,7 @@ async def test_a_signal_makes_due_whoever_waits_for_it(store: Store, other_tenan
     assert [await due(store, job) for job in jobs] == [True, True, False, True]
 
 
-@keeps(Writer.send_signal, "one whose key was used before is not sent again")
+@keeps(Writer.send_signal, "A signal whose key was used before is not sent again")
 async def test_a_key_sends_one_signal(store: Store, other_tenant: int) -> None:
     first = await send(store, key="k")
     assert first == Sent(first.id, True, 0)
@@ -95,9 +95,7 @@ async def test_a_signal_in_a_transaction_that_is_undone_was_never_sent(store: St
 
 
 @keeps(
-    Writer.forget_signals,
-    "Drops signals that were sent before that time, the oldest first, at most so many",
-    "returns how many",
+    Writer.forget_signals, "Delete at most `limit` signals sent before this time, oldest first, and return their number"
 )
 async def test_old_signals_are_dropped_the_oldest_first(timed: Store, clock: SetClock) -> None:
     for number in range(4):
@@ -137,7 +135,7 @@ async def sent_while_the_wait_is_written(store: Store) -> bool:
     return await due(store, job)
 
 
-@keeps(Writer.send_signal, "No job that begins to wait at the same time misses it")
+@keeps(Writer.send_signal, "A job that starts to wait at the same time does not miss it")
 @pytest.mark.parametrize("race", [sent_before_the_wait_is_written, sent_while_the_wait_is_written])
 async def test_sender_and_waiter_that_come_at_once_do_not_miss_each_other(store: Store, race: object) -> None:
     assert await race(store)  # type: ignore[operator]

@@ -105,14 +105,14 @@ async def tried(store: Store, hand: Hand, case: Case, way: Any) -> list[str]:
     return await wrong(store, case, step, await way(store, hand, step), before)
 
 
-@keeps(Writer.enqueue_started, "a step it works for starts with it")
+@keeps(Writer.enqueue_started, "A flow step that the job runs starts with it")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_step_starts_with_its_job_by_one_move_with_one_event(store: Store, hand: Hand, way: Any) -> None:
     found = {name: await tried(store, hand, case, way) for name, case in CASES.items()}
     assert {name: faults for name, faults in found.items() if faults} == {}
 
 
-@keeps(Writer.enqueue_started, "Otherwise it is returned queued")
+@keeps(Writer.enqueue_started, "If the job cannot start, it is returned queued")
 async def test_a_job_that_works_for_a_crew_goes_through_the_queue(store: Store) -> None:
     owner = await worker(store)
     made = await store.enqueue_started(NewJob("kind", crew_id=2, tree_id=3), owner, LEASE, 7)

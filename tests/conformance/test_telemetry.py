@@ -11,9 +11,15 @@ from tests.conformance.stage import log, worker
 from tests.conformance.times import SECOND, SetClock
 
 
-@keeps(Reader.telemetry, "What was lately seen of an entity, the newest first", "another tenant's is none")
 @keeps(
-    Writer.record_telemetry, "Keeps something seen of an entity until its time is over", "It is no event, and no move"
+    Reader.telemetry,
+    "Return the latest telemetry of an entity, newest first",
+    "Another tenant's entity has none",
+)
+@keeps(
+    Writer.record_telemetry,
+    "Store telemetry of an entity until it expires",
+    "This is not a move and writes no event",
 )
 async def test_what_is_seen_is_read_back_newest_first_and_is_in_no_log(timed: Store, clock: SetClock) -> None:
     id = await worker(timed)
@@ -28,8 +34,8 @@ async def test_what_is_seen_is_read_back_newest_first_and_is_in_no_log(timed: St
     assert [event.type for event in await log(timed, entity_id=id)] == ["worker_register"]
 
 
-@keeps(Writer.forget_telemetry, "Drops telemetry whose time is over, at most so much", "returns how much")
-@keeps(Writer.record_telemetry, "Keeps something seen of an entity until its time is over")
+@keeps(Writer.forget_telemetry, "Delete at most `limit` expired telemetry rows, and return their number")
+@keeps(Writer.record_telemetry, "Store telemetry of an entity until it expires")
 async def test_telemetry_is_dropped_when_its_time_is_over_and_not_before(timed: Store, clock: SetClock) -> None:
     for place in range(3):
         await timed.record_telemetry(WORKER, 7, f"beat {place}", "{}", ttl_us=SECOND)

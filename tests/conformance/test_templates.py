@@ -18,8 +18,8 @@ RELEASE = NewTemplate(OURS, "workstream", "release", '{"v": 1}')
 
 @keeps(
     Writer.put_template,
-    "Keeps a definition as the next version of its name",
-    "the same as the newest one is that, and nothing is kept",
+    "Store a definition as the next version of its name",
+    "If it equals the newest version, return that and store nothing",
 )
 async def test_a_definition_is_the_next_version_of_its_name_unless_it_is_the_newest_one(store: Store) -> None:
     first = await store.put_template(RELEASE)
@@ -44,12 +44,15 @@ async def test_versions_kept_at_the_same_time_are_numbered_one_after_the_other(s
     assert [template.version for template in found] == list(range(len(found), 0, -1))
 
 
-@keeps(Reader.template, "A definition by its key", "another tenant's is none, exactly like one that does not exist")
+@keeps(
+    Reader.template,
+    "Return a template by its ID",
+    "Return None for another tenant's template, as for one that does not exist",
+)
 @keeps(
     Reader.templates,
-    "A tenant's definitions by name, newest version first",
-    "of one name or of all, the newest only or every one",
-    "after that name and version, at most so many",
+    "Return at most `limit` templates of a tenant by name, newest version first, after the given name and version",
+    "They have one name or any, in the newest version only or in every version",
 )
 async def test_definitions_are_found_by_key_and_listed(store: Store, other_tenant: int) -> None:
     b1, b2 = [await store.put_template(RELEASE._replace(name="b", definition=f"[{number}]")) for number in (1, 2)]

@@ -32,7 +32,7 @@ from tests.support.postgres_server import PostgresServer
 OURS, THEIRS = 1, 2
 
 
-@keeps(Reader.get, "another tenant's is none, exactly like one that does not exist")
+@keeps(Reader.get, "Return None for another tenant's entity, as for one that does not exist")
 async def test_an_entity_of_another_tenant_is_none_like_one_that_does_not_exist(
     store: Store, other_tenant: int
 ) -> None:
@@ -65,8 +65,8 @@ async def test_a_tenants_transaction_does_that_tenants_work(store: Store, other_
     assert [event.tenant_id for event in await log(store)] == [other_tenant] * 4
 
 
-@keeps(Writer.add_tenant, "The key of the tenant of that name, which is made if there is none")
-@keeps(Reader.tenants, "Every tenant, in the order they were made")
+@keeps(Writer.add_tenant, "Return the ID of the tenant with this name, and create the tenant if it does not exist")
+@keeps(Reader.tenants, "Return all tenants in the order of their creation")
 async def test_a_tenant_is_added_once_and_listed(store: Store) -> None:
     added = [await store.add_tenant(name) for name in ("zoe", "ann", "zoe")]
     assert added == [2, 3, 2]
@@ -83,11 +83,14 @@ async def test_tenants_added_at_the_same_time_get_numbers_of_their_own(store: St
 
 @keeps(
     Writer.set_tenant_limits,
-    "What a tenant may ask of servers is kept with it",
-    "none is nothing of its own",
-    "False if there is no such tenant",
+    "Store a tenant's own request limits, or remove them with None",
+    "Return False if there is no such tenant",
 )
-@keeps(Reader.tenant_limits, "What was set for a tenant last", "none if nothing was, or there is no such tenant")
+@keeps(
+    Reader.tenant_limits,
+    "Return the limits last set for a tenant as JSON",
+    "Return None if none were set or the tenant does not exist",
+)
 async def test_limits_are_kept_with_their_tenant(store: Store, other_tenant: int) -> None:
     assert await store.tenant_limits(other_tenant) is await store.tenant_limits(99) is None
     assert await store.set_tenant_limits(other_tenant, '{"max_queued": 1}')
@@ -99,9 +102,7 @@ async def test_limits_are_kept_with_their_tenant(store: Store, other_tenant: int
     assert await store.tenant_limits(other_tenant) is None
 
 
-@keeps(
-    Reader.waiting_jobs, "How many jobs of a tenant are queued, whatever holds them back, counted no further than that"
-)
+@keeps(Reader.waiting_jobs, "Return how many jobs of a tenant are queued, held or not, counting at most `most`")
 async def test_all_jobs_of_a_tenant_that_are_queued_count_as_waiting(store: Store, other_tenant: int) -> None:
     assert await store.waiting_jobs(OURS, 100) == 0
     for tenant_id in (OURS, other_tenant):
@@ -203,7 +204,7 @@ async def tenants_seen(connection: asyncpg.Connection) -> dict[str, list[int]]:
     return seen
 
 
-@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it see and touch only that tenant's rows")
+@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it read and write only that tenant's rows")
 async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_table(peopled: Store) -> None:
     async with peopled.transaction(tenant_id=THEIRS) as transaction:
         assert isinstance(transaction, PostgresTransaction)
@@ -225,7 +226,7 @@ async def test_plain_sql_in_a_tenants_transaction_sees_no_foreign_row_in_any_tab
         assert await tenants_seen(engine._own) == {table: [OURS, THEIRS] for table in seen}
 
 
-@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it see and touch only that tenant's rows")
+@keeps(Promises.transaction, "With a tenant, PostgreSQL lets it read and write only that tenant's rows")
 async def test_a_tenants_transaction_cannot_touch_a_foreign_row(peopled: Store) -> None:
     ours, *_ = [event.entity_id for event in await log(peopled, type="job_enqueued", tenant_id=OURS)]
     cancel = await decided(peopled, JOB, ours, "cancel")

@@ -19,10 +19,10 @@ BAD = [NewJob("good"), NewJob("bad", on_exhausted="shrug")]
 
 @keeps(
     Promises.transaction,
-    "A transaction over several calls",
-    "committed at the end of the block, undone by an exception",
+    "Return a transaction over several calls",
+    "It commits at the end of the block, and an exception rolls it back",
 )
-@keeps(Transaction, "Several reads and writes that happen together or not at all")
+@keeps(Transaction, "Several reads and writes that take effect together or not at all")
 async def test_what_is_written_in_a_transaction_is_committed_together_at_its_end(store: Store) -> None:
     async with store.transaction() as transaction:
         owner = await worker(transaction)
@@ -37,8 +37,8 @@ async def test_what_is_written_in_a_transaction_is_committed_together_at_its_end
     assert await claim(store, owner) == []
 
 
-@keeps(Promises.transaction, "committed at the end of the block, undone by an exception")
-@keeps(Transaction, "Several reads and writes that happen together or not at all")
+@keeps(Promises.transaction, "It commits at the end of the block, and an exception rolls it back")
+@keeps(Transaction, "Several reads and writes that take effect together or not at all")
 async def test_an_exception_undoes_everything_and_is_raised_on(store: Store) -> None:
     owner = await worker(store)
     (id,) = await queued(store)
@@ -87,8 +87,16 @@ async def test_a_transaction_sees_what_it_has_written(store: Store) -> None:
         assert [event.trigger for event in await log(transaction)] == ["register", "enqueue", "claim"]
 
 
-@keeps(Reader, "Reads", "Each sees one committed state of the database, never half of a transaction")
-@keeps(Writer, "Writes", "when that commits)")
+@keeps(
+    Reader,
+    "Read operations",
+    "Each sees one committed state of the database, never part of a transaction",
+)
+@keeps(
+    Writer,
+    "Write operations",
+    "In a transaction, they are on disk when it commits",
+)
 async def test_nobody_else_sees_a_transactions_writes_before_it_commits(store: Store) -> None:
     (old,) = await queued(store)
     async with store.transaction() as transaction:
@@ -111,7 +119,11 @@ async def test_another_program_on_the_same_database_sees_them_only_then_too(stor
     await other.close()
 
 
-@keeps(Promises, "A database opened for use", "Each call is a transaction of its own")
+@keeps(
+    Promises,
+    "An open database",
+    "Each call is a transaction of its own",
+)
 async def test_each_call_is_a_transaction_of_its_own(store: Store) -> None:
     (id,) = await queued(store)
     with pytest.raises(StoreError):
@@ -152,7 +164,7 @@ async def test_many_transactions_may_be_open_at_once_and_all_get_done(store: Sto
     assert await store.counts(JOB) == (24 * 70, 0)
 
 
-@keeps(Promises.snapshot, "Reads that all see the same moment")
+@keeps(Promises.snapshot, "Return a block whose reads all see the same moment")
 async def test_the_reads_of_a_snapshot_all_see_the_same_moment(store: Store) -> None:
     owner = await worker(store)
     (id,) = await queued(store)

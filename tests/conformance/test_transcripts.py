@@ -25,10 +25,10 @@ async def count(hand: Hand, table: str) -> int:
 
 @keeps(
     Writer.say,
-    "Keeps messages of a job's conversation in their places, each content once for a tenant",
-    "It tells whether the job was still held",
+    "Store messages of a job's conversations at their positions, each content once per tenant",
+    "Return whether the claim still holds the job",
 )
-@keeps(Reader.transcript, "What was said in the conversations of a job, by round and place")
+@keeps(Reader.transcript, "Return the messages of a job's conversations by round and position")
 async def test_a_conversation_is_read_back_in_its_order_and_each_message_stored_once(
     timed: Store, clock: SetClock, hand: Hand
 ) -> None:
@@ -45,7 +45,7 @@ async def test_a_conversation_is_read_back_in_its_order_and_each_message_stored_
     assert await timed.blob(OURS, ANSWER.hash) == ANSWER.content
 
 
-@keeps(Writer.say, "What was said at a place before stands")
+@keeps(Writer.say, "A message already stored at a position stays")
 async def test_what_was_said_is_not_unsaid(timed: Store, clock: SetClock) -> None:
     job = await started(timed)
     await timed.say(job, [NewLine(0, 0, HELLO)])
@@ -78,7 +78,7 @@ async def _heard(store: Store, job: Job, lines: list[NewLine]) -> bool:
     return await store.say(job, lines) or bool(await store.transcript(OURS, job.id))
 
 
-@keeps(Writer.say, "of one that is not, nothing is kept")
+@keeps(Writer.say, "If it does not, nothing is stored")
 async def test_whoever_lost_the_job_says_nothing(timed: Store, clock: SetClock, hand: Hand) -> None:
     assert await _stale(timed, clock) == []
     assert await count(hand, "blobs") == 0
@@ -103,7 +103,7 @@ async def test_the_check_above_catches_a_statement_that_does_not_look(
         await store.close()
 
 
-@keeps(Reader.transcript, "that of another tenant's job is not shown")
+@keeps(Reader.transcript, "Another tenant's job has none")
 async def test_tenants_hear_nothing_of_each_other(store: Store, other_tenant: int) -> None:
     theirs = await started(store, tenant_id=other_tenant)
     await store.say(theirs, [NewLine(0, 0, HELLO)])

@@ -59,13 +59,13 @@ async def there(store: Store, lifecycle: Lifecycle, *ids: int) -> list[int]:
     return sorted(row["id"] for row in await store.rows(lifecycle, ids))
 
 
-@keeps(Reader.prunable, "What is inside a flow or a crew goes with the outermost")
+@keeps(Reader.prunable, "Flows and crews inside others go with the outermost one")
 @keeps(
     Reader.retinues,
-    "How many rows each of these flows or crews is with all that goes with it",
-    "steps, flows and crews inside",
+    "Return how many rows each of these flows or crews has, itself included",
+    "The count has all steps, flows, and crews inside",
 )
-@keeps(Writer.prune, "A flow or a crew goes with everything inside it or not at all")
+@keeps(Writer.prune, "A flow or a crew is deleted with everything inside it or not at all")
 async def test_a_flow_goes_with_its_steps_and_the_flows_and_crews_inside(timed: Store, clock: SetClock) -> None:
     outer = await a_flow(timed, steps=3)
     (around, *_) = [row["id"] for row in await timed.steps(outer)]
@@ -89,7 +89,7 @@ async def test_a_flow_goes_with_its_steps_and_the_flows_and_crews_inside(timed: 
     assert (await timed.approval(OURS, gate.id), len(await timed.steps(other))) == (None, 2)
 
 
-@keeps(Writer.prune, "Deletes those of these entities that may still go, and accounts for them in the same write")
+@keeps(Writer.prune, "Delete those of these entities that retention still allows, and record that in the same write")
 async def test_everything_that_goes_with_a_flow_is_accounted_for_and_its_events_stay(
     timed: Store, clock: SetClock
 ) -> None:
@@ -105,8 +105,8 @@ async def test_everything_that_goes_with_a_flow_is_accounted_for_and_its_events_
     assert await timed.prune(RUN, [flow], anything(clock.now)) == 0
 
 
-@keeps(Reader.retinues, "One of which something has not ended is left out")
-@keeps(Writer.prune, "A flow or a crew goes with everything inside it or not at all")
+@keeps(Reader.retinues, "A flow or crew with an unfinished part is left out")
+@keeps(Writer.prune, "A flow or a crew is deleted with everything inside it or not at all")
 async def test_a_flow_of_which_something_has_not_ended_stays_whole(timed: Store, clock: SetClock) -> None:
     """No verb leads there: a hand has put the flow where it is."""
     step, inner, crew = [await a_flow(timed, steps=1) for _ in range(3)]
@@ -124,8 +124,8 @@ async def test_a_flow_of_which_something_has_not_ended_stays_whole(timed: Store,
 
 @keeps(
     Reader.prunable,
-    "A flow stays while anything works for it or is to be told of it",
-    "either while something may be paid for it",
+    "A flow stays while a job works for it or a webhook delivery of it is pending",
+    "Flows and crews stay while money is reserved for them",
 )
 async def test_a_flow_stays_while_something_of_it_is_under_way(timed: Store, clock: SetClock) -> None:
     busy, told, paid = [await a_flow(timed, steps=0) for _ in range(3)]
@@ -163,7 +163,7 @@ async def test_the_budget_of_a_flow_goes_with_it_and_what_was_spent_stays(timed:
     assert (kept.tree_id, kept.cost_micros) == (flow, 70)
 
 
-@keeps(Writer.prune, "it stays while somebody else is at work on it")
+@keeps(Writer.prune, "It stays while another transaction works on it")
 async def test_a_flow_that_somebody_is_at_work_on_is_left_to_a_later_sweep(
     timed: Store, clock: SetClock, database_url: str
 ) -> None:
@@ -208,7 +208,7 @@ async def test_states_tenants_and_keys_decide_about_flows_as_about_jobs(
     assert await timed.prune(RUN, [run, theirs, keyed], anything(clock.now, tenant_id=other_tenant)) == 1
 
 
-@keeps(Reader.prunable, "The key of a flow that a schedule started holds it for a day")
+@keeps(Reader.prunable, "The key of a flow that a schedule started protects the flow for a day")
 async def test_the_key_of_a_flow_that_a_schedule_started_holds_it_for_a_day(timed: Store, clock: SetClock) -> None:
     ours = await a_flow(timed, key="schedule:nightly:1", actor=SCHEDULER)
     somebodys = await a_flow(timed, key="schedule:nightly:2", actor="ann")
@@ -222,7 +222,7 @@ async def test_the_key_of_a_flow_that_a_schedule_started_holds_it_for_a_day(time
 @keeps(
     Reader.prunable,
     "An agent job stays while its job must",
-    "a crew while one of its shares must, or the job that made it is at work",
+    "A crew stays while one of its shares must, or while the job that created it is unfinished",
 )
 async def test_a_crew_stays_while_a_share_of_it_must_or_its_asker_is_at_work(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)

@@ -19,8 +19,8 @@ NO_MOVE = "It is no move, and no event"
 
 @keeps(
     Reader.workers,
-    "One page of the workers that match, the newest first",
-    "Read on from the last id, no worker comes twice",
+    "Return one page of the matching workers, newest first",
+    "Reading on from the last ID never returns a worker twice",
 )
 async def test_workers_are_read_newest_first_page_by_page(store: Store) -> None:
     ids = [await worker(store) for _ in range(5)]
@@ -30,7 +30,7 @@ async def test_workers_are_read_newest_first_page_by_page(store: Store) -> None:
     assert [row["id"] for row in [*first, *rest]] == ids[::-1]
 
 
-@keeps(Reader.workers, "One page of the workers that match, the newest first")
+@keeps(Reader.workers, "Return one page of the matching workers, newest first")
 async def test_workers_are_told_apart_by_state_host_supervisor_and_tenant(store: Store, other_tenant: int) -> None:
     idle = await worker(store, host="a", supervisor="s-1")
     paused = await worker(store, "PAUSED", host="b")
@@ -48,7 +48,7 @@ async def test_workers_are_told_apart_by_state_host_supervisor_and_tenant(store:
         await found(states=("ASLEEP",))
 
 
-@keeps(Reader.worker_states, "How many workers of the tenant there are in each state that some are in")
+@keeps(Reader.worker_states, "Return the number of the tenant's workers per state, without states that have none")
 async def test_workers_are_counted_by_state_for_their_tenant(store: Store, other_tenant: int) -> None:
     for state in ("IDLE", "RUNNING", "RUNNING", "TERMINATED"):
         await worker(store, state)
@@ -58,9 +58,8 @@ async def test_workers_are_counted_by_state_for_their_tenant(store: Store, other
 
 @keeps(
     Writer.beat,
-    "Notes that a worker's process is alive, and tells how the worker stands",
-    "none if there is no such worker",
-    NO_MOVE,
+    "Record that a worker's process is alive and return the worker's state, or None if there is no such worker",
+    "This is not a move and writes no event",
 )
 async def test_a_beat_is_kept_and_tells_how_the_worker_stands(timed: Store, clock: SetClock) -> None:
     id = await worker(timed)
@@ -79,10 +78,10 @@ async def test_a_beat_is_kept_and_tells_how_the_worker_stands(timed: Store, cloc
 
 @keeps(
     Writer.ask_to_end,
-    "Asks a worker to come to an end in some way, which is for the worker to read",
-    "false if there is none",
-    "The last one to ask is heard",
-    NO_MOVE,
+    "Request that a worker ends, in a way that the worker interprets",
+    "The last request wins",
+    "Return False if there is no such worker",
+    "This is not a move and writes no event",
 )
 async def test_a_worker_reads_how_it_was_last_asked_to_end(store: Store) -> None:
     id = await worker(store)
@@ -95,8 +94,8 @@ async def test_a_worker_reads_how_it_was_last_asked_to_end(store: Store) -> None
 
 @keeps(
     Writer.silent_workers,
-    "Workers that have not ended and were last heard of that long ago, or longer",
-    "never one that has yet to say its first word",
+    "Return at most `limit` workers that have not ended and whose last heartbeat is at least that old",
+    "A worker that has not sent its first heartbeat is never included",
 )
 async def test_only_a_worker_that_has_said_something_can_fall_silent(timed: Store, clock: SetClock) -> None:
     early, late, ended, never = [await worker(timed) for _ in range(4)]
@@ -115,7 +114,7 @@ async def test_only_a_worker_that_has_said_something_can_fall_silent(timed: Stor
     assert never not in await silent(0)
 
 
-@keeps(Writer.silent_workers, "In a transaction none of them can be heard of until it is over")
+@keeps(Writer.silent_workers, "In a transaction, none of them can send a heartbeat until it ends")
 async def test_a_worker_found_silent_cannot_be_heard_of_before_the_verdict(timed: Store, clock: SetClock) -> None:
     id = await worker(timed)
     await timed.beat(id)

@@ -1,4 +1,4 @@
-"""What a store promises. Two keep these promises, `sqlite` and `postgres`; `tests/conformance` holds both to them."""
+"""The contract of a store, which `sqlite` and `postgres` implement. `tests/conformance` holds both to it."""
 
 from __future__ import annotations
 
@@ -20,61 +20,62 @@ T = TypeVar("T")
 __all__ = ["SPOILT", "Enqueues", "Reader", "Store", "Transaction", "Writer"]
 
 SPOILT = "a call in this transaction failed, so all of it was undone"
-"""Said where such a call was let pass as if nothing had happened."""
+"""The message where such a failed call was caught as if nothing had happened."""
 
 
 class Transaction(Reader, Writer, Protocol):
-    """Several reads and writes that happen together or not at all."""
+    """Several reads and writes that take effect together or not at all."""
 
     async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
-        """What comes of the work, done as a part of this transaction."""
+        """Run the work as a part of this transaction and return its result."""
         ...
 
     def acknowledging(self) -> AbstractAsyncContextManager[Any]:
-        """A block of a decision inside the transaction, whose own end waits for the standbys."""
+        """Return a block for a decision inside the transaction, whose own end waits for the standbys."""
         ...
 
     async def execute(self, sql: str, *values: Any) -> int:
-        """Runs a statement of the caller's own, written for that database, and returns how many rows it changed. The
-        guards hold for it as for any other; one that would end the transaction, or outlive it, is `BadInput`."""
+        """Run a caller's own statement, written for this database, and return the number of rows it changed. The guards
+        apply as to any other statement. A statement that would end the transaction, or outlive it, raises
+        `BadInput`."""
         ...
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows that such a statement returns, by the names of their columns."""
+        """Return the rows of such a statement, by column name."""
         ...
 
 
 class Enqueues(Protocol):
-    """Somewhere to put jobs."""
+    """Anything that accepts new jobs."""
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]: ...
 
 
 class Store(Reader, Writer, Protocol):
-    """A database opened for use. Each call is a transaction of its own."""
+    """An open database. Each call is a transaction of its own."""
 
     @property
     def url(self) -> str:
-        """Which database, fit to be shown."""
+        """The database URL, safe to display."""
         ...
 
     @property
     def tally(self) -> Tally:
-        """What was asked of this store and is not yet among the counters; closing it adds it there."""
+        """Request figures of this store that are not among the counters yet. Closing the store adds them."""
         ...
 
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction over several calls: committed at the end of the block, undone by an exception. With a tenant,
-        PostgreSQL lets it see and touch only that tenant's rows."""
+        """Return a transaction over several calls. It commits at the end of the block, and an exception rolls it back.
+        With a tenant, PostgreSQL lets it read and write only that tenant's rows."""
         ...
 
     def narrowed(self, tenant_id: int) -> Store:
-        """The same database for the requests of one tenant: PostgreSQL lets it see and touch no other tenant's rows,
-        whatever it is asked. It is closed with the whole."""
+        """Return this database for the requests of one tenant. PostgreSQL lets the returned store read and write no
+        other tenant's rows in any request. Closing this store closes the returned one."""
         ...
 
     async def cannot_narrow(self) -> str | None:
-        """Why `narrowed` is of no use here: the role that sees one tenant is missing, or lacks a right."""
+        """Return why `narrowed` cannot be used: its role is missing or lacks a right. Return None if it can."""
         ...
 
     async def insist_on_sight(self) -> None:
@@ -83,39 +84,39 @@ class Store(Reader, Writer, Protocol):
         ...
 
     async def atomically(self, work: Callable[[Transaction], Awaitable[T]], weight: int = 1) -> T:
-        """What comes of the work, done in one transaction. It may be done again from the start where the database asks
-        for that, and awaits nothing but calls of the transaction it is given: on SQLite it is done at one go. `weight`
-        says about how many rows it will touch."""
+        """Run the work in one transaction and return its result. The database can require that the work runs again from
+        the start, so it awaits only calls of the given transaction. On SQLite, it runs without interruption. `weight`
+        is about the number of rows that it will touch."""
         ...
 
     def acknowledging(self) -> AbstractAsyncContextManager[Any]:
-        """A block that decides by reading, as every write does by itself: it ends, also with a refusal, only when the
-        synchronous standbys of the database have the rows it read. Without standbys it waits for nothing."""
+        """Return a block for a decision made from reads, with the guarantee that every write has. The block ends,
+        also with an error, only when the database's synchronous standbys have the rows it read. Without standbys, it
+        does not wait."""
         ...
 
     def within(self, transaction: Any) -> Enqueues:
-        """The queue from inside a transaction that is open already: one of this store, or on PostgreSQL that of an
-        asyncpg connection of the caller's own. Anything else is `BadInput`."""
+        """Return the queue inside a transaction that is already open. The transaction is one of this store or, on
+        PostgreSQL, that of a caller's asyncpg connection. Anything else raises `BadInput`."""
         ...
 
     def snapshot(self) -> AbstractAsyncContextManager[Reader]:
-        """Reads that all see the same moment."""
+        """Return a block whose reads all see the same moment."""
         ...
 
     def follow(self, wanted: EventFilter = ..., *, after: str | None = None) -> AsyncIterator[Event]:
-        """Every event in the order of commits, without end: first those there are, then those to come."""
+        """Yield every event in commit order, without end. Existing events come first, then new ones."""
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back on this event loop soon after jobs were enqueued or a queue was resumed, by whatever process;
-        returns how to stop. A ring may get lost or come for nothing, so whoever listens looks by itself now and
-        then."""
+        """Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue.
+        Return a function that removes it. A notification can be lost or spurious, so callers must also poll."""
         ...
 
     async def close(self) -> None:
-        """Gives everything back; what was acknowledged is on disk."""
+        """Release all resources. Acknowledged writes are on disk."""
         ...
 
     def abandon(self) -> None:
-        """Closes the store of an event loop that was closed, without awaiting anything."""
+        """Close the store of a closed event loop without awaiting anything."""
         ...
