@@ -259,7 +259,7 @@ def test_whoever_lacks_the_right_is_refused(case):
 
 def test_the_refusal_says_which_right_is_missing():
     assert "needs the lease, still held under the same epoch;" in refusal(decide(FENCED, HELD, "finish", now=NOW))
-    assert "needs the lease to be over;" in refusal(decide(FENCED, HELD, "reap", now=NOW))
+    assert "needs an expired lease;" in refusal(decide(FENCED, HELD, "reap", now=NOW))
 
 
 def test_a_change_holds_only_while_nothing_has_moved_and_the_right_stands():

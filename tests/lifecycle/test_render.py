@@ -78,7 +78,7 @@ def test_the_table_has_one_row_for_each_move_and_names_every_state(name):
 def test_the_table_says_in_words_who_may_move():
     text = markdown(JOB)
     assert "| succeed | succeed | running | succeeded | lease held; by the lease holder | job_succeeded |" in text
-    assert "| queued, epoch + 1 | lease over, attempts left; by the reaper after the lease |" in text
+    assert "| queued, epoch + 1 | lease expired, attempts left; by the reaper after the lease expires |" in text
     assert "| user or policy; by the lease holder, an operator or policy |" in text
     assert "Right." not in text
 

@@ -1,4 +1,4 @@
-"""All lifecycles, by name. Nothing in this package knows of SQL, clocks or processes."""
+"""All lifecycles, by name. This package is independent of SQL, clocks, and processes."""
 
 from keptwork.lifecycle.agent import AGENT
 from keptwork.lifecycle.breaker import BREAKER

@@ -33,7 +33,7 @@ AGENT = Lifecycle(
             Verb.FAIL,
             (INIT, DEFINE_AGENT, PROCESS, END),
             FAILED,
-            when="not to be retried, or none left",
+            when="permanent failure, or no retries left",
         ),
     ),
 )

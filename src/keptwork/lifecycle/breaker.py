@@ -19,7 +19,7 @@ BREAKER = Lifecycle(
             Verb.TRIP,
             (CLOSED,),
             OPEN,
-            when="5 failures in a row (configurable)",
+            when="5 consecutive failures (configurable)",
             guard=failures_reached,
         ),
         Move("probe", Verb.PROBE, (OPEN,), HALF_OPEN, when="after 60 s (configurable)", guard=cooled_down),

@@ -1,4 +1,4 @@
-"""What a declaration must be like; checked when the module that declares it is imported."""
+"""Checks of a lifecycle declaration, made when its module is imported."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def check(lifecycle: Lifecycle) -> None:
-    """Refuse a declaration that contradicts itself; called at import."""
+    """Raise `BadLifecycle` if a declaration contradicts itself."""
     for problem in problems(lifecycle):
         raise BadLifecycle(name=lifecycle.name, problem=problem)
 
 
 def problems(lifecycle: Lifecycle) -> Iterable[str]:
-    """What is wrong with a declaration, in words."""
+    """Yield the problems of a declaration as text."""
     names = [state.name for state in lifecycle.states]
     creations = [move for move in lifecycle.moves if move.creates]
     yield from (f"state {name} is declared twice" for name in sorted({n for n in names if names.count(n) > 1}))
@@ -62,7 +62,8 @@ def _dead_ends(lifecycle: Lifecycle) -> Iterable[str]:
 
 
 def _backward_moves(lifecycle: Lifecycle) -> Iterable[str]:
-    """Where epochs exist, (epoch, rank of state) may only grow."""
+    """Yield moves without a new epoch that do not raise the rank. In a fenced lifecycle, (epoch, rank) only
+    increases."""
     if not lifecycle.fenced:
         return
     for move in lifecycle.moves:
@@ -73,7 +74,7 @@ def _backward_moves(lifecycle: Lifecycle) -> Iterable[str]:
 
 
 def _broken_pairs(lifecycle: Lifecycle) -> Iterable[str]:
-    """The second move of a pair begins where the first ends, and neither raises the epoch."""
+    """Yield pairs whose moves do not follow each other, and pairs with a move that raises the epoch."""
     for pair in lifecycle.pairs:
         moves = [move for trigger in pair for move in lifecycle.moves if move.trigger == trigger]
         if len(moves) != 2 or moves[0].target not in moves[1].sources or any(move.raises_epoch for move in moves):

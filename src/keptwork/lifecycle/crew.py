@@ -34,8 +34,8 @@ CREW = Lifecycle(
             when="workers free under the depth's quota",
             guard=workers_free,
         ),
-        Move("success", Verb.SUCCEED, (RUNNING,), COMPLETED, when="every share and every sub-crew done"),
-        Move("error", Verb.FAIL, (RUNNING,), FAILED, when="a share failed for good"),
+        Move("success", Verb.SUCCEED, (RUNNING,), COMPLETED, when="every share and sub-crew succeeded"),
+        Move("error", Verb.FAIL, (RUNNING,), FAILED, when="a share failed permanently"),
         Move("cancel", Verb.CANCEL, (SUBMITTED, PENDING, RUNNING), CANCELED, when="user, timeout"),
     ),
 )

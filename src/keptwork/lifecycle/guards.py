@@ -1,7 +1,7 @@
-"""The conditions of guarded moves: pure questions about a record and the facts of the moment.
+"""The conditions of guarded moves: pure functions of a record and the facts of the moment.
 
-A fact that is not given counts as false, so a caller who forgets one is refused rather than let through. What
-a guard says in words stands beside it in the declaration (`when`).
+A missing fact counts as false, so that a caller who forgets one is rejected. The declaration states each guard in words
+(`when`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEAD_LETTER_REASONS = (
 
 
 def claimable(record: Record, facts: Facts) -> bool:
-    """Due, held back by nothing, in a queue that is not paused, and asked for by a worker that may claim."""
+    """Return whether the job is due and not held, its queue is not paused, and the worker may claim."""
     return bool(
         record["run_at"] <= facts["now"]
         and record["held_by"] is None
@@ -34,18 +34,19 @@ def claimable(record: Record, facts: Facts) -> bool:
 
 
 def attempts_left(record: Record, facts: Facts) -> bool:
-    """The job may be started once more."""
+    """Return whether the job may start another attempt."""
     return bool(record["attempts"] < record["max_attempts"])
 
 
 def failed_for_good(record: Record, facts: Facts) -> bool:
-    """The error is permanent, or the attempts are used up and the job's policy is to fail."""
+    """Return whether the error is permanent, or the attempts are used up and the job's policy is to fail."""
     spent = not attempts_left(record, facts) and record["on_exhausted"] == "fail"
     return bool(facts.get("permanent", False)) or spent
 
 
 def dead_letter_reason_given(record: Record, facts: Facts) -> bool:
-    """A reason from the list; used-up attempts only count when they are used up and the policy says so."""
+    """Return whether the reason is a known one. `exhausted_retries` also needs used-up attempts and a policy that
+    dead-letters."""
     reason = facts.get("reason_code")
     if reason == "exhausted_retries":
         return not attempts_left(record, facts) and bool(record["on_exhausted"] == "dead_letter")
@@ -53,7 +54,7 @@ def dead_letter_reason_given(record: Record, facts: Facts) -> bool:
 
 
 def valid_crew(record: Record, facts: Facts) -> bool:
-    """One to ten workers, directly below its parent, and not deeper than allowed."""
+    """Return whether the crew has 1 to 10 workers, is directly below its parent, and is not too deep."""
     parent_depth = facts.get("parent_depth", -1)
     return bool(
         1 <= record["worker_count"] <= MAX_WORKERS
@@ -64,30 +65,30 @@ def valid_crew(record: Record, facts: Facts) -> bool:
 
 
 def workers_free(record: Record, facts: Facts) -> bool:
-    """The quota of the crew's depth has room for all of its workers."""
+    """Return whether the quota of the crew's depth has room for all of its workers."""
     return bool(facts.get("free_workers", 0) >= record["worker_count"])
 
 
 def earlier_steps_done(record: Record, facts: Facts) -> bool:
-    """Everything before this step has succeeded."""
+    """Return whether everything before this step has succeeded."""
     return bool(facts.get("dependencies_met", False))
 
 
 def retries_left(record: Record, facts: Facts) -> bool:
-    """The entity's own retry counter has not reached its limit."""
+    """Return whether the entity's own retry counter is below its limit."""
     return bool(record["retry_count"] < record["max_retries"])
 
 
 def failures_reached(record: Record, facts: Facts) -> bool:
-    """As many failures in a row as the breaker allows."""
+    """Return whether the consecutive failures have reached the breaker's threshold."""
     return bool(record["failures"] >= record["failure_threshold"])
 
 
 def cooled_down(record: Record, facts: Facts) -> bool:
-    """The breaker has been open for as long as it should."""
+    """Return whether the breaker has been open for its whole cooldown."""
     return bool(record["probe_at"] <= facts["now"])
 
 
 def successes_reached(record: Record, facts: Facts) -> bool:
-    """As many good probes as the breaker asks for."""
+    """Return whether the successful probes have reached the breaker's threshold."""
     return bool(record["successes"] >= record["success_threshold"])

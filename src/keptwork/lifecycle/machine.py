@@ -1,9 +1,8 @@
 """The transition kernel: what a lifecycle is, and the pure decision whether a record may make a move.
 
-A lifecycle is data. `decide` looks at a record, a trigger and the facts, and answers with a `Change` (what
-to write) or an `InvalidTransition` (why not). It reads no clock, touches no database and knows no entity by
-name; the store applies a `Change` with one guarded write, and the database refuses whatever is not declared
-here.
+A lifecycle is data. `decide` takes a record, a trigger, and the facts. It returns a `Change` (what to write) or an
+`InvalidTransition` (why not). It reads no clock, uses no database, and has no code for particular entities. The store
+applies a `Change` with one guarded write, and the database rejects everything that is not declared here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from keptwork.lifecycle.checks import check
 
 
 class Record(Protocol):
-    """An entity as it was read: whatever gives its columns by name."""
+    """An entity as it was read: any object that gives its columns by name."""
 
     def __getitem__(self, column: str, /) -> Any: ...
 
@@ -29,7 +28,7 @@ Guard = Callable[[Record, Facts], bool]
 
 
 class Verb(StrEnum):
-    """What the engine says. Each lifecycle answers with a trigger and a state of its own."""
+    """An operation of the engine. Each lifecycle maps it to a trigger and a state of its own."""
 
     CREATE = "create"
     VALIDATE = "validate"
@@ -60,15 +59,15 @@ class Verb(StrEnum):
 
 
 class Right(Enum):
-    """By what right a move of a leased record is made. The store checks it again in the write itself."""
+    """The right to move a leased record. The store checks it again in the write itself."""
 
     HOLDER = "the lease, still held under the same epoch"
-    REAPER = "the lease to be over"
+    REAPER = "an expired lease"
     OPERATOR = "an operator or a policy"
 
 
 class Token(NamedTuple):
-    """Proof of a claim: who claimed, under which epoch. (id, epoch) is never given out twice."""
+    """Proof of a claim: its owner and its epoch. A pair of job and epoch is never given to two claims."""
 
     owner: int
     epoch: int
@@ -76,10 +75,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One position of a lifecycle.
+    """One state of a lifecycle.
 
-    `final` means no way out unless a move says `leaves_final`. Entering a `started` state for the first time
-    sets `started_at`; entering a final one sets `completed_at`.
+    No move leaves a `final` state unless it says `leaves_final`. Entering a `started` state for the first time sets
+    `started_at`. Entering a final state sets `completed_at`.
     """
 
     name: str
@@ -89,7 +88,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """One declared way from some states to another.
+    """One declared move from some states to another.
 
     >>> Move("pause", Verb.PAUSE, (State("RUNNING"),), State("PAUSED")).trigger
     'pause'
@@ -109,32 +108,32 @@ class Move:
 
     @property
     def creates(self) -> bool:
-        """A move without sources brings the record into being."""
+        """Whether the move has no sources, so that it creates the record."""
         return not self.sources
 
     @property
     def events(self) -> int:
-        """How many events it has: the second of a pair brings that of the `first` with it."""
+        """The number of events: a combined move has those of its `first` move, too."""
         return 1 if self.first is None else 2
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An event of its own that moves nothing: it takes a sequence number and leaves the state as it is."""
+    """An event without a move: it takes a sequence number and leaves the state unchanged."""
 
     trigger: str
     event: str
 
 
 OVERRIDE = "override"
-"""Not a move but an operation beside every lifecycle: to any state, with an event type of its own."""
+"""The trigger of an override, which is not a move. It leads to any state and has its own event type."""
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Change(NamedTuple):
-    """A decided move, ready to be written: what to do, and what must still be true when it is done."""
+    """A decided move, ready to write, with the conditions that must still hold when it is written."""
 
     lifecycle: Lifecycle
     move: Move
@@ -162,25 +161,26 @@ class Change(NamedTuple):
         return self.epoch + self.move.raises_epoch
 
     def still_holds(self, record: Record, now: int) -> bool:
-        """Whether the record is still as it was decided on: the store's WHERE clause, in Python."""
+        """Return whether the record is still as it was when the move was decided: the store's WHERE clause, in
+        Python."""
         return self.unmoved(record) and self.entitled(record, now)
 
     def unmoved(self, record: Record) -> bool:
-        """The compare-and-set itself: nothing has moved the record since it was read."""
+        """Return whether nothing has moved the record since it was read: the compare-and-set itself."""
         return bool(record["seq"] == self.seq and record["epoch"] == self.epoch and record["state"] == self.from_state)
 
     def entitled(self, record: Record, now: int) -> bool:
-        """The fence: the right the move was decided under still stands. No lease is neither held nor over."""
+        """Return whether the right that the move was decided under still exists. A record without a lease gives
+        none."""
         return borne_out(self.right, self.owner, record, now)
 
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """States and moves of one kind of entity, checked when the module that declares it is imported.
+    """States and moves of one kind of entity, checked when the declaring module is imported.
 
-    A pair names two moves that may be made in one write, one right after the other: each still has its own seq and its
-    own event. Linked are the columns that say on whom a move has an effect beside the record itself; a change carries
-    them.
+    A pair names two moves that may be made in one write, one right after the other. Each still has its own seq and its
+    own event. `linked` names the columns that identify the other records a move affects; a change carries their values.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Lifecycle:
 
     @property
     def creation(self) -> Move:
-        """The one move that has no source."""
+        """The only move without a source."""
         return next(move for move in self.moves if move.creates)
 
     @property
@@ -225,16 +225,16 @@ class Lifecycle:
 
     @property
     def fenced(self) -> bool:
-        """Whether claims are fenced by an epoch; an override then raises it, so that no claim survives it."""
+        """Whether an epoch fences claims. If so, an override raises the epoch, which voids every claim."""
         return any(move.raises_epoch for move in self.moves)
 
     @property
     def override_event(self) -> str:
-        """The event type of an override, told apart from every move."""
+        """The event type of an override, distinct from that of every move."""
         return f"{self.name.replace('-', '_')}_overridden"
 
     def override_to(self, state: str) -> Move:
-        """What an override to that state writes: no move of the lifecycle, and never found among its moves."""
+        """Return what an override to this state writes. It is not one of the lifecycle's moves."""
         return self._overrides[state]
 
     def _override_to(self, state: State) -> Move:
@@ -250,7 +250,7 @@ class Lifecycle:
 
     @property
     def reserved_triggers(self) -> frozenset[str]:
-        """Names no move may have: what is done beside the lifecycle."""
+        """The names that no move may have, because operations other than moves use them."""
         return frozenset((OVERRIDE, *(note.trigger for note in self.notes)))
 
     @property
@@ -259,29 +259,29 @@ class Lifecycle:
         return tuple(dict.fromkeys(move.trigger for move in self.moves if not move.creates))
 
     def state(self, name: str) -> State:
-        """The declared state of that name."""
+        """Return the declared state with this name."""
         return next(state for state in self.states if state.name == name)
 
     def move(self, trigger: str) -> Move:
-        """The first declared move of that trigger."""
+        """Return the first declared move with this trigger."""
         return next(move for move in self.moves if move.trigger == trigger)
 
     def pair(self, first: Verb, second: Verb) -> Move:
-        """A declared pair, as one move that goes all the way."""
+        """Return a declared pair as one combined move."""
         return self._pairs[first, second]
 
     def rank(self, name: str) -> int:
-        """The place of a state in the declared order: within one epoch a job only climbs."""
+        """Return the position of a state in the declared order. Within one epoch, the rank of a job only increases."""
         return next(place for place, state in enumerate(self.states) if state.name == name)
 
     def leading_out_of(self, state: str, trigger: str | Verb) -> tuple[Move, ...]:
-        """The candidate moves from a state, by its own trigger or by the engine's verb, in declared order."""
+        """Return the candidate moves from a state, by trigger or by the engine's operation, in declared order."""
         if isinstance(trigger, Verb):
             return self._by_verb.get((state, trigger), ())
         return self._by_trigger.get((state, trigger), ())
 
     def allowed_from(self, state: str) -> tuple[str, ...]:
-        """The triggers a record in this state may be given, whatever their guards will say."""
+        """Return the triggers that a record in this state accepts, whatever their guards decide."""
         sources = (move.trigger for move in self.moves if any(s.name == state for s in move.sources))
         return tuple(dict.fromkeys(sources))
 
@@ -302,13 +302,14 @@ def decide(
     then: Verb | None = None,
     **facts: Any,
 ) -> Change | InvalidTransition:
-    """Whether the record may make the move, and what to write if so. The first move whose guard agrees wins.
+    """Return the change to write, or the reason why the record may not make the move.
 
-    A `token` makes the decision as the lease holder's, `lease_over` as the reaper's, neither as an operator's. Who did
-    it and why (`actor`, `reason`, `cause`, `detail`) goes into the event, `values` into further columns of the row.
+    The first move whose guard agrees wins. With a `token`, the lease holder makes the move; with `lease_over`, the
+    reaper; with neither, an operator. The actor and its reasons (`actor`, `reason`, `cause`, `detail`) go into the
+    event, and `values` into further columns of the row.
 
-    With `then` it is the first of a declared pair, and both are written at one go. Nobody can step in between, so only
-    the first is asked about: the second is one that needs neither a right nor a guard.
+    With `then`, the move is the first of a declared pair, and both are written together. Nothing can happen between
+    them, so only the first is checked: the second must need neither a right nor a guard.
 
     >>> from keptwork.lifecycle import RUN_STEP, WORKER
     >>> idle = {"id": 7, "tenant_id": 1, "state": "IDLE", "seq": 1, "epoch": 0}
@@ -349,7 +350,7 @@ def decide(
 def override(
     lifecycle: Lifecycle, record: Record, state: str, *, reason: str, actor: str | None = None, cause: str | None = None
 ) -> Change:
-    """The correction of a record by hand, to any declared state and out of any; what to write. It needs a reason.
+    """Return the change that corrects a record manually, from any state to any declared state. It needs a reason.
 
     >>> from keptwork.lifecycle import WORKER
     >>> gone = {"id": 7, "tenant_id": 1, "state": "TERMINATED", "seq": 4, "epoch": 0}
@@ -366,7 +367,7 @@ def override(
 
 
 def insist(decision: Change | InvalidTransition) -> Change:
-    """The change, or the refusal raised."""
+    """Return the change, or raise the refusal."""
     if isinstance(decision, InvalidTransition):
         raise decision
     return decision
@@ -379,7 +380,7 @@ def _fenced(right: Right, token: Token | None, record: Record, now: int) -> bool
 
 
 def borne_out(right: Right | None, owner: int | None, record: Record, now: int) -> bool:
-    """Whether the lease bears the right out at this moment. A record nobody leased is neither held nor over."""
+    """Return whether the lease gives this right now. Without a lease, a record is neither held nor expired."""
     if right is Right.HOLDER:
         lease_until = record["lease_until"]
         return lease_until is not None and bool(lease_until > now and record["owner"] == owner)
@@ -401,7 +402,7 @@ def _refusal(lifecycle: Lifecycle, record: Record, trigger: str | Verb, because:
 
 
 def _named(lifecycle: str, move: Move) -> Move:
-    """Where a seed names no event, it is called by the entity and the trigger."""
+    """Return the move with the default event name, made from the entity and the trigger."""
     return _changed(move, event=f"{lifecycle.replace('-', '_')}_{move.trigger}")
 
 

@@ -1,4 +1,4 @@
-"""A lifecycle as text: a Mermaid diagram, a Markdown table, JSON. Each shows every (trigger, from, to)."""
+"""Renders a lifecycle as a Mermaid diagram, a Markdown table, or JSON. Each has every (trigger, from, to)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from keptwork.lifecycle.machine import Lifecycle, Move, Right
 
 ACTORS = {
     Right.HOLDER: "the lease holder",
-    Right.REAPER: "the reaper after the lease",
+    Right.REAPER: "the reaper after the lease expires",
     Right.OPERATOR: "an operator or policy",
 }
-"""Who may make a move of a leased record, in words."""
+"""Who may move a leased record, in words."""
 
 
 class Row(NamedTuple):
-    """One way from one state to another; `source` is None for the move that creates the record."""
+    """One move from one state to another. `source` is None for the move that creates the record."""
 
     move: Move
     source: str | None
 
 
 def rows(lifecycle: Lifecycle) -> Iterable[Row]:
-    """Every (trigger, from, to), in declared order."""
+    """Yield every (trigger, from, to) in declared order."""
     for move in lifecycle.moves:
         if move.creates:
             yield Row(move, None)
@@ -31,14 +31,14 @@ def rows(lifecycle: Lifecycle) -> Iterable[Row]:
 
 
 def mermaid(lifecycle: Lifecycle) -> str:
-    """The lifecycle as a Mermaid state diagram."""
+    """Return the lifecycle as a Mermaid state diagram."""
     moves = (f"    {r.source or '[*]'} --> {r.move.target.name}: {r.move.trigger}" for r in rows(lifecycle))
     ends = (f"    {state.name} --> [*]" for state in lifecycle.states if state.final)
     return "\n".join(("stateDiagram-v2", *moves, *ends)) + "\n"
 
 
 def markdown(lifecycle: Lifecycle) -> str:
-    """The lifecycle as a table of its moves and a list of its states."""
+    """Return the lifecycle as a table of its moves and a list of its states."""
     lines = ["| trigger | verb | from | to | when | event |", "|---|---|---|---|---|---|"]
     lines += (_line(_cells(row)) for row in rows(lifecycle))
     lines += ("", "States:", "")
@@ -47,7 +47,7 @@ def markdown(lifecycle: Lifecycle) -> str:
 
 
 def as_json(lifecycle: Lifecycle) -> dict[str, Any]:
-    """The lifecycle as the command line and the API print it."""
+    """Return the lifecycle as the command line and the API print it."""
     return {
         "name": lifecycle.name,
         "states": [{"name": state.name, "final": state.final} for state in lifecycle.states],
@@ -56,13 +56,13 @@ def as_json(lifecycle: Lifecycle) -> dict[str, Any]:
 
 
 def condition(move: Move) -> str:
-    """When a move may be made, and by whom if that matters."""
+    """Return the condition of a move, with the actors that may make it if they are restricted."""
     actors = ", ".join(ACTORS[right] for right in Right if right in move.rights)
     return "; ".join(part for part in (move.when, actors and f"by {actors}") if part)
 
 
 def destination(move: Move) -> str:
-    """Where a move leads, and whether it voids every claim made before."""
+    """Return the target of a move, and whether the move voids all earlier claims."""
     return f"{move.target.name}, epoch + 1" if move.raises_epoch else move.target.name
 
 

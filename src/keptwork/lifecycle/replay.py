@@ -1,4 +1,4 @@
-"""Replaying events: what an entity must be, going by nothing but its log."""
+"""Replays events: what state an entity must be in, according to its log alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.lifecycle.machine import OVERRIDE, Lifecycle, State
 
 @dataclass(slots=True)
 class Replayed:
-    """An entity rebuilt from its events, and the first thing that did not fit."""
+    """An entity rebuilt from its events, with the first problem found."""
 
     state: str = ""
     seq: int = 0
@@ -25,7 +25,7 @@ class Replayed:
 
 
 def replay(lifecycle: Lifecycle, events: Iterable[Mapping[str, Any]]) -> Replayed:
-    """Rebuild an entity from its events, oldest first; stops at the first that does not fit."""
+    """Rebuild an entity from its events, oldest first. Stop at the first event that does not fit."""
     entity, known = Replayed(), ways(lifecycle)
     for event in events:
         if not advance(known, entity, *(event[field] for field in ADVANCED_BY)):
@@ -34,7 +34,7 @@ def replay(lifecycle: Lifecycle, events: Iterable[Mapping[str, Any]]) -> Replaye
 
 
 class Way(NamedTuple):
-    """What a declared event does to its entity beside changing the state."""
+    """The effects of a declared event on its entity, in addition to the new state."""
 
     epoch_step: int
     starts: bool
@@ -42,7 +42,7 @@ class Way(NamedTuple):
 
 
 Ways = Mapping[tuple[str | None, str, str, str], Way]
-"""By (from_state, trigger, to_state, type): every event a lifecycle can write."""
+"""Every event that a lifecycle can write, by (from_state, trigger, to_state, type)."""
 
 ADVANCED_BY = ("seq", "epoch", "type", "trigger", "ts", "from_state", "to_state")
 """The fields of an event that `advance` takes, in its order."""
@@ -50,7 +50,7 @@ ADVANCED_BY = ("seq", "epoch", "type", "trigger", "ts", "from_state", "to_state"
 
 @cache
 def ways(lifecycle: Lifecycle) -> Ways:
-    """Every event that may stand in the log of such an entity."""
+    """Return every event that the log of such an entity can contain."""
     found: dict[tuple[str | None, str, str, str], Way] = {}
     for move in lifecycle.moves:
         sources: list[str | None] = [state.name for state in move.sources]
@@ -75,9 +75,9 @@ def advance(
     from_state: str | None,
     to_state: str,
 ) -> bool:
-    """Take the entity one event further, if the event fits; if not, leave it where it is and note the problem.
+    """Apply one event to the entity if it fits. Otherwise leave the entity unchanged and record the problem.
 
-    An audit calls this for every event there is, which is why it takes bare fields and decides at one look.
+    An audit calls this for every event, so it takes plain fields and decides with one lookup.
     """
     way = known.get((from_state, trigger, to_state, type))
     if (

@@ -18,7 +18,7 @@ RUN = Lifecycle(
         Move("create", Verb.CREATE, (), PENDING),
         Move("start", Verb.START, (PENDING,), RUNNING, when="the first runnable step is claimed or opened"),
         Move("gate", Verb.GATE, (RUNNING,), WAITING_APPROVAL, when="an approval step opened"),
-        Move("approve", Verb.APPROVE, (WAITING_APPROVAL,), RUNNING, when="approved, more steps to come"),
+        Move("approve", Verb.APPROVE, (WAITING_APPROVAL,), RUNNING, when="approved, and steps remain"),
         Move("succeed", Verb.SUCCEED, (RUNNING, WAITING_APPROVAL), SUCCEEDED, when="all steps SUCCEEDED"),
         Move(
             "fail",

@@ -1,4 +1,4 @@
-"""A step of a run: executed by a job, or approved by a person."""
+"""A step of a run: executed by a job, or approved by a reviewer."""
 
 from keptwork.lifecycle.guards import earlier_steps_done
 from keptwork.lifecycle.machine import Lifecycle, Move, State, Verb
@@ -37,10 +37,10 @@ RUN_STEP = Lifecycle(
             when="an approval step; all earlier steps SUCCEEDED",
             guard=earlier_steps_done,
         ),
-        Move("approve", Verb.APPROVE, (WAITING_APPROVAL,), SUCCEEDED, when="a person with the scope"),
-        Move("reject", Verb.REJECT, (WAITING_APPROVAL,), FAILED, when="a person with the scope"),
-        Move("expire", Verb.EXPIRE, (WAITING_APPROVAL,), FAILED, when="nobody answered in time"),
-        Move("reclaim", Verb.RECLAIM, (RUNNING,), RUNNING, when="lease over, new claim; attempts + 1"),
+        Move("approve", Verb.APPROVE, (WAITING_APPROVAL,), SUCCEEDED, when="reviewer with the scope"),
+        Move("reject", Verb.REJECT, (WAITING_APPROVAL,), FAILED, when="reviewer with the scope"),
+        Move("expire", Verb.EXPIRE, (WAITING_APPROVAL,), FAILED, when="not decided before the deadline"),
+        Move("reclaim", Verb.RECLAIM, (RUNNING,), RUNNING, when="lease expired, new claim; attempts + 1"),
         Move("cancel", Verb.CANCEL, (PENDING, RUNNING, WAITING_APPROVAL), CANCELED, when="the run is cancelled"),
     ),
     pairs=(("claim", "succeed"),),

@@ -1,4 +1,4 @@
-"""What goes into the store and what comes out of it."""
+"""The values that go into the store and come out of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_TENANT = 1
 
 
 class NewJob(NamedTuple):
-    """A job to be enqueued. Times are microseconds; `run_at` none means now, `delay_us` is added to it."""
+    """A job to enqueue. Times are in microseconds. None for `run_at` means now, and `delay_us` is added to it."""
 
     kind: str
     payload: str = "{}"
@@ -42,11 +42,11 @@ class NewJob(NamedTuple):
 
 
 ITSELF = "itself"
-"""As a correlation: that of an entity under whose own id others will belong together."""
+"""As a correlation ID: the entity's own public ID, under which others will belong together."""
 
 
 class Birth(NamedTuple):
-    """What is said of any new entity: whose it is, who made it and why, and what it belongs to."""
+    """The columns common to new entities: the tenant, the creator and the reason, and the correlation."""
 
     tenant_id: int = DEFAULT_TENANT
     actor: str | None = None
@@ -57,14 +57,14 @@ class Birth(NamedTuple):
     detail: str | None = None
 
     def of(self, lifecycle: Lifecycle, id: int) -> Birth:
-        """The same for the entity with this key: what belongs to itself is named by it."""
+        """Return the same values for the entity with this ID, with `ITSELF` replaced by its public ID."""
         itself = self.correlation_id == ITSELF
         return self._replace(correlation_id=ids.public(lifecycle.prefix, id)) if itself else self
 
 
 @dataclass(slots=True)
 class Job:
-    """A job as a claim or a look-up returns it; also the record the lifecycle decides on."""
+    """A job as a claim or a query returns it. It is also the record that lifecycle decisions are made on."""
 
     id: int
     tenant_id: int
@@ -99,12 +99,12 @@ class Job:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """What a statement compares to see that the job is still held as it was claimed."""
+        """The values that a statement compares to check that the job is still held as it was claimed."""
         return {"id": self.id, "tenant_id": self.tenant_id, "epoch": self.epoch, "owner": self.owner}
 
     @property
     def token(self) -> Token:
-        """The fencing token of the claim this job was returned by."""
+        """The fencing token of the claim that returned this job."""
         return Token(self.owner or 0, self.epoch)
 
 
@@ -117,7 +117,7 @@ _OF_FLOWS = frozenset(
 )
 _OF_STEPS = frozenset({"flow_id", "name", "position", "max_retries", "parent_id", "place", "item"})
 
-# What each kind of entity has beside the columns every entity has; jobs are enqueued, not created.
+# The columns of each kind of entity in addition to those that all entities have. Jobs are enqueued, not created.
 ENTITY_COLUMNS: dict[str, frozenset[str]] = {
     "worker": frozenset(
         {"name", "incarnation", "workspace_id", "host", "pid", "metadata", "seen_at", "serves", "supervisor"}
@@ -136,7 +136,7 @@ ENTITY_COLUMNS: dict[str, frozenset[str]] = {
 
 
 JSON_COLUMNS = frozenset({"work", "item", "inputs", "webhook", "metadata", "serves"})
-"""Columns of entities that hold JSON, given as text."""
+"""Entity columns that hold JSON, given as strings."""
 
 AMENDABLE: dict[str, frozenset[str]] = {
     "job": frozenset({"max_attempts"}),
@@ -152,22 +152,22 @@ AMENDABLE: dict[str, frozenset[str]] = {
     ),
     "agent": frozenset({"skill", "tier", "provider", "model", "reasons"}),
 }
-"""What is known of entities beside their moves, and may be set without one."""
+"""Entity columns that can be set without a move."""
 
 
 HELD_BY_LIMIT = "limit"
-"""What holds a job back that waits for its limit."""
+"""The hold of a job that waits for its limit."""
 
 
 DEBOUNCED = ("tenant_id", "payload", "limit_key", "held_by", "priority", "queue", "correlation_id", "trace_id")
-"""What a job takes from the newest of the calls that it was made for."""
+"""The columns that a debounced job takes from the latest call."""
 
 FORGOTTEN = ("forget_recent_jobs", "forget_uses", "forget_limit_rows")
-"""The statements that drop what limits and windows need no longer."""
+"""The statements that delete records of limits and windows that are no longer needed."""
 
 
 class Hold(NamedTuple):
-    """What holds back jobs of a tenant in its queues: how many, and since when at the longest."""
+    """A hold on queued jobs of a tenant: the number of jobs, and since when the oldest is held."""
 
     tenant_id: int
     held_by: str
@@ -176,8 +176,9 @@ class Hold(NamedTuple):
 
 
 class LimitRule(NamedTuple):
-    """What was declared of a kind of jobs (`job`) or a `queue`, for the whole fleet: at most so many at once, and so
-    many starts in a window. `per` says what of a kind is counted by itself: all jobs (*), each tenant, an argument."""
+    """A limit declared for a kind of jobs (`job`) or a `queue`, across all workers. It sets the maximum concurrent
+    jobs, the maximum starts per window, or both. `per` is what the jobs of a kind are counted by: all together (*),
+    each tenant, or an argument."""
 
     what: str
     name: str
@@ -188,7 +189,7 @@ class LimitRule(NamedTuple):
 
 
 class LimitKey(NamedTuple):
-    """What is counted by itself, and whose it is; tenant 0 stands for all."""
+    """The unit that a limit counts, and its tenant. Tenant 0 stands for all tenants."""
 
     tenant_id: int
     key: str
@@ -203,7 +204,7 @@ class LimitKey(NamedTuple):
 
 
 class LimitUse(NamedTuple):
-    """How many jobs count against a key, how many it holds back, and when its rate lets the next one go."""
+    """The number of jobs that count against a key and that it holds, and when its rate allows the next job (µs)."""
 
     tenant_id: int
     key: str
@@ -213,7 +214,7 @@ class LimitUse(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """How often something was seen for a tenant, or how long it took in µs; `labels` are JSON."""
+    """A number of occurrences for a tenant, or a duration in µs. `labels` is JSON."""
 
     tenant_id: int
     name: str
@@ -222,7 +223,7 @@ class Counter(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a reader of the log got: from one cursor (none: the beginning) to another."""
+    """The progress of a reader of the log, from one cursor to another. None for `after` means the start of the log."""
 
     reader: str
     after: str | None
@@ -230,7 +231,7 @@ class Progress(NamedTuple):
 
 
 def added_up(counted: Sequence[Counter]) -> list[Counter]:
-    """Each counter once, in an order that everyone keeps to, so that no two writers wait for each other."""
+    """Return one sum per counter. The order is the same for all writers, so that no two wait for each other."""
     sums: dict[tuple[int, str, str], int] = {}
     for tenant_id, name, labels, value in counted:
         sums[tenant_id, name, labels] = sums.get((tenant_id, name, labels), 0) + value
@@ -238,14 +239,14 @@ def added_up(counted: Sequence[Counter]) -> list[Counter]:
 
 
 class Held(NamedTuple):
-    """A job a worker is running: under which epoch, and whether it was asked to come to an end."""
+    """A job that a worker is running: its epoch, and whether cancellation was requested."""
 
     epoch: int
     stop_requested: bool
 
 
 class Event(NamedTuple):
-    """One move of one entity, as the log has it. `cursor` is where to go on reading after it."""
+    """One move of one entity in the log. `cursor` is the place to continue reading after it."""
 
     id: int
     tenant_id: int
@@ -277,7 +278,7 @@ EVENT_FIELDS = tuple(field for field in Event._fields if field != "cursor")
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events to read; what is none does not narrow. Times are microseconds, `until` is not included."""
+    """A filter for events. None does not filter. Times are in microseconds, and `until` is exclusive."""
 
     tenant_id: int | None = None
     entity: str | None = None
@@ -290,9 +291,9 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to read; what is none does not narrow. `reason` is that of the last move; `redriven` asks whether a
-    later job runs it again, `redriven_from` which jobs run these again. Times are microseconds of when a job was made,
-    or ended; `before` is not included."""
+    """A filter for jobs. None does not filter. `reason` is that of the last move. `redriven` is whether a later job
+    reruns the job, and `redriven_from` are the jobs that the wanted jobs rerun. Times are in microseconds, of the job's
+    creation or end, and `before` is exclusive."""
 
     tenant_id: int | None = None
     states: tuple[str, ...] | None = None
@@ -311,7 +312,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFilter:
-    """Which workers to read; what is none does not narrow."""
+    """A filter for workers. None does not filter."""
 
     tenant_id: int | None = None
     states: tuple[str, ...] | None = None
@@ -320,7 +321,7 @@ class WorkerFilter:
 
 
 class Standing(NamedTuple):
-    """How a worker stands: its state, how it was asked to end (JSON), and who moved it last and why."""
+    """The state of a worker, the requested way to end (JSON), and the actor and reason of its last move."""
 
     state: str
     ending: str | None
@@ -329,8 +330,9 @@ class Standing(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a queued job stands: since when its queue is paused, how many jobs of its tenant and queue are due and come
-    before it (a thousand at most are counted), and how many of its children have not ended."""
+    """The position of a queued job. `paused_at` is the time when its queue was paused, `ahead` the number of due jobs
+    before it in its tenant and queue (at most 1,000 are counted), and `children` the number of its unfinished
+    children."""
 
     paused_at: int | None
     ahead: int
@@ -338,8 +340,8 @@ class Place(NamedTuple):
 
 
 class QueueSummary(NamedTuple):
-    """A queue at one moment: its jobs by state, when the first of those that could be claimed was due, since when it is
-    paused, and how many of its queued jobs are held back by something else than a limit or a quota."""
+    """A snapshot of a queue: its jobs by state, the due time of the first claimable job, the time when the queue was
+    paused, and the number of queued jobs that something other than a limit or a quota holds."""
 
     name: str
     jobs: dict[str, int]
@@ -349,7 +351,7 @@ class QueueSummary(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """Whose work it is; `limits` is JSON, see `allowance.py`."""
+    """An owner of work. `limits` is JSON, see `allowance.py`."""
 
     id: int
     name: str
@@ -358,7 +360,7 @@ class Tenant(NamedTuple):
 
 
 class Telemetry(NamedTuple):
-    """Something seen of an entity that is no move: what kind, when, and the figures as JSON."""
+    """An observation of an entity that is not a move: its kind, its time, and its figures as JSON."""
 
     kind: str
     ts: int
@@ -366,8 +368,9 @@ class Telemetry(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """What retention may delete, at one moment: by final state, what had ended before then. Jobs with an idempotency
-    key go only if they also ended before `keyed_before`; none keeps them for ever. Without a tenant it is for all."""
+    """What retention can delete at one moment: by final state, the time before which a job must have ended. Jobs with
+    an idempotency key must also have ended before `keyed_before`, and None keeps them forever. Without a tenant, it
+    applies to all tenants."""
 
     before: Mapping[str, int]
     keyed_before: int | None = None
@@ -375,26 +378,27 @@ class Expiry(NamedTuple):
 
     @property
     def values(self) -> dict[str, Any]:
-        """As the statements take it."""
+        """The fields as parameters of the statements."""
         return {**self._asdict(), "before": json.dumps(self.before)}
 
 
 class Expired(NamedTuple):
-    """A page of what may go, as (id, state), and the id to go on after; none when nothing further is old enough."""
+    """A page of entities to delete, as (ID, state), and the ID to continue after. `next` is None if nothing further is
+    old enough."""
 
     found: list[tuple[int, str]]
     next: int | None
 
     @classmethod
     def page(cls, rows: Sequence[Sequence[Any]], limit: int) -> Expired:
-        """From rows of (id, state, old, may go). Ids tell the age, but one typed by hand may lie: the end is a whole
-        page of what is too young."""
+        """Return the page for rows of (ID, state, old, may go). IDs follow the creation time, but one typed manually
+        might not. So the end is reached only with a whole page of rows that are too young."""
         more = len(rows) == limit and any(old for _, _, old, _ in rows)
         return cls([(id, state) for id, state, _, may_go in rows if may_go], rows[-1][0] if more else None)
 
 
 class Pruned(NamedTuple):
-    """How many entities of a tenant were deleted in a final state, and before when all of them had ended."""
+    """The number of a tenant's entities deleted in a final state. All of them had ended before `before`."""
 
     tenant_id: int
     entity: str
@@ -404,14 +408,14 @@ class Pruned(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A request whose idempotency key was used before, and what was answered then (none: nothing yet)."""
+    """An earlier request with the same idempotency key, and its response. None means that it has no response yet."""
 
     request_hash: str
     response: str | None
 
 
 def seen_before(key: str, request_hash: str, row: Sequence[Any]) -> Seen:
-    """What to answer to a key that was used before: the same again, unless the request is another or still at work."""
+    """Return the earlier request, or raise if the new request differs or the earlier one is still running."""
     seen = Seen(*row)
     if seen.request_hash != request_hash:
         raise KeyReused(key=key)
