@@ -1,4 +1,4 @@
-"""Stores: where entities and their events are kept. `open_store` opens either kind by its URL."""
+"""Databases that store entities and their events. `open_store` opens SQLite or PostgreSQL by URL."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ async def open_store(
 ) -> Store:
     """Open a database, and create it if it does not exist.
 
-    With `create=False` a missing database is refused with `NoDatabase` or `NotMigrated`. `migrate` decides about an
-    older schema: it is brought up to date, or refused with `NotMigrated`. By default a SQLite file is brought up to
-    date and a PostgreSQL database is refused, because the programs of a whole fleet use it. A schema newer than this
-    program is always refused. Stores of one process may share a `tally` of their operations.
+    With `create=False`, a missing database raises `NoDatabase` or `NotMigrated`. `migrate` decides whether an older
+    schema is migrated or rejected with `NotMigrated`. By default, a SQLite file is migrated, but a PostgreSQL database
+    is rejected because programs on several machines use it. A schema newer than this program is always rejected. Stores
+    of one process can share a `tally` of their operations.
     """
     target = database_url(url)
     if target.dialect == "sqlite":

@@ -1,4 +1,4 @@
-"""The store's verbs for agent jobs, written once for both databases."""
+"""The store's operations on agent jobs, written once for both databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.store.records import Job
 
 
 class AgentReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def agents_of_jobs(self, jobs: Sequence[int]) -> list[dict[str, Any]]:
         return await self._in_order(AGENT, await self._ask("agents_of_jobs", ids=self._list(jobs)))
@@ -34,7 +34,8 @@ class AgentReads(FlowReads):
         return await self._with_totals([AgentAudit(*row) for row in found])
 
     async def _with_totals(self, audits: list[AgentAudit]) -> list[AgentAudit]:
-        """A record is written once. The ledger knows what the calls cost that were answered after that."""
+        """Replace the costs in audit records by the ledger's, since late answers change the ledger but not the
+        record."""
         jobs = self._list([audit.job_id for audit in audits if audit.job_id is not None])
         totals = {row[0]: row[1:] for row in await self._ask("totals_of_jobs", ids=jobs)} if audits else {}
         names = ("calls", "cost_micros", "input_tokens", "output_tokens")
@@ -45,7 +46,7 @@ class AgentReads(FlowReads):
 
 
 class AgentVerbs(AgentReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def still_claimed(self, job: Job) -> bool:
         return bool(await self._tell("still_claimed", **job.claim))

@@ -1,4 +1,4 @@
-"""Agent jobs as they go into the store and come out of it, beside their rows."""
+"""The audit record of an agent job as the store keeps it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class AgentAudit(NamedTuple):
-    """The record of an agent job that has ended, whatever became of it. Times are microseconds, money is micro-USD;
-    `state_transitions` and `agent` are JSON."""
+    """The record of a finished agent job. Times are in microseconds, money is in micro-USD, and `state_transitions` and
+    `agent` are JSON."""
 
     agent_id: int
     tenant_id: int
@@ -29,7 +29,7 @@ class AgentAudit(NamedTuple):
 
     @property
     def duration_ms(self) -> int:
-        """From its start to its end."""
+        """Milliseconds from start to end."""
         return (self.completed_at - self.started_at) // 1_000
 
 

@@ -1,4 +1,4 @@
-"""Keys to the HTTP API, as they go into the store and come out of it. The secret itself never does: only its hash."""
+"""API keys as the store keeps them. The store has only the hash of a key's secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "key"
 
 
 class NewApiKey(NamedTuple):
-    """A key to be kept. `lasts_us` is how long it opens anything, for ever if none is said."""
+    """An API key to store. `lasts_us` is its lifetime, and None means that it does not expire."""
 
     tenant_id: int
     name: str
@@ -21,8 +21,8 @@ class NewApiKey(NamedTuple):
 
 
 class ApiKeyRow(NamedTuple):
-    """A key as it is kept. Times are microseconds; `scopes` are names with commas between them, `replaced_by` is the
-    key that it was rotated to."""
+    """A stored API key. Times are in microseconds. `scopes` are comma-separated names, and `replaced_by` is the key
+    that replaced it by rotation."""
 
     id: int
     tenant_id: int
@@ -42,12 +42,12 @@ class ApiKeyRow(NamedTuple):
         return ids.public(PREFIX, self.id)
 
     def is_live(self, now: int) -> bool:
-        """Whether it opens anything at that time."""
+        """Return whether the key is valid at this time."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 class LiveApiKey(NamedTuple):
-    """A key that opened something at that time of the database's."""
+    """A key that was valid at this time of the database."""
 
     key: ApiKeyRow
     at: int

@@ -1,4 +1,4 @@
-"""Questions to people, and what they decided."""
+"""Approval requests and their decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ PREFIX = "apr"
 
 
 class NewApproval(NamedTuple):
-    """A question a job asks at one of its steps; `scope` is who may answer, `expires_us` for how long."""
+    """An approval request of a job at one of its steps. `scope` is what the reviewer needs, and `expires_us` the time
+    to decide."""
 
     step: str
     question: str
@@ -23,12 +24,12 @@ class NewApproval(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of exactly what is asked: a decision holds for nothing else."""
+        """The hash of the exact request. A decision is valid for no other request."""
         return sha256("\0".join((self.step, self.question, self.details or "")).encode()).hexdigest()
 
 
 class Approval(NamedTuple):
-    """A question as it stands; without a decision it is open. Times are microseconds."""
+    """An approval as it is now. Without a decision, it is open. Times are in microseconds."""
 
     id: int
     tenant_id: int
@@ -52,7 +53,7 @@ class Approval(NamedTuple):
 
     @property
     def waits_for(self) -> str:
-        """What the job that asks waits for."""
+        """The name of the wait of the job that requested the approval."""
         return f"{APPROVAL}{self.public_id}"
 
 
@@ -60,6 +61,6 @@ APPROVAL_COLUMNS = Approval._fields
 
 
 def asked(job: Job, question: NewApproval, id: int) -> dict[str, Any]:
-    """As the statements take it, with the claim under which it is asked."""
+    """Return the request as statement parameters, with the claim under which it is made."""
     claim = {"job_id": job.id, "tenant_id": job.tenant_id, "epoch": job.epoch, "owner": job.owner}
     return {**question._asdict(), **claim, "digest": question.digest, "id": id}

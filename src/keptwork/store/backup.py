@@ -1,4 +1,4 @@
-"""What a backup is, whichever database it is of: a file, and how many rows of each table are in it."""
+"""The results of a backup and of a restore, for either database."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Backup(NamedTuple):
-    """A backup that was taken: rows by table, as counted in the database and again in the file."""
+    """A finished backup: the rows per table, counted in the database and again in the file."""
 
     rows: Mapping[str, int]
 
 
 class Restored(NamedTuple):
-    """A backup that was put in place: rows by table, where the database that was there before is now, and what is left
-    to do for an operator."""
+    """A restored backup: the rows per table, the location of the previous database, and what an operator must still
+    do."""
 
     rows: Mapping[str, int]
     aside: str | None = None
@@ -22,7 +22,7 @@ class Restored(NamedTuple):
 
 
 def differences(expected: Mapping[str, int], found: Mapping[str, int]) -> str:
-    """Name the tables whose counts differ; empty if none does.
+    """Name the tables whose counts differ. Return an empty string if none does.
 
     >>> differences({"jobs": 1200, "events": 7}, {"jobs": 0, "events": 7})
     'jobs has 0 rows instead of 1,200'

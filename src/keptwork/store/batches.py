@@ -1,4 +1,4 @@
-"""Which changes one statement can write."""
+"""Groups changes into batches that one statement each can write."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BY_ID = itemgetter(Change._fields.index("id"))
 
 
 def batches(changes: Sequence[Change]) -> list[list[Change]]:
-    """Runs of the same move by the same right, no record twice.
+    """Return batches with the same move under the same right, and no record twice.
 
-    PostgreSQL locks rows in the order they are named, so everyone names them in the same order and nobody waits in a
-    circle.
+    PostgreSQL locks rows in the order in which a statement names them. Every batch is sorted by ID, so no two callers
+    deadlock.
     """
     if _one_run(changes):
         return [sorted(changes, key=_BY_ID)]
@@ -30,7 +30,7 @@ def batches(changes: Sequence[Change]) -> list[list[Change]]:
 
 
 def _one_run(changes: Sequence[Change]) -> bool:
-    """Whether all are alike, as nearly always: then there is nothing to sort out."""
+    """Return whether all changes have the same move and right, which is the usual case and needs no grouping."""
     if not changes:
         return False
     move, right = changes[0].move, changes[0].right

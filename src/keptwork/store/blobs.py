@@ -1,4 +1,4 @@
-"""Content that is kept by its hash, and which changes bring some along."""
+"""Content that is stored by its hash, and the changes that bring such content."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from keptwork.lifecycle.machine import Change
 
 RESULT_BLOB = "result_blob"
-"""The value of a change whose result is too large for its row."""
+"""The key of a change's value that holds a result too large for its row."""
 
 _PAGE = 4096
 
 
 class Blob(NamedTuple):
-    """Some content and its SHA-256, in hexadecimal as sha256sum shows it.
+    """Content with its SHA-256 in hexadecimal, as sha256sum prints it.
 
     >>> Blob.of(b"abc").hash[:12]
     'ba7816bf8f01'
@@ -35,17 +35,17 @@ class Blob(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How many rows it counts for where the work of a write is estimated."""
+        """The number of rows that it counts for in the estimate of a write's work."""
         return 1 + self.size // _PAGE
 
     @property
     def note(self) -> str:
-        """What stands in a row in its place, to be read by people."""
+        """The readable JSON that a row contains in place of the content."""
         return json.dumps({"blob": f"sha256:{self.hash}", "size": self.size})
 
 
 class Artifact(NamedTuple):
-    """Something a job keeps beside its result. `epoch` is that of the claim it was kept by."""
+    """An artifact of a job. `epoch` is that of the claim that stored it."""
 
     name: str
     media_type: str
@@ -56,7 +56,7 @@ class Artifact(NamedTuple):
 
 
 def with_blobs(changes: Iterable[Change]) -> list[tuple[Change, Blob]]:
-    """The changes that bring a large result, in the order of hashes: PostgreSQL locks blobs, and nobody may wait in a
-    circle."""
+    """Return the changes with a large result, sorted by hash. PostgreSQL locks blobs, so the order prevents
+    deadlocks."""
     found = [(change, change.values[RESULT_BLOB]) for change in changes if RESULT_BLOB in change.values]
     return sorted(found, key=lambda one: one[1].hash)

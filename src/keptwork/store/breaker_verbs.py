@@ -1,4 +1,4 @@
-"""The store's verbs for breakers, written once for both databases: what differs is how a statement is asked."""
+"""The store's operations on breakers, written once for both databases, which differ in how they run a statement."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Rows = Sequence[Sequence[Any]]
 
 
 class BreakerReads(ABC):
-    """The reads."""
+    """The read operations."""
 
     @abstractmethod
     async def _ask(self, statement: str, /, **values: Any) -> Rows:
-        """The rows of a named statement that changes nothing."""
+        """Run a named statement that changes nothing and return its rows."""
 
     @abstractmethod
     def _list(self, values: Sequence[Any]) -> Any:
-        """Several values as one parameter."""
+        """Return several values as one statement parameter."""
 
     async def breaker(self, tenant_id: int, name: str) -> Row | None:
         found = await self._ask("breaker", tenant_id=tenant_id, name=name)
@@ -43,19 +43,19 @@ class BreakerReads(ABC):
 
 
 class BreakerVerbs(BreakerReads):
-    """The writes."""
+    """The write operations."""
 
     @abstractmethod
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
-        """The rows of a named statement that changes something."""
+        """Run a named statement that makes changes and return its rows."""
 
     @abstractmethod
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
-        """As the contract says."""
+        """Run work in one transaction, as `Store.atomically` promises."""
 
     @abstractmethod
     async def _announce(self) -> None:
-        """Tells those who wait for work, once it is committed."""
+        """Notify waiting workers when the transaction commits."""
 
     async def lock_breaker(self, tenant_id: int, name: str) -> Row | None:
         found = await self._tell("lock_breaker", tenant_id=tenant_id, name=name)
@@ -66,7 +66,7 @@ class BreakerVerbs(BreakerReads):
         return await self.atomically(lambda tx: tx._hold_back(which), limit)
 
     async def _hold_back(self, which: dict[str, Any]) -> int:
-        """What had a place under its limit gives it up."""
+        """Hold the jobs. A job that counted against its limit gives up its place."""
         found = await self._tell("hold_back", **which)
         if limited := [id for id, limit_key in found if limit_key is not None]:
             await self._tell("free_places", ids=self._list(limited))
@@ -96,7 +96,8 @@ class BreakerVerbs(BreakerReads):
         return None
 
     async def _gone(self, found: Rows) -> int:
-        """What goes back behind its limit is looked at there; of the rest, those who wait for work are told."""
+        """Count the jobs whose hold was lifted. Queue those with a limit for a check by it, and notify waiting
+        workers."""
         if limited := [id for id, limit_key in found if limit_key is not None]:
             await self._tell("look_at_limits_of", ids=self._list(limited))
         if found:

@@ -1,4 +1,4 @@
-"""Breakers, as they come out of the store."""
+"""Breakers as the store returns them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ BREAKER_COLUMNS = (
     "failure_threshold", "success_threshold", "cooldown_us", "opened_at", "probe_at", "probe_job", "probe_epoch",
     "candidate", "candidate_queue", "candidate_at", "holds", "error", "actor", "reason",
 )  # fmt: skip
-"""Everything that is decided on, and what people want to know."""
+"""The columns that decisions and displays need."""
 
 Row = dict[str, Any]
 
 
 class Watched(NamedTuple):
-    """A breaker to look after: whether jobs that need it are not held back yet, whether it holds any back, and whether
-    its probe is at work."""
+    """A breaker that needs attention: whether jobs that need it are not held yet, whether it holds any jobs, and
+    whether its probe is running."""
 
     row: Row
     unheld: bool
@@ -25,7 +25,7 @@ class Watched(NamedTuple):
 
 
 class BreakerView(NamedTuple):
-    """A breaker, and how many jobs it holds back."""
+    """A breaker with the number of jobs that it holds."""
 
     row: Row
     held: int

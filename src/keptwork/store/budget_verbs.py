@@ -1,4 +1,4 @@
-"""The store's verbs for money, written once for both databases."""
+"""The store's operations on budgets, ledger calls, and token buckets, written once for both databases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keptwork.store.flow_verbs import FlowReads, FlowVerbs
 
 
 class BudgetReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def budgets(
         self, tenant_id: int, *, scope: str | None = None, after: tuple[str, int] | None = None, limit: int = 100
@@ -96,13 +96,13 @@ class BudgetReads(FlowReads):
 
 
 class BudgetVerbs(BudgetReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def make_budgets(self, budgets: Sequence[NewBudget]) -> None:
         await self.atomically(lambda tx: tx._make_budgets(budgets))
 
     async def _make_budgets(self, budgets: Sequence[NewBudget]) -> None:
-        """In the order in which they are locked, so that no two wait for each other."""
+        """Create budgets in the order in which they are locked, so that no two callers deadlock."""
         for budget in sorted(budgets, key=lambda one: (one.tenant_id, -one.owner)):
             await self._tell("make_budget", **budget._asdict())
 
@@ -135,7 +135,7 @@ class BudgetVerbs(BudgetReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._close_charge(id, closing))
 
     async def _close_charge(self, id: int, closing: Closing) -> Closed | None:
-        """Its job is locked first, then its budgets, then the call: a reservation locks them in the same order."""
+        """Close a call. Its job is locked first, then its budgets, then the call, as in a reservation."""
         found = await self._tell("charge_to_close", id=id)
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""Budgets, calls that were paid for and the tokens a model takes, as they go into the store and come out of it."""
+"""Budgets, the ledger of paid calls, and the token buckets of models, as the store keeps them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 from keptwork.budget import hold_of
 
 OPEN, SETTLED, RELEASED, LOST = CHARGE_STATES = ("open", "settled", "released", "lost")
-"""How a call stands in the ledger. It has no lifecycle of its own: it belongs to the move of its job."""
+"""The states of a call in the ledger. A call has no lifecycle of its own, since it belongs to a move of its job."""
 
 
 class NewBudget(NamedTuple):
-    """A budget to be made. `owner` is the key of the job or of the outermost flow, the number of the day, or 0 for all
-    of the tenant."""
+    """A budget to create. `owner` is the ID of the job or outermost flow, the number of the day, or 0 for the whole
+    tenant."""
 
     tenant_id: int
     owner: int
@@ -24,8 +24,8 @@ class NewBudget(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """A budget as it stands. `wanted_micros` is what the last call that was refused may have cost, `let_go_at` when
-    jobs that it held were last let go, and `promised_micros` what they have yet to reserve."""
+    """A budget as it is now. `wanted_micros` is the possible cost of the last rejected call. `let_go_at` is when held
+    jobs were last released from the budget, and `promised_micros` is what they have not reserved yet."""
 
     tenant_id: int
     owner: int
@@ -45,12 +45,12 @@ class Budget(NamedTuple):
 
     @property
     def hold(self) -> str:
-        """What the jobs that it holds back are held by."""
+        """The hold of the jobs that the budget holds."""
         return hold_of(self.scope, self.subject)
 
     @property
     def left_micros(self) -> int | None:
-        """What may still be reserved; none where there is no cap."""
+        """The amount that can still be reserved, or None without a cap."""
         return None if self.cap_micros is None else self.cap_micros - self.spent_micros - self.reserved_micros
 
 
@@ -58,14 +58,14 @@ BUDGET_COLUMNS = Budget._fields
 
 
 class BudgetView(NamedTuple):
-    """A budget, and how many jobs it holds back."""
+    """A budget with the number of jobs that it holds."""
 
     budget: Budget
     held: int
 
 
 class NewCharge(NamedTuple):
-    """A call that is about to be made: what it may cost at most, and how many tokens were taken for it."""
+    """A call that is about to be made, with its maximum cost and the tokens taken for it."""
 
     tenant_id: int
     job_id: int
@@ -81,12 +81,12 @@ class NewCharge(NamedTuple):
 
     @property
     def owners(self) -> list[int]:
-        """Whose budgets it counts against."""
+        """The owners of the budgets that the call counts against."""
         return owners_of(self.job_id, self.tree_id, self.day)
 
 
 class Closing(NamedTuple):
-    """What came of a call, what it cost and how many tokens it took. It ended now, unless `ended_at` says when."""
+    """The outcome of a call, its cost, and its tokens. It ended now, unless `ended_at` is set."""
 
     state: str
     cost_micros: int = 0
@@ -99,7 +99,7 @@ class Closing(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """A call as the ledger has it."""
+    """A call in the ledger."""
 
     id: int
     tenant_id: int
@@ -125,7 +125,7 @@ class Charge(NamedTuple):
 
     @property
     def owners(self) -> list[int]:
-        """Whose budgets it counts against."""
+        """The owners of the budgets that the call counts against."""
         return owners_of(self.job_id, self.tree_id, self.day)
 
 
@@ -133,14 +133,14 @@ CHARGE_COLUMNS = Charge._fields
 
 
 class Closed(NamedTuple):
-    """A call that has just been closed, and the budgets it counts against, as they stand since."""
+    """A call that was just closed, with the budgets it counts against as they are now."""
 
     charge: Charge
     budgets: list[Budget]
 
 
 class Cost(NamedTuple):
-    """What was spent on something. What the lost calls are counted with is in `micros`, too; `open_micros` is not."""
+    """The cost of a subject. `micros` includes what lost calls are counted with, but not `open_micros`."""
 
     subject: str
     calls: int
@@ -158,7 +158,7 @@ NO_COST = Cost("", *[0] * 9)
 
 
 class Sum(NamedTuple):
-    """Several calls: how many, what they may cost at most, and what is spent for them."""
+    """A group of calls: their number, their maximum cost, and what was spent on them."""
 
     calls: int = 0
     ceiling_micros: int = 0
@@ -166,8 +166,8 @@ class Sum(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """The tokens a model has been asked for: when all of them will have trickled away, at so many a minute, and until
-    when the provider wants to be left alone. Times are microseconds."""
+    """The tokens requested from a model. `empty_at` is when they will have drained at `tokens_per_minute`, and
+    `blocked_until` is when the provider accepts requests again. Times are in microseconds."""
 
     provider: str
     model: str
@@ -180,5 +180,5 @@ BUCKET_COLUMNS = Bucket._fields
 
 
 def owners_of(job_id: int, tree_id: int | None, day: int) -> list[int]:
-    """Whose budgets a call of a job counts against."""
+    """Return the owners of the budgets that a job's call counts against."""
     return [job_id, *([] if tree_id is None else [tree_id]), day, 0]

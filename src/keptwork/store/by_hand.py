@@ -1,5 +1,4 @@
-"""SQL typed by hand, as into `sqlite3` or `psql`: a connection with none of our settings, to show what a database
-refuses by itself."""
+"""Runs SQL over a plain connection without Keptwork's settings, to show what the database itself rejects."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ ACCEPTED = "its guards let an undeclared change pass"
 
 
 async def refusal_of(statement: str, url: str | None = None) -> str:
-    """Runs the statement, and returns what the database says against it. A statement that it accepts is undone."""
+    """Run the statement and return the database's refusal. Roll back a statement that the database accepts."""
     target = database_url(url)
     if target.dialect == "sqlite":
         return await asyncio.to_thread(_sqlite_refusal, statement, target.path)
-    import asyncpg  # here, for a plain install does without it
+    import asyncpg  # optional dependency
 
     connection = await asyncpg.connect(target.text)
     try:

@@ -1,4 +1,4 @@
-"""Results of a job's steps: what is to be saved, and what was."""
+"""The results of a job's steps, to be saved and as saved."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from keptwork.store.blobs import Blob
 from keptwork.store.records import Job
 
 OWN = "#"
-"""What the names of waits begin with, so that no step of the user's is called the same."""
+"""The prefix of the names of waits, so that no step of a user has the same name."""
 
 PROGRESS = "job_progress"
-"""The kind of telemetry that tells how far a job has come."""
+"""The kind of telemetry for the progress of jobs."""
 
 
 class Save(NamedTuple):
-    """The result of a step, to be kept while its job is held. What is large comes as a blob as well; `result` then only
-    tells of it. `code` is a digest of the function, `version` that of its handler."""
+    """The result of a step, to be stored while its claim holds the job. A large result also comes as a blob, and
+    `result` then only describes the blob. `code` is a digest of the function, and `version` is that of its handler."""
 
     job: Job
     name: str
@@ -28,20 +28,20 @@ class Save(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How many rows it counts for where the work of a write is estimated."""
+        """The number of rows that it counts for in the estimate of a write's work."""
         return 1 if self.blob is None else 1 + self.blob.weight
 
 
 class Report(NamedTuple):
-    """How far a job has come, as its handler said, in JSON."""
+    """The progress of a job that its handler reported, as JSON."""
 
     job: Job
     payload: str
 
 
 class Checkpoint(NamedTuple):
-    """The kept result of a step, and under which epoch it was. `hash` is where it is if it is large, `changed_at` when
-    a worker first met it with other code."""
+    """The stored result of a step and the epoch of its claim. `hash` is the hash of a large result. `changed_at` is
+    when a worker first met the step with other code."""
 
     name: str
     result: str
@@ -57,7 +57,7 @@ CHECKPOINT_COLUMNS = Checkpoint._fields
 
 
 def columns(saves: Sequence[Save]) -> dict[str, list[object]]:
-    """As the statements take them, one element for each."""
+    """Return the saves as statement parameters, one list item for each save."""
     return {
         "job_id": [save.job.id for save in saves],
         "epoch": [save.job.epoch for save in saves],

@@ -1,4 +1,4 @@
-"""The store's verbs for crews, written once for both databases."""
+"""The store's operations on crews, written once for both databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keptwork.store.records import Job
 
 
 class CrewReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def crew_by_key(self, tenant_id: int, key: str) -> int | None:
         found = await self._ask("crew_by_key", tenant_id=tenant_id, key=key)
@@ -68,11 +68,11 @@ class CrewReads(FlowReads):
 
 
 class CrewVerbs(CrewReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     @abstractmethod
     async def _announce(self) -> None:
-        """Tells those who wait for work, once it is committed."""
+        """Notify waiting workers when the transaction commits."""
 
     async def set_quotas(self, tenant_id: int, most: Mapping[int, int]) -> None:
         await self.atomically(lambda tx: tx._set_quotas(tenant_id, most))

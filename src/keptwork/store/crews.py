@@ -1,4 +1,4 @@
-"""Crews as they go into the store and come out of it, beside their rows."""
+"""Quotas and waits of crews."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from keptwork import ids
 from keptwork.lifecycle import CREW
 
 HELD_BY_QUOTA = "quota"
-"""What holds a share back that waits for a crew inside its own, or for the worker it gave back meanwhile."""
+"""The hold of a share that waits for a crew inside its own crew, or for a worker after that wait."""
 
 A_CREW = "crew "
-"""What a job waits for that waits for a crew: this, and the crew's public id."""
+"""The prefix of a wait for a crew. The crew's public ID follows it."""
 
 
 class Quota(NamedTuple):
-    """A depth: how many workers its crews may have at once (none: as the program says), how many they have, and whether
-    somebody is in line for one."""
+    """The quota of a depth. `most` is the maximum concurrent workers of its crews, and None means the program's
+    default. `used` is the number of workers they have, and `in_line` is whether a share or crew waits for one."""
 
     depth: int
     most: int | None
@@ -25,13 +25,13 @@ class Quota(NamedTuple):
 
 
 class InLine(NamedTuple):
-    """Who wants workers of a depth: shares that could go on, the longest first, and crews with how many each needs, in
-    the order they were submitted."""
+    """What waits for workers of a depth: shares in the order in which they became ready, and crews with their worker
+    counts in the order of their submission."""
 
     shares: list[int]
     crews: list[tuple[int, int]]
 
 
 def waits_for_crew(crew: int) -> str:
-    """What a job waits for that waits for this crew."""
+    """Return the name of a job's wait for this crew."""
     return f"{A_CREW}{ids.public(CREW.prefix, crew)}"

@@ -1,4 +1,4 @@
-"""The words in which the two databases differ, filled into the SQL files by the loader."""
+"""The words that differ between the two databases. The loader fills them into the SQL files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.store.guards import literal
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """A database's name, and its types by meaning."""
+    """A database's name and its SQL by meaning."""
 
     name: str
     words: dict[str, str]
@@ -82,7 +82,7 @@ POSTGRES = Dialect(
         "commit_order": "tx, id",
         "after_cursor": "(tx, id) > (:tx, :id) AND tx < keptwork_tx_horizon()",
         "ended_before": "(:before::json ->> state)::bigint",
-        # Of a sub-select: it is asked row by row. Else the planner reads a whole table to answer it for a page.
+        # A subselect is then evaluated row by row. Otherwise, the planner reads a whole table to answer for one page.
         "by_itself": "OFFSET 0",
     },
 )
@@ -91,7 +91,7 @@ _WORD = re.compile(r"\{([a-z][A-Za-z_. -]*)\}")
 
 
 def fill(sql: str, word: Callable[[str], str | None]) -> str:
-    """Put a value in the place of every word in braces; a word nobody knows is an error at load time."""
+    """Replace every word in braces. An unknown word raises `KeyError` when the statement is loaded."""
 
     def value(match: re.Match[str]) -> str:
         found = word(match[1])
@@ -103,9 +103,9 @@ def fill(sql: str, word: Callable[[str], str | None]) -> str:
 
 
 def declared(word: str) -> str | None:
-    """`job.queued`, `job.claim` and `event job.claim` as SQL strings: a state, a trigger, a trigger's event.
+    """Return `job.queued`, `job.claim`, or `event job.claim` as a SQL string: a state, a trigger, or a trigger's event.
 
-    No state is typed into an SQL file, so none can be misspelt or forgotten.
+    SQL files contain no literal states, so a state cannot be misspelled or forgotten.
     """
     wants_event = word.startswith("event ")
     name, _, part = word.removeprefix("event ").partition(".")

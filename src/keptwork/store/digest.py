@@ -1,4 +1,4 @@
-"""A stretch of the log, counted by the database: which moves there were, and how long what they ended had lasted."""
+"""A section of the log, counted by the database: the moves, and how long each previous state had lasted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from keptwork.store.event_log import position_of
 
 
 class MoveCount(NamedTuple):
-    """Moves that are alike, and how long their entities had been in the state they left: a bucket, and all together.
+    """A group of equal moves, with the time that their entities had spent in the state they left, as a bucket and in
+    total.
 
-    `kind` is a job's, or the name of a breaker; empty for other entities, and none where the job is no longer there.
-    What a claim ended is also known as a wait: from when the job was due.
+    `kind` is the job's kind or the breaker's name. It is empty for other entities, and None if the job no longer
+    exists. For a claim, `waited` is the time since the job was due.
     """
 
     tenant_id: int
@@ -31,7 +32,7 @@ class MoveCount(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """The moves of a stretch of the log, how many events it has, and the cursor of the last; none if there is none."""
+    """The moves of a section of the log, the number of its events, and the cursor of the last event or None."""
 
     moves: list[MoveCount]
     events: int
@@ -39,7 +40,7 @@ class Digest(NamedTuple):
 
 
 def start(dialect: Dialect, after: str | None) -> dict[str, int]:
-    """Where to begin reading, as parameters."""
+    """Return the start position as statement parameters."""
     if after is None:
         return {"tx": -1, "id": -1}
     numbers = position_of(dialect, after)
@@ -47,7 +48,7 @@ def start(dialect: Dialect, after: str | None) -> dict[str, int]:
 
 
 def digest(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Digest:
-    """The rows of the query; its last two columns are the position of the newest event."""
+    """Return the digest for the rows of the query, whose last two columns are the position of the newest event."""
     moves = [MoveCount(*row[:-2]) for row in rows]
     if not moves:
         return Digest([], 0, None)

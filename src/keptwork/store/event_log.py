@@ -1,8 +1,8 @@
-"""Reading the log: which events, in which order, from where on.
+"""Queries for the log: filters, order, and cursors.
 
-On SQLite the id is the order of commits, because there is one writer at a time. On PostgreSQL a lower id may commit
-later; there the order is (tx, id), and a reader stops before the oldest transaction that is still open, so that it
-never steps over an event that is about to appear.
+On SQLite, the ID is the commit order, because there is one writer at a time. On PostgreSQL, a lower ID might commit
+later. There, the order is (tx, id), and a reader stops before the oldest open transaction, so that it never skips an
+event that is about to appear.
 """
 
 # ruff: noqa: S608 - the conditions are fixed texts chosen by name; every value is a parameter.
@@ -34,7 +34,7 @@ _CONDITIONS = {
 def page(
     dialect: Dialect, wanted: EventFilter, after: str | None, limit: int, newest_first: bool
 ) -> tuple[str, list[Any]]:
-    """The query for one page of events and its values. Oldest first, a page ends where it is safe to go on."""
+    """Return the query for one page of events and its values. Oldest first, a page ends where reading on is safe."""
     values: list[Any] = []
 
     def bound(value: Any) -> str:
@@ -56,9 +56,9 @@ def page(
 
 
 def history(dialect: Dialect, after: tuple[int, int] | tuple[int, int, str], limit: int) -> tuple[str, list[Any]]:
-    """The query for events in the order of entities, each entity's in their own order: what an audit replays.
+    """Return the query for events by entity, each entity's in their own order, for an audit to replay.
 
-    Rows typed by hand may give two kinds of entity one key, so the whole order is (entity_id, seq, entity).
+    Rows inserted manually can give two kinds of entity the same ID, so the full order is (entity_id, seq, entity).
     """
     mark, tx = ("?", "0") if dialect is SQLITE else ("$", "tx")
     columns = ("entity_id", "seq", "entity")
@@ -71,13 +71,13 @@ def history(dialect: Dialect, after: tuple[int, int] | tuple[int, int, str], lim
 
 
 def event(dialect: Dialect, row: Sequence[Any]) -> Event:
-    """A row of either query as an event."""
+    """Return a row of either query as an event."""
     id, tx = row[0], row[-1]
     return Event._make((*row[:-1], str(id) if dialect is SQLITE else f"{tx}-{id}"))
 
 
 def position_of(dialect: Dialect, cursor: str) -> list[int]:
-    """The numbers in a cursor; one that is not ours is the caller's mistake."""
+    """Return the numbers in a cursor. A cursor with another form raises `BadInput`."""
     numbers = [int(part) for part in cursor.split("-")] if _CURSOR.fullmatch(cursor) else []
     if len(numbers) != (1 if dialect is SQLITE else 2) or max(numbers) >= 1 << 63:
         raise BadInput(what=f"{cursor!r} is no event cursor of this database; take one from an earlier answer")

@@ -1,4 +1,4 @@
-"""The store's verbs for flows, written once for both databases: what differs is how a statement is asked."""
+"""The store's operations on flows, written once for both databases, which differ in how they run a statement."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def _in_order_of_flow(row: Sequence[Any]) -> tuple[int, int]:
 
 
 class FlowReads(ABC):
-    """The reads."""
+    """The read operations."""
 
     @abstractmethod
     async def _ask(self, statement: str, /, **values: Any) -> Rows:
-        """The rows of a named statement that changes nothing."""
+        """Run a named statement that changes nothing and return its rows."""
 
     @abstractmethod
     def _list(self, values: Sequence[Any]) -> Any:
-        """Several values as one parameter."""
+        """Return several values as one statement parameter."""
 
     @abstractmethod
     async def rows(
         self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ("*",)
     ) -> list[dict[str, Any]]:
-        """As the contract says."""
+        """Return the rows of entities, as `Reader.rows` promises."""
 
     async def open_waits(self, tenant_id: int, job: int) -> list[tuple[str, int | None]]:
         return [(row[0], row[1]) for row in await self._ask("open_waits", tenant_id=tenant_id, job=job)]
@@ -144,7 +144,7 @@ class FlowReads(ABC):
         found = await self._ask("gate", tenant_id=tenant_id, step_id=step)
         return Approval(*found[0]) if found else None
 
-    # --- for those who look for what is wrong
+    # --- for repairs
 
     async def ended_amiss(
         self, lifecycle: Lifecycle, success: str, otherwise: Sequence[str], *, after: int = 0, limit: int = 100
@@ -177,19 +177,19 @@ class FlowReads(ABC):
 
 
 class FlowVerbs(FlowReads):
-    """The writes."""
+    """The write operations."""
 
     @abstractmethod
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
-        """The rows of a named statement that changes something."""
+        """Run a named statement that makes changes and return its rows."""
 
     @abstractmethod
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
-        """As the contract says."""
+        """Run work in one transaction, as `Store.atomically` promises."""
 
     @abstractmethod
     async def _new_key(self) -> int:
-        """A key that nobody has."""
+        """Return an unused ID."""
 
     async def put_template(self, template: NewTemplate) -> Template:
         return await self.atomically(lambda tx: tx._put_template(template))
@@ -204,7 +204,7 @@ class FlowVerbs(FlowReads):
         return Template(*(await self._tell("put_template", **values))[0])
 
     async def lock_trees(self, trees: Sequence[int]) -> None:
-        """One at a time, in an order that everyone keeps to."""
+        """Lock one tree at a time, in an order that all callers share, so that no two deadlock."""
         for tree in sorted(set(trees)):
             await self._tell("lock_tree", tree=tree)
 
@@ -231,10 +231,11 @@ class FlowVerbs(FlowReads):
 
 
 def _lock_of(template: NewTemplate) -> int:
-    """Versions of one name are numbered one after the other. Keys of flows are far larger than these."""
+    """Return a lock number for a template's name, so that its versions are numbered in sequence. IDs of flows are far
+    larger, so they do not collide with it."""
     return int.from_bytes(f"{template.tenant_id} {template.name}".encode()[-4:].rjust(4, b"\0"), "big")
 
 
 def as_json(values: Sequence[Any]) -> str:
-    """A list as SQLite takes it."""
+    """Return a list as a parameter for SQLite."""
     return json.dumps(list(values))

@@ -1,4 +1,4 @@
-"""Following the log: page after page, then waiting for more."""
+"""Follows the log: reads page after page, then waits for more events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_WAIT = 0.1
 
 
 async def following(reader: Reader, wanted: EventFilter, after: str | None) -> AsyncIterator[Event]:
-    """Every event from the cursor on, for ever; it looks often while there is something to see and seldom else."""
+    """Yield every event after the cursor, without end. Poll often while events arrive, and less often otherwise."""
     wait = SHORTEST_WAIT
     while True:
         page = await reader.events(wanted, after=after, limit=PAGE)

@@ -1,8 +1,8 @@
-"""What a database must refuse and log, made from the declarations, in the SQL both databases understand.
+"""What a database must reject and log, generated from the declarations, in SQL that both databases accept.
 
-The triggers themselves are in `sqlite_guards` and `postgres_guards`. They hold for every client, also for a hand
-typing into `sqlite3` or `psql`: a move raises `seq` by one and names itself in `move`; anything else that touches
-state, seq, move or epoch is refused.
+The triggers themselves are in `sqlite_guards` and `postgres_guards`. They apply to every client, including `sqlite3`
+and `psql`. A move raises `seq` by one and names itself in `move`. Any other change of state, seq, move, or epoch is
+rejected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from keptwork.lifecycle.machine import OVERRIDE, Lifecycle, Move
 
-# What names a row for good beside its id, within its tenant; the tables have a unique index on it.
+# The column that identifies a row within its tenant in addition to its ID. The tables have a unique index on it.
 UNIQUE_COLUMNS = {"jobs": "key", "runs": "key", "breakers": "name"}
 
 EVENT_COLUMNS = (
@@ -21,27 +21,28 @@ EVENT_COLUMNS = (
 
 
 def literal(text: str) -> str:
-    """A declared word as an SQL string."""
+    """Return a declared word as a SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def literals(texts: Iterable[str]) -> str:
-    """Declared words as the inside of an SQL list."""
+    """Return declared words as the content of a SQL list."""
     return ", ".join(literal(text) for text in texts)
 
 
 def both(*conditions: str) -> str:
-    """Conditions joined; empty ones do not count."""
+    """Join conditions with AND, without the empty ones."""
     return " AND ".join(condition for condition in conditions if condition)
 
 
 def birth(lifecycle: Lifecycle) -> str:
-    """How a row of this lifecycle must look when it is inserted."""
+    """Return the condition for a new row of this lifecycle."""
     return f"NEW.seq = 1 AND NEW.epoch = 0 AND {_named(lifecycle.creation)}"
 
 
 def birth_with_pair(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """The same where a declared pair of moves may be part of the birth: as if it had followed at once."""
+    """Return the same condition, where a declared pair of moves can be part of the birth, as if it followed
+    immediately."""
     ways = [f"WHEN 1 THEN {_named(lifecycle.creation)}"]
     seconds = [lifecycle.move(pair[1]) for pair in lifecycle.pairs if _from_birth(lifecycle, pair)]
     ways += [f"WHEN 3 THEN {_named(second)} AND {pair_allowed}" for second in seconds]
@@ -57,9 +58,11 @@ def _named(move: Move) -> str:
 
 
 def usual(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """Legal moves in the fewest words there are: a declared one, or (where the condition holds) a declared pair. What
-    it does not know, `legality` decides. PostgreSQL reads a condition anew for every statement, and the words of all of
-    `legality` take it longer than the rest of a statement that moves one row."""
+    """Return a short condition for legal moves: a declared move or, where the condition holds, a declared pair.
+
+    A move that this condition does not know is left to `legality`. PostgreSQL parses a condition again for every
+    statement, and parsing all of `legality` takes longer than the rest of a statement that moves one row.
+    """
     steps = {raises: _ways(lifecycle, raises=raises) for raises in (False, True)}
     taken = "OLD.state || '>' || NEW.move || '>' || NEW.state"
     epochs = [f"WHEN OLD.epoch{' + 1' * raises} THEN {taken} = ANY ({ways})" for raises, ways in steps.items() if ways]
@@ -69,15 +72,15 @@ def usual(lifecycle: Lifecycle, pair_allowed: str) -> str:
 
 
 def _ways(lifecycle: Lifecycle, *, raises: bool) -> str:
-    """Every way a declared move can take, as one array; those that raise the epoch, or those that do not."""
+    """Return every (from, trigger, to) of the declared moves as one array, with or without a new epoch."""
     moves = [move for move in lifecycle.moves if move.raises_epoch is raises]
     ways = [f"{state.name}>{move.trigger}>{move.target.name}" for move in moves for state in move.sources]
     return literal("{" + ",".join(ways) + "}") + "::text[]" if ways else ""
 
 
 def legality(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """What an UPDATE of state, seq, move or epoch must look like: nothing at all, one declared move, or (where the
-    condition holds) a declared pair of them."""
+    """Return the condition for an UPDATE of state, seq, move, or epoch: no change, one declared move, or, where the
+    condition holds, a declared pair."""
     branches = [_branch(lifecycle, trigger) for trigger in lifecycle.triggers]
     branches += [
         f"WHEN {literal(note.trigger)} THEN NEW.state = OLD.state AND NEW.epoch = OLD.epoch" for note in lifecycle.notes
@@ -116,14 +119,14 @@ def _way(move: Move) -> str:
 
 
 def event_type(lifecycle: Lifecycle, move: str) -> str:
-    """The event type of the move named by an SQL expression."""
+    """Return SQL for the event type of the move that a SQL expression names."""
     types = {m.trigger: m.event for m in lifecycle.moves} | {n.trigger: n.event for n in lifecycle.notes}
     types[OVERRIDE] = lifecycle.override_event
     return f"CASE {move} {' '.join(f'WHEN {literal(t)} THEN {literal(e)}' for t, e in types.items())} END"
 
 
 def stamps(lifecycle: Lifecycle, at: str, row: str, state: str) -> dict[str, str]:
-    """What started_at and completed_at become when a row enters a state at a time, by column."""
+    """Return SQL for started_at and completed_at, by column, when a row enters a state at a time."""
     started = literals(s.name for s in lifecycle.states if s.started)
     final = literals(s.name for s in lifecycle.states if s.final)
     columns = {}
@@ -136,31 +139,31 @@ def stamps(lifecycle: Lifecycle, at: str, row: str, state: str) -> dict[str, str
 
 
 def birth_stamps(lifecycle: Lifecycle) -> dict[str, str]:
-    """What the times of a new row are, by column: those its first event will be replayed to."""
+    """Return SQL for the times of a new row, by column: those that a replay of its first event gives."""
     started = "NEW.created_at" if lifecycle.initial.started else "NULL"
     return {"updated_at": "NEW.created_at", "started_at": started, "completed_at": "NULL"}
 
 
 def mine(lifecycle: Lifecycle, row: str) -> str:
-    """Where two lifecycles share a table, which rows are this one's."""
+    """Return the condition for this lifecycle's rows in a table that two lifecycles share."""
     return f"{row}.lifecycle = {literal(lifecycle.name)}" if lifecycle.shares_table else ""
 
 
 def fixed_columns(lifecycle: Lifecycle) -> list[str]:
-    """What never changes once the row is there."""
+    """Return the columns that never change after the insert."""
     columns = ["id", "tenant_id", "created_at"]
     columns += [UNIQUE_COLUMNS[lifecycle.table]] if lifecycle.table in UNIQUE_COLUMNS else []
     return columns + (["lifecycle"] if lifecycle.shares_table else [])
 
 
 def unended(lifecycle: Lifecycle) -> str:
-    """That the old row has not reached a final state."""
+    """Return the condition that the old row has not reached a final state."""
     finals = literals(state.name for state in lifecycle.states if state.final)
     return f"(OLD.state IN ({finals})) IS NOT TRUE" if finals else "OLD.id IS NOT NULL"
 
 
 def words(lifecycle: Lifecycle) -> dict[str, str]:
-    """What each refusal says."""
+    """Return the message of each refusal."""
     name = lifecycle.name
     return {
         "born": f"a new {name} starts as {lifecycle.initial.name}, by {lifecycle.creation.trigger}",
