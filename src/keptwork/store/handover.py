@@ -1,4 +1,4 @@
-"""What must still be so when a flow is handed over from one step to the next."""
+"""The rows that must not have changed when a flow is handed over from one step to the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Unmoved(NamedTuple):
-    """A row that must be as it was read. A flow must not be held, either, which is no move of it."""
+    """A row that must be as it was read. If it is a flow, it must not be held either, since a hold is not a move."""
 
     table: str
     id: int

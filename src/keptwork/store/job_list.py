@@ -1,4 +1,4 @@
-"""Reading jobs as operators do: which, in which order, from where on."""
+"""Queries for lists of jobs: filters, order, and cursors."""
 
 # ruff: noqa: S608 - the conditions are fixed texts chosen by name, the states declared ones; every value is a parameter.
 
@@ -25,7 +25,7 @@ _CONDITIONS = {
     "ended_before": "completed_at < {}",
 }
 LEASED = (ASSIGNED.name, RUNNING.name)
-"""The states of jobs that a worker has."""
+"""The states of claimed jobs."""
 
 _DECLARED = frozenset(state.name for state in JOB.states)
 _RUN_AGAIN = "EXISTS (SELECT 1 FROM jobs AS later WHERE later.redriven_from = jobs.id)"
@@ -34,7 +34,7 @@ _RUN_AGAIN = "EXISTS (SELECT 1 FROM jobs AS later WHERE later.redriven_from = jo
 def page(
     dialect: Dialect, wanted: JobFilter, after: int | None, limit: int, newest_first: bool, columns: Sequence[str]
 ) -> tuple[str, list[Any]]:
-    """The query for one page of jobs and its values."""
+    """Return the query for one page of jobs and its values."""
     values: list[Any] = []
 
     def bound(value: Any) -> str:
@@ -57,13 +57,16 @@ def page(
 
 
 def _key(dialect: Dialect, wanted: JobFilter) -> str:
-    """What jobs are sorted by. SQLite would go through all there are to save a sort; those with a worker are few, and
-    have an index, which it takes if the key is no key to it."""
+    """Return the sort key of jobs.
+
+    To avoid a sort, SQLite would read all jobs in the order of their IDs. Claimed jobs are few and have an index of
+    their own, which SQLite uses when the sort key is not a plain column.
+    """
     return "+id" if dialect is SQLITE and wanted.states == LEASED else "id"
 
 
 def _in_states(states: Sequence[str]) -> str:
-    """The states as words of the statement, not as values: a partial index is found by nothing else."""
+    """Return a condition with the states as literals. A partial index is not used for states that are parameters."""
     for name in states:
         if name not in _DECLARED:
             raise KeyError(f"a job has no state {name!r}")
@@ -73,7 +76,8 @@ def _in_states(states: Sequence[str]) -> str:
 
 
 def summaries(rows: Iterable[Sequence[Any]]) -> list[QueueSummary]:
-    """What the statement `queues` returns, queue by queue: rows for each state, and one for what was said of it."""
+    """Return the summaries for the rows of the statement `queues`: a row per queue and state, and one per paused
+    queue."""
     found: dict[str, QueueSummary] = {}
     for name, state, count, oldest_due, paused_at, held in rows:
         queue = found.get(name) or QueueSummary(name, {}, None, None)

@@ -1,4 +1,4 @@
-"""The store's verbs for whom the HTTP API serves: keys, and what tenants may ask. Written once for both databases."""
+"""The store's operations on API keys and tenants' request limits, written once for both databases."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from keptwork.store.api_keys import ApiKeyRow, LiveApiKey, NewApiKey
 from keptwork.store.flow_verbs import FlowReads, FlowVerbs, Rows
 
 MOST_LIMIT_KEYS = 10_000
-"""Keys of limits that are looked through for jobs that wait."""
+"""The maximum number of limit keys to search for waiting jobs."""
 
 
 class KeyReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def live_api_key(self, hash: str) -> LiveApiKey | None:
         found = await self._ask("live_api_key", hash=hash)
@@ -37,7 +37,7 @@ class KeyReads(FlowReads):
 
 
 class KeyVerbs(KeyReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def set_tenant_limits(self, tenant_id: int, limits: str | None) -> bool:
         return bool(await self._tell("set_tenant_limits", tenant_id=tenant_id, limits=limits))
@@ -46,7 +46,7 @@ class KeyVerbs(KeyReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._put_api_key(key))
 
     async def _put_api_key(self, key: NewApiKey, id: int | None = None) -> ApiKeyRow:
-        """It is there already when an answer was lost, and the same is asked again."""
+        """Store a key, or return the stored one if the same request was already made and its response was lost."""
         made = await self._new_key() if id is None else id
         added = await self._tell("put_api_key", id=made, **key._asdict())
         return ApiKeyRow(*(added or await self._kept(key))[0])
@@ -55,7 +55,8 @@ class KeyVerbs(KeyReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._rotate_api_key(id, key, overlap_us))
 
     async def _rotate_api_key(self, id: int, key: NewApiKey, overlap_us: int) -> ApiKeyRow | None:
-        """The old one is locked by its change, so that of several who rotate it one does."""
+        """Rotate a key. The update of the old key locks it, so that only one of several concurrent rotations
+        succeeds."""
         made = await self._new_key()
         which = {"tenant_id": key.tenant_id, "id": id, "replaced_by": made, "overlap_us": overlap_us}
         if await self._tell("replace_api_key", **which):

@@ -1,8 +1,8 @@
-"""Numbered migrations: read from `schema/`, rendered for a database, applied in order under a lock.
+"""Numbered migrations: read from `schema/`, rendered for a database, and applied in order under a lock.
 
-`NNNN_name.sql` serves both databases; `NNNN_name.DIALECT.before.sql` and `NNNN_name.DIALECT.sql` add what only one of
-them needs. A line `--: guards FINGERPRINT` installs the triggers made from the declarations. Only the last such line
-counts: when a declaration changes, a new migration with the new fingerprint puts the new triggers in place.
+`NNNN_name.sql` serves both databases. `NNNN_name.DIALECT.before.sql` and `NNNN_name.DIALECT.sql` add what only one of
+them needs. A line `--: guards FINGERPRINT` installs the triggers generated from the declarations. Only the last such
+line counts: when a declaration changes, a new migration with the new fingerprint installs the new triggers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keptwork.store.dialect import POSTGRES, SQLITE, Dialect, declared, fill
 from keptwork.store.postgres_guards import postgres_guards
 from keptwork.store.sqlite_guards import sqlite_guards
 
-LOCK_KEY = 0x4B455054574F524B  # "KEPTWORK"; of PostgreSQL's advisory lock; any number nobody else uses
+LOCK_KEY = 0x4B455054574F524B  # "KEPTWORK", a PostgreSQL advisory lock number that no other program uses
 
 Tell = Callable[[str], None]
 log = logging.getLogger("keptwork")
@@ -37,7 +37,7 @@ _DEFINITION = re.compile(r"^--: define (\w+)\n(.*?)^--: end\n", re.MULTILINE | r
 
 
 class Migration(NamedTuple):
-    """One step of the schema; its statements run in one transaction together with its row in the history."""
+    """One step of the schema. Its statements and its row in the history are one transaction."""
 
     number: int
     name: str
@@ -59,19 +59,19 @@ def stops_told(migration: Migration, place: str, tell: Tell) -> Iterator[None]:
 
 
 def guards(dialect: Dialect) -> list[str]:
-    """The triggers of a database, made from the declarations."""
+    """Return the triggers of a database, generated from the declarations."""
     return sqlite_guards() if dialect is SQLITE else postgres_guards()
 
 
 def fingerprint() -> str:
-    """Changes when a declaration changes what the databases enforce: then a new guards migration is due."""
+    """Return a hash of all triggers. If it changes with a declaration, a new guards migration is needed."""
     text = "\n".join([*guards(SQLITE), *guards(POSTGRES)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
 def migrations(dialect: Dialect) -> tuple[Migration, ...]:
-    """All migrations for a database, oldest first."""
+    """Return all migrations for a database, oldest first."""
     folder = {entry.name: entry.read_text("utf-8") for entry in files("keptwork.store").joinpath("schema").iterdir()}
     named = sorted((int(m[1]), m[2]) for name in folder if (m := _FILE.fullmatch(name)))
     last_guards = max(n for n, name in named if _GUARDS.search(folder[f"{n:04}_{name}.sql"]))
@@ -79,12 +79,12 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
 
 
 def newest() -> int:
-    """The schema this program was written for."""
+    """Return the number of the schema that this program was written for."""
     return migrations(SQLITE)[-1].number
 
 
 def declared_fingerprint() -> str:
-    """The fingerprint the newest guards migration was written for."""
+    """Return the fingerprint that the newest guards migration was written for."""
     texts = [
         entry.read_text("utf-8")
         for entry in sorted(files("keptwork.store").joinpath("schema").iterdir(), key=lambda e: e.name)
@@ -114,7 +114,7 @@ def _statements(text: str, dialect: Dialect) -> list[str]:
 
 
 def split(sql: str) -> list[str]:
-    """The statements of a file: each ends with a semicolon at the end of a line, outside a $$ body."""
+    """Return the statements of a file. Each ends with a semicolon at the end of a line, outside a $$ body."""
     statements: list[str] = []
     lines: list[str] = []
     quoted = False

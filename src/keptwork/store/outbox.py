@@ -1,18 +1,18 @@
-"""What is to be told to the outside of a flow's end, and what came of telling it."""
+"""Webhook deliveries for the ends of flows, and their outcomes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 PENDING, DELIVERED, GIVEN_UP = STATES = ("pending", "delivered", "given_up")
-"""What can be said of a delivery. It has no lifecycle: nothing waits for it, and no event tells of it."""
+"""The states of a delivery. It has no lifecycle, because nothing waits for it and no event records it."""
 
 MOST_ATTEMPTS = 14
-"""About a day's worth of them, with the pauses between."""
+"""The maximum number of attempts. With the pauses between them, they last about a day."""
 
 
 class NewDelivery(NamedTuple):
-    """A message about one move of an entity. The secret it is signed with is named, never kept."""
+    """A message about one move of an entity. It names the secret for its signature, which is never stored."""
 
     tenant_id: int
     entity: str
@@ -26,8 +26,8 @@ class NewDelivery(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message as it stands. Times are microseconds; `next_at` is when an attempt is due, or until when one is under
-    way. `attempts` only grows, so that it tells whose attempt is the last."""
+    """A message as it is now. Times are in microseconds. `next_at` is when an attempt is due, or when the lease of a
+    running attempt expires. `attempts` only increases, so that an outcome counts only for the latest attempt."""
 
     id: int
     tenant_id: int

@@ -1,4 +1,4 @@
-"""The store's verbs for what is told to the outside, written once for both databases."""
+"""The store's operations on webhook deliveries, written once for both databases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keptwork.store.outbox import MOST_ATTEMPTS, Delivery, NewDelivery
 
 
 class OutboxReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def delivery(self, tenant_id: int, entity: str, id: int, seq: int) -> Delivery | None:
         found = await self._ask("delivery", tenant_id=tenant_id, entity=entity, entity_id=id, seq=seq)
@@ -31,7 +31,7 @@ class OutboxReads(FlowReads):
 
 
 class OutboxVerbs(OutboxReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def put_delivery(self, delivery: NewDelivery) -> None:
         await self._tell("put_delivery", **delivery._asdict(), id=await self._new_key())

@@ -1,4 +1,4 @@
-"""Statements of the caller's own, run in a transaction of the store: which of them may be."""
+"""Checks that a caller's own statement can run in a transaction of the store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 from keptwork.errors import BadInput
 
-# What would end the transaction under the store's feet, or change the connection for whoever gets it next.
+# Words that would end the store's transaction, or change the connection for its next user.
 ENDS_IT = {"abort", "begin", "commit", "end", "prepare", "release", "rollback", "savepoint", "start", "vacuum"}
 OUTLIVES_IT = {"attach", "deallocate", "detach", "discard", "listen", "load", "pragma", "reset", "set", "unlisten"}
-# Comments nest in PostgreSQL and not in SQLite, so one within another is no comment here.
+# Comments nest in PostgreSQL but not in SQLite, so this does not match a comment that contains another.
 _FIRST_WORD = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?:(?!/\*|\*/).)*\*/)*(\w+|\()", re.DOTALL)
 
 
 def insist_harmless(sql: str) -> None:
-    """Refuses a statement that would end the transaction it is run in, or outlive it."""
+    """Reject a statement that would end its transaction or outlive it."""
     found = _FIRST_WORD.match(sql)
     if found is None:
         raise BadInput(what=f"{sql[:100]!r} is no statement; it must begin with an SQL word")

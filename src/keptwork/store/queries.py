@@ -1,7 +1,8 @@
-"""The SQL files, read once and made ready for a database: words filled in, parameters numbered.
+"""Loads the SQL files and prepares statements for a database: words filled in, parameters numbered.
 
-A statement is headed by `-- name: NAME` and a line of intent. `:name` is a parameter, `{NAME}` one of `parts.sql`. The
-statements that write a move are made here from the declaration and `moves.sql`, one for each move and right.
+A statement starts with `-- name: NAME` and a line of intent. `:name` is a parameter, and `{NAME}` is an entry of
+`parts.sql`. The statements that write a move are generated from the declaration and `moves.sql`, one for each move and
+right.
 """
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
@@ -52,7 +53,7 @@ from keptwork.store.wakes import ALL_CHILDREN, ANY_CHILD, APPROVAL, EVENT
 _HEAD = re.compile(r"^-- name: (\S+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# That no artifact, no result, no checkpoint, no step, no crew and no transcript refers to a blob.
+# The condition that no artifact, result, checkpoint, step, crew, or transcript refers to a blob.
 _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM artifacts AS a WHERE a.tenant_id = blobs.tenant_id AND a.hash = blobs.hash) AND "
     "NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.tenant_id = blobs.tenant_id AND j.result_hash = blobs.hash) AND "
@@ -62,22 +63,22 @@ _UNUSED = (
     "NOT EXISTS (SELECT 1 FROM transcripts AS t WHERE t.tenant_id = blobs.tenant_id AND t.hash = blobs.hash)"
 )
 
-# One text, two statements: a claim, and a claim that starts the jobs in the same write.
+# One text gives two statements: a claim, and a claim that also starts the jobs in the same write.
 CLAIMS = {"claim": ("claim",), "claim_and_start": ("claim", "start")}
 
 
-# What a claim on SQLite adds when some kinds are to be left to others. Usually none are, and then it is not asked.
+# A condition that a claim on SQLite adds if it leaves some kinds to other workers. Usually it leaves none.
 KNOWN = "_known"
 _LEFT_TO_OTHERS = "AND kind NOT IN (SELECT value FROM json_each(:without))"
 
-# What an enqueue on PostgreSQL adds when jobs have limits: it tells those who look after them. Usually they have none.
+# Parts that an enqueue on PostgreSQL adds if jobs have limits: they record when limits must be checked.
 _ALSO_BORN = ", run_at, limit_key"
 _WOKEN = """woken AS (INSERT INTO limit_wakes (at, tenant_id, key)
     SELECT DISTINCT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key
     FROM born WHERE limit_key IS NOT NULL),
 """
 
-# The statements that both databases share, by what they are about.
+# The files of the statements that both databases share.
 _FILES = (
     "shared",
     "flows",
@@ -93,7 +94,7 @@ _FILES = (
     "waits",
 )
 
-# One text for each kind of flows: `listed_runs` is `listed` with {flows} as runs.
+# One text gives a statement for each kind of flow: `listed_runs` is `listed` with {flows} as runs.
 _FLOWS = (RUN.table, WORKSTREAM.table)
 
 _WORDS = {
@@ -131,14 +132,14 @@ _WORDS = {
 
 
 class Statement(NamedTuple):
-    """SQL ready to run, and the names of its parameters in the order they are bound."""
+    """SQL that is ready to run, with the names of its parameters in binding order."""
 
     sql: str
     parameters: tuple[str, ...]
 
 
 class MoveStatement(NamedTuple):
-    """The UPDATE of a move. Of a change it takes some fields, then some of its values: `batch` and `shaped` put them in
+    """The UPDATE of a move. It takes some fields of a change, then some of its values. `batch` and `shaped` put them in
     their places."""
 
     sql: str
@@ -148,8 +149,8 @@ class MoveStatement(NamedTuple):
 
 
 class MoveBatch(NamedTuple):
-    """SQLite: a statement ready to run that writes a batch of moves. It is given an array with the fields and values of
-    `each` of them, the time, and of the first what is said `once` for all."""
+    """A SQLite statement that writes a batch of moves. Its parameters are an array with the fields and values of `each`
+    move, the time, and the fields that all moves share, taken `once` from the first move."""
 
     sql: str
     each: Callable[[Change], tuple[object, ...]]
@@ -179,15 +180,15 @@ class Catalogue:
         return self._statements[name]
 
     def move(self, change: Change) -> MoveStatement:
-        """The statement that writes a decided move, if the record is still as it was when it was decided on."""
+        """Return the statement that writes a decided move if the record is still as it was when it was decided."""
         key = (change.move, change.right)
         if key not in self._moves:
             self._moves[key] = self._prepare_move(change.lifecycle, change.move, change.right)
         return self._moves[key]
 
     def batch(self, change: Change, *, alike: bool) -> MoveBatch:
-        """SQLite: the statement that writes many such moves; `alike`, if they have in common all but what differs in
-        nearly every batch."""
+        """Return the SQLite statement that writes many such moves. `alike` means that only the fields in `DIFFERING`
+        differ."""
         key = (change.move, change.right, alike)
         if key not in self._batches:
             update, _, names, extras = self.move(change)
@@ -198,8 +199,8 @@ class Catalogue:
         return self._batches[key]
 
     def enqueue(self, limited: object, each: tuple[str, ...] = ()) -> BatchStatement:
-        """PostgreSQL: the statement that enqueues a job, or a batch whose jobs differ in `each` of these columns. One
-        job alone is given as its key, its fields, and the ring."""
+        """Return the PostgreSQL statement that enqueues one job, or a batch whose jobs differ in the columns `each`.
+        The values of one job are its key, its fields, and the notification."""
         name = "enqueue_limited" if limited else "enqueue"
         if (name, each) not in self._shaped:
             self._shaped[name, each] = enqueue_statement(self._filled(name), each)
@@ -207,7 +208,8 @@ class Catalogue:
 
     @cached_property
     def enqueue_batch(self) -> tuple[Statement, tuple[str, ...]]:
-        """SQLite: the statement that enqueues many jobs, which come as one JSON array of arrays, and what each has."""
+        """The SQLite statement that enqueues many jobs, given as one JSON array of arrays, and the names of each job's
+        values."""
         into, _, values = self._filled("enqueue").partition("VALUES (")
         names = tuple(name for name in _names(values) if name != "now")
         each = _PARAMETER.sub(
@@ -217,8 +219,8 @@ class Catalogue:
         return self._numbered(sql, _names(sql)), names
 
     def shaped(self, change: Change, each: tuple[str, ...] = ()) -> BatchStatement:
-        """PostgreSQL: the statement that writes a move, or a batch of moves that differ in `each` of these columns. One
-        move alone is given as the fields and the values of `move`."""
+        """Return the PostgreSQL statement that writes one move, or a batch of moves that differ in the columns `each`.
+        The values of one move are its fields and its extras."""
         key = (change.move, change.right), each
         if key not in self._shaped:
             sql, _, names, extras = self.move(change)
@@ -226,13 +228,14 @@ class Catalogue:
         return self._shaped[key]
 
     def given(self, change: Change) -> dict[str, Any]:
-        """What the statement of a single move is given, by name."""
+        """Return the parameters of the statement of a single move, by name."""
         move = self.move(change)
         values = dict(zip(move.names, move.fields(change), strict=True))
         return values | {name: change.values.get(name) for name in move.extras}
 
     def hand_over(self, changes: Sequence[Change], unmoved: Sequence[Unmoved]) -> Statement:
-        """PostgreSQL: the statement that makes these moves and starts a new job, if all is still as it was."""
+        """Return the PostgreSQL statement that writes these moves and starts a new job if nothing has changed since the
+        read."""
         which = *((change.move.trigger, change.lifecycle.name, change.right) for change in changes), None
         name = f"hand_over {which} {[row.table for row in unmoved]}"
         if name not in self._statements:
@@ -245,7 +248,7 @@ class Catalogue:
         return self._statements[name]
 
     def birth(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
-        """The statement that brings an entity into being, with the columns given beside what every entity has."""
+        """Return the statement that creates an entity with these columns in addition to those that every entity has."""
         unknown = set(columns) - ENTITY_COLUMNS[lifecycle.name]
         if unknown:
             raise KeyError(f"{lifecycle.name} has no column {', '.join(sorted(unknown))}")
@@ -256,17 +259,17 @@ class Catalogue:
         return self._statements[name]
 
     def births(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
-        """The same for many at once, which come as one JSON array: of objects on PostgreSQL, on SQLite of arrays, each
-        of which begins with the id."""
+        """Return the statement that creates many entities from one JSON array. It has objects on PostgreSQL. On SQLite,
+        it has arrays that start with the ID."""
         name = f"create many {lifecycle.name} {' '.join(columns)}"
         if name not in self._statements:
-            self.birth(lifecycle, columns)  # refuses columns it does not know
+            self.birth(lifecycle, columns)  # rejects unknown columns
             sql = self._births_sql(lifecycle, columns)
             self._statements[name] = self._numbered(sql, _names(sql))
         return self._statements[name]
 
     def amendment(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
-        """The statement that sets columns of entities which no move sets."""
+        """Return the statement that sets columns of entities without a move."""
         unknown = set(columns) - AMENDABLE.get(lifecycle.name, frozenset())
         if unknown:
             raise KeyError(f"{', '.join(sorted(unknown))} of {lifecycle.name} cannot be set beside a move")
@@ -317,7 +320,7 @@ class Catalogue:
         return ", ".join(f"{column} = {value}" for column, value in sets.items())
 
     def _claim_assignments(self, triggers: tuple[str, ...]) -> str:
-        """A claim chooses its records itself, so it brings no reason, cause or detail."""
+        """Return the assignments of a claim. A claim selects its own records, so it has no reason, cause, or detail."""
         sets = self._assignments(JOB, JOB.move(triggers[-1]), self._now, steps=len(triggers))
         if "start" in triggers:
             sets += ", attempts = jobs.attempts + 1"
@@ -346,7 +349,8 @@ class Catalogue:
         return into, values
 
     def _births_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
-        """From one birth to many: what each row says comes from the array, what all have in common stays."""
+        """Turn the statement for one birth into one for many: row values come from the array, and common values
+        stay."""
         into, values = self._birth_parts(lifecycle, columns)
         for column in ("id", *columns):
             values = re.sub(rf":{column}\b", f"g.{column}", values)
@@ -375,7 +379,7 @@ class Catalogue:
         return fill(raw, lambda word: self._word(word, words))
 
     def _word(self, word: str, words: Mapping[str, str] = MappingProxyType({})) -> str | None:
-        """What a statement says itself comes first, also in the parts of it."""
+        """Return the value of a word. The statement's own words come first, also within its parts."""
         if word in words:
             return words[word]
         if word in self._parts:
@@ -392,29 +396,31 @@ def _move_name(lifecycle: Lifecycle, move: Move) -> str:
 
 
 def _sqlite_batch(table: str, update: str, once: Sequence[str], each: Sequence[str]) -> str:
-    """One statement for many records: they come as one JSON array, so that SQLite works through all of them at one go,
-    while the interpreter does something else. Materialized, since otherwise it looks for a part of an array wherever
-    the statement names it."""
+    """Return one statement that writes many records, given as one JSON array.
+
+    SQLite then processes the whole array in one call while the interpreter runs other threads. The array is
+    materialized because SQLite would otherwise search it again at each use in the statement.
+    """
     common = "".join(f", ?{place} AS {name}" for place, name in enumerate(once, 3))
     given = _from_json(each, "?1", common)
     return f"WITH given AS MATERIALIZED ({given})\n{_from_batch(update)}\nRETURNING {table}.id"
 
 
 def _from_json(names: Sequence[str], parameter: str, more: str = "") -> str:
-    """SQLite: rows from an array of arrays. jsonb_each, since json_each writes an array out again for each of its parts
-    that is asked for."""
+    """Return SQLite rows from an array of arrays. It uses jsonb_each, because json_each serializes a row again for each
+    of its values."""
     columns = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(names))
     return f"SELECT {columns}{more} FROM jsonb_each({parameter})"
 
 
 def _fields(names: Sequence[str]) -> Callable[[Change], tuple[object, ...]]:
-    """What gives these fields of a change."""
+    """Return a function that gets these fields of a change."""
     places = [Change._fields.index(name) for name in names]
     return itemgetter(*places) if len(places) > 1 else lambda change: tuple(change[place] for place in places)
 
 
 def _claim_events(triggers: tuple[str, ...]) -> str:
-    """The events of a claim, as rows of (how far behind the row's seq, type, trigger, from, to)."""
+    """Return the events of a claim as rows of (how far behind the row's seq, type, trigger, from, to)."""
     moves = [JOB.move(trigger) for trigger in triggers]
     return ", ".join(
         f"({len(moves) - place}, {literals((m.event, m.trigger, m.sources[0].name, m.target.name))})"
@@ -423,7 +429,8 @@ def _claim_events(triggers: tuple[str, ...]) -> str:
 
 
 def _conditions(table: str, right: Right | None, now: str) -> str:
-    """What must still be true of the record: nothing moved it, and the right to move it still stands."""
+    """Return the conditions that must still hold: nothing has moved the record, and the right to move it still
+    exists."""
     conditions = [f"{table}.{column} = :{column}" for column in ("id", "tenant_id", "seq", "epoch")]
     conditions.append(f"{table}.state = :from_state")
     if right is Right.HOLDER:
@@ -434,7 +441,7 @@ def _conditions(table: str, right: Right | None, now: str) -> str:
 
 
 def _from_batch(sql: str) -> str:
-    """Takes the parameters from the columns of a batch instead."""
+    """Replace the parameters with the columns of a batch."""
     return _PARAMETER.sub(r"g.\1", sql)
 
 
@@ -444,7 +451,7 @@ def _names(sql: str) -> tuple[str, ...]:
 
 @cache
 def _read(name: str) -> dict[str, str]:
-    """The statements of a file by name, without their comments."""
+    """Return the statements of a file by name, without their comments."""
     text = files("keptwork.store").joinpath("sql", name).read_text("utf-8")
     parts = _HEAD.split(text)[1:]
     return {head: _bare(body) for head, body in zip(parts[::2], parts[1::2], strict=True)}

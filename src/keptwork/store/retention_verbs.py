@@ -1,7 +1,8 @@
-"""The store's verbs for retention, written once for both databases: what may go, what goes with it, and the account.
+"""The store's operations for retention, written once for both databases: what can be deleted, and the records of it.
 
-Jobs, workers and agent jobs go one by one. An outermost flow or crew goes as a whole: the steps of a flow, the flows
-and crews inside, what was asked at its steps and told of its end. The jobs of either have a time of their own.
+Jobs, workers, and agent jobs are deleted one by one. An outermost flow or crew is deleted as a whole, with its steps,
+the flows and crews inside, the approvals of its steps, and its webhook deliveries. The jobs of flows and crews have
+their own retention.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from keptwork.store.flow_verbs import FlowReads, FlowVerbs, Rows
 from keptwork.store.records import Expired, Expiry, Pruned
 
 WHOLE = (RUN, WORKSTREAM, CREW)
-"""What goes with everything inside it, or not at all."""
+"""The lifecycles whose entities are deleted with everything inside them, or not at all."""
 
 ANY_SIZE = 1_000
-"""What such a write weighs: so much is never done on the thread of the caller, even for one flow."""
+"""The weight of such a write. It is high enough that the write never runs on the caller's thread, even for one flow."""
 
 
 @dataclass(slots=True)
 class Retinue:
-    """What goes with an outermost flow or crew, by table; itself is among it. `ended` says that all of it has."""
+    """An outermost flow or crew with everything inside it, by table. `ended` means that all of it has ended."""
 
     keys: dict[str, list[int]] = field(
         default_factory=lambda: {"runs": [], "workstreams": [], "steps": [], "crews": []}
@@ -37,7 +38,7 @@ class Retinue:
 
 
 class RetentionReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def prunable(self, lifecycle: Lifecycle, expiry: Expiry, *, after: int = 0, limit: int = 1000) -> Expired:
         newest = max(expiry.before.values(), default=0)
@@ -52,7 +53,7 @@ class RetentionReads(FlowReads):
         return [Pruned(*row) for row in await self._ask("pruned")]
 
     async def _retinues(self, lifecycle: Lifecycle, ids: Iterable[int]) -> dict[int, Retinue]:
-        """Level by level, from the outside in: each key is known with the outermost it belongs to."""
+        """Collect everything inside these flows or crews, level by level, each with the outermost it belongs to."""
         found = {root: Retinue() for root in ids}
         for root, retinue in found.items():
             retinue.keys[lifecycle.table].append(root)
@@ -72,7 +73,7 @@ class RetentionReads(FlowReads):
     async def _within(
         self, found: Mapping[int, Retinue], table: str, statement: str, around: Mapping[int, int]
     ) -> dict[int, int]:
-        """What is directly inside of these, with the outermost of each."""
+        """Return what is directly inside these, with the outermost of each."""
         inside = {}
         for id, owner, unfinished in await self._ask(statement, ids=self._list(list(around))) if around else ():
             inside[id] = around[owner]
@@ -82,7 +83,7 @@ class RetentionReads(FlowReads):
 
 
 class RetentionVerbs(RetentionReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
         weight = ANY_SIZE if lifecycle in WHOLE else len(ids)
@@ -96,7 +97,8 @@ class RetentionVerbs(RetentionReads, FlowVerbs):
         return len(taken)
 
     async def _prune_whole(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
-        """What somebody else is at work on is left to a later sweep: so nobody waits, and never in a circle."""
+        """Delete the flows or crews that no other transaction works on. The rest waits for a later sweep, so that no
+        two callers deadlock."""
         seen = {row[0]: row[1] for row in await self._may_go(lifecycle, ids, expiry)}
         free = {row[0] for row in await self._tell("lock_free_trees", ids=self._list(sorted(set(seen.values()))))}
         going = await self._may_go(lifecycle, [id for id, tree in seen.items() if tree in free], expiry)
@@ -124,7 +126,8 @@ class RetentionVerbs(RetentionReads, FlowVerbs):
         await self._account_for(taken)
 
     async def _account_for(self, taken: Iterable[Sequence[Any]]) -> None:
-        """Of rows of (tenant, entity, state, when it ended). Everybody adds to the account in the same order."""
+        """Record the deleted rows of (tenant, entity, state, end time). All callers update the records in the same
+        order."""
         rows: Counter[tuple[int, str, str]] = Counter()
         last: dict[tuple[int, str, str], int] = {}
         for tenant_id, entity, state, ended_at in taken:

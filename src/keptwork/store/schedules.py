@@ -1,4 +1,4 @@
-"""Schedules as they are kept: what is to be enqueued by which rule, and how far it has got."""
+"""Schedules as the store keeps them: what they enqueue, by which rule, and their progress."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from keptwork.schedule import CatchUp, Rule
 from keptwork.store.records import NewJob
 
 SCHEDULER = "scheduler"
-"""Who does what a schedule does."""
+"""The actor of what a schedule does."""
 
 _OWN = ("kind", "payload", "queue", "tenant_id")
 
 
 class Schedule(NamedTuple):
-    """A schedule: what it enqueues, by which rule, and how far it has got. `rules` are all other rules of its jobs, as
-    JSON; `next_at` is its first tick that was not fired, `last_at` the last one that was."""
+    """A schedule: what it enqueues, by which rule, and its progress. `rules` has all other options of its jobs as JSON.
+    `next_at` is the first tick that was not fired, and `last_at` the last tick that was."""
 
     tenant_id: int
     name: str
@@ -38,7 +38,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def of(cls, name: str, job: NewJob, rule: Rule, catch_up: CatchUp, by: str, next_at: int) -> Schedule:
-        """One that enqueues this job, and has its first tick then."""
+        """Return a schedule that enqueues this job and has its first tick at `next_at`."""
         usual = NewJob(job.kind)._asdict()
         rules = {field: value for field, value in job._asdict().items() if field not in _OWN and value != usual[field]}
         kept = (job.tenant_id, name, job.kind, job.queue, job.payload, json.dumps(rules))
@@ -50,7 +50,7 @@ class Schedule(NamedTuple):
 
     @property
     def job(self) -> NewJob:
-        """What it enqueues. A rule that only a newer program knows is left out."""
+        """The job that the schedule enqueues, without options that this program does not know."""
         rules = {name: value for name, value in json.loads(self.rules).items() if name in NewJob._fields}
         return NewJob(self.kind, self.payload, self.queue, self.tenant_id)._replace(**rules)
 
@@ -59,7 +59,7 @@ SCHEDULE_COLUMNS = Schedule._fields
 
 
 class Plan(NamedTuple):
-    """What firing a schedule does: its jobs, its next tick, and the last one it has fired, if it fires any."""
+    """The effect of firing a schedule: its jobs, its next tick, and the last tick fired, if any."""
 
     jobs: list[NewJob]
     next_at: int
@@ -67,11 +67,12 @@ class Plan(NamedTuple):
 
 
 Planner = Callable[[Schedule, int], Plan | None]
-"""What firing a schedule does at a time; none leaves it as it is. It may be called on any thread."""
+"""A function that returns the effect of firing a schedule at a time, or None to leave it unchanged. It can be called on
+any thread."""
 
 
 def planned(due: Iterable[Schedule], plan: Planner, now: int, most_jobs: int) -> Iterator[tuple[Schedule, Plan]]:
-    """Those that are fired now, and how: as many as do not make too many jobs."""
+    """Yield the schedules to fire now with their plans, skipping those whose jobs would exceed the maximum."""
     jobs = 0
     for schedule in due:
         what = plan(schedule, now)

@@ -15,8 +15,8 @@ _forks = 0
 
 
 class Place:
-    """The event loop that something belongs to. Asking asyncio for the running loop takes a system call on Python 3.11,
-    so this looks whether the loop runs in the calling thread instead."""
+    """The event loop that an object belongs to. On Python 3.11, asyncio needs a system call to get the running loop.
+    This class checks whether the loop runs in the calling thread instead."""
 
     __slots__ = ("_forks", "_loop", "_thread")
 
@@ -31,7 +31,7 @@ class Place:
         loop = self._loop
         if loop is None or self._forks != _forks or not loop.is_running():
             return False
-        return get_ident() == self._thread or running_loop() is loop  # a loop may be run by several threads in turn
+        return get_ident() == self._thread or running_loop() is loop  # several threads can run one loop in turn
 
 
 class Scope:

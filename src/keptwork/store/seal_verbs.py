@@ -1,4 +1,4 @@
-"""The store's verbs for the seals of the log, written once for both databases."""
+"""The store's operations on the seals of the log, written once for both databases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keptwork.store.seals import NewSeal, Seal
 
 
 class SealReads(FlowReads):
-    """The reads."""
+    """The read operations."""
 
     async def seals(self, *, after: int = 0, limit: int = 100) -> list[Seal]:
         return [Seal(*row) for row in await self._ask("seals", after=after, limit=limit)]
@@ -18,7 +18,7 @@ class SealReads(FlowReads):
 
 
 class SealVerbs(SealReads, FlowVerbs):
-    """The writes."""
+    """The write operations."""
 
     async def put_seal(self, seal: NewSeal) -> bool:
         return bool(await self._tell("put_seal", **seal._asdict()))

@@ -1,4 +1,4 @@
-"""Seals of the event log: what cannot be edited any more without anyone noticing."""
+"""Seals of the event log. An edit of sealed events does not go unnoticed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class NewSeal(NamedTuple):
-    """The next seal: over so many events after a cursor, up to another; `total` is how many are sealed with them. `key`
-    tells which secret went into the hash, if one did; never the secret."""
+    """The next seal, over the events after one cursor up to another. `total` is the number of events sealed so far.
+    `key` identifies the secret that went into the hash, if any, and is never the secret itself."""
 
     number: int
     events: int
@@ -19,7 +19,7 @@ class NewSeal(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """One as it is kept, with when it was made (µs)."""
+    """A stored seal with its creation time (µs)."""
 
     number: int
     events: int

@@ -1,4 +1,4 @@
-"""All that both databases do by the same statements, put together: what is left to each is how it is asked."""
+"""Combines all operations whose statements both databases share. Each database adds how it runs a statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keptwork.store.transcript_verbs import TranscriptReads, TranscriptVerbs
 class SharedReads(
     OutboxReads, TranscriptReads, CrewReads, AgentReads, BudgetReads, KeyReads, SealReads, RetentionReads
 ):
-    """The reads."""
+    """The read operations."""
 
 
 class SharedVerbs(
@@ -29,4 +29,4 @@ class SharedVerbs(
     SealVerbs,
     RetentionVerbs,
 ):
-    """The reads and the writes."""
+    """The read and write operations."""

@@ -1,15 +1,15 @@
-"""Signals: what one sends and jobs wait for. Those of a tenant and name form a sequence."""
+"""Signals, which callers send and jobs wait for. The signals of a tenant and name form a sequence."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 EVERYONE = 0
-"""Instead of a job: whoever waits for it."""
+"""In place of a job ID: every job that waits for the signal."""
 
 
 class NewSignal(NamedTuple):
-    """A signal to be sent; the same key a second time sends no second one."""
+    """A signal to send. Using its key again does not send it again."""
 
     tenant_id: int
     name: str
@@ -19,14 +19,14 @@ class NewSignal(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """One that was sent: its place in the sequence, and what was said."""
+    """A signal that was sent: its position in the sequence and its payload."""
 
     id: int
     payload: str
 
 
 class Sent(NamedTuple):
-    """What came of sending: the signal's place, whether it is new, and how many jobs are due because of it."""
+    """The result of sending: the signal's position, whether it is new, and the number of jobs that became due."""
 
     id: int
     new: bool

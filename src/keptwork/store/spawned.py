@@ -1,4 +1,4 @@
-"""The keys of children that were made together, in few words: growing keys as runs of (first, how many)."""
+"""The IDs of children that were created together, in compact form: increasing IDs as runs of (first, count)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def told(keys: Sequence[int]) -> str:
-    """As it is kept with the step.
+    """Return the IDs as the JSON stored with the step.
 
     >>> told([5, 6, 7, 64, 65])
     '{"children":[[5,3],[64,2]]}'
@@ -22,7 +22,7 @@ def told(keys: Sequence[int]) -> str:
 
 
 def keys_of(text: str) -> list[int]:
-    """Read back.
+    """Return the IDs from that JSON.
 
     >>> keys_of('{"children":[[5,3],[64,2]]}')
     [5, 6, 7, 64, 65]

@@ -1,7 +1,7 @@
-"""Ringing for work on SQLite: a byte to every process that waits, through sockets in a folder of the file's own.
+"""Notifies waiting processes on SQLite: one byte to each, through sockets in a directory of the file's own.
 
-Nobody depends on it: a ring that gets lost is made up for by the next poll. The folder is in the place for temporary
-files, named after the database's inode, because a socket's path may be no longer than about a hundred bytes.
+Nothing depends on a notification, since the next poll makes up for a lost one. The directory is among temporary files
+and is named after the database's inode, because a socket's path is limited to about 100 bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUIET_SECONDS = 0.002
 
 
 class Bell(Protocol):
-    """Something to ring when work has come, and to listen to."""
+    """An object to notify about new jobs, and to subscribe to."""
 
     def ring(self) -> None: ...
 
@@ -33,7 +33,7 @@ class Bell(Protocol):
 
 
 class MemoryBell:
-    """For a database in memory, which only this process can see."""
+    """The notifier of a database in memory, which only this process can see."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []
@@ -43,14 +43,15 @@ class MemoryBell:
             heard()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back on the event loop that listens, whichever loop rings."""
+        """Register a callback that runs on the current event loop, whichever loop notifies. Return a function that
+        removes it."""
         loop = asyncio.get_running_loop()
 
         def hear() -> None:
             if running_loop() is loop:
                 heard()
             else:
-                with contextlib.suppress(RuntimeError):  # that loop has ended
+                with contextlib.suppress(RuntimeError):  # that loop was closed
                     loop.call_soon_threadsafe(heard)
 
         self._listeners.append(hear)
@@ -61,7 +62,8 @@ class MemoryBell:
 
 
 class SocketBell:
-    """Rings at most once every two milliseconds; what comes between is made up for at the end of them."""
+    """A notifier with at most one notification every 2 ms. Notifications in between are combined into one at the
+    end."""
 
     def __init__(self, path: str) -> None:
         found = Path(path).stat()
@@ -73,7 +75,7 @@ class SocketBell:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def ring(self) -> None:
-        """Something was put into a queue and committed."""
+        """Notify all subscribers after jobs were enqueued and committed."""
         if self._later is not None and self._loop is not None and not self._loop.is_closed():
             return
         wait = self._rang_at + QUIET_SECONDS - time.monotonic()
@@ -84,7 +86,7 @@ class SocketBell:
             self._ring_now()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever it rings; returns how to stop listening."""
+        """Register a callback for notifications. Return a function that removes it."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         name = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
         ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -105,7 +107,7 @@ class SocketBell:
             self._later.cancel()
         self._sender.close()
         with contextlib.suppress(OSError):
-            self._folder.rmdir()  # the last one out; not while somebody still listens
+            self._folder.rmdir()  # succeeds only after the last subscriber has left
 
     def _ring_now(self) -> None:
         self._later, self._rang_at = None, time.monotonic()
@@ -120,7 +122,7 @@ class SocketBell:
             with contextlib.suppress(OSError):
                 os.unlink(ear)  # its process died without closing it
         except OSError:
-            return  # its buffer is full: it has rung already
+            return  # its buffer is full, so it already has a notification
 
 
 def _hear(ear: socket.socket, heard: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""The names by which a SQLite file may be opened, and the file systems on which it may be.
+"""Checks the names and the file system by which a SQLite file is opened.
 
-SQLite finds the log of a file by the name of the file: `keptwork.db-wal`. Two names of one file mean two logs, and each
-of them overwrites what the other holds. A symbolic link is followed first, so it is no second name. On a network file
-system another machine can hold the file without a lock that this one sees.
+SQLite finds a file's log by the name of the file: `keptwork.db-wal`. Two names of one file mean two logs, and each log
+overwrites the changes of the other. SQLite first resolves symbolic links, so they do not count as second names. On a
+network file system, another machine can hold the file without a lock that this machine sees.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NETWORK = {
     ),
     "fuse.glusterfs",
 }
-PASSED_ON = {"virtiofs", "fuse", "fakeowner"}  # before the first dot: fuse.grpcfuse, fuse.sshfs
+PASSED_ON = {"virtiofs", "fuse", "fakeowner"}  # prefixes up to the first dot: fuse.grpcfuse, fuse.sshfs
 MOST_NAMED = 5
 
 logger = logging.getLogger("keptwork")
@@ -42,21 +42,21 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
-    """Where something is mounted, and the kind of its file system."""
+    """A mount point and the kind of its file system."""
 
     place: str
     kind: str
 
 
 def inspect(path: str, real: str, *, shared: bool) -> None:
-    """Refuse a file with several names, and one on a network file system unless the user accepts that (`shared`).
-    `real` is the path without symbolic links."""
+    """Reject a file with several names, and one on a network file system unless the user accepts it (`shared`). `real`
+    is the path without symbolic links."""
     refuse_hard_links(path, real)
     refuse_mount(path, real, shared=shared)
 
 
 def refuse_mount(path: str, real: str, *, shared: bool) -> None:
-    """Refuse a file that is mounted alone or lies on a network file system; warn where locks may not be passed on."""
+    """Reject a file that is a mount of its own or on a network file system. Warn where locks might not be passed on."""
     mount = mount_of(real, mountinfo())
     if mount is None:
         return
@@ -72,17 +72,17 @@ def refuse_mount(path: str, real: str, *, shared: bool) -> None:
 
 
 def refuse_hard_links(path: str, real: str) -> None:
-    """Refuse a file that has several names; those in the same folder are listed."""
+    """Reject a file that has several names, and list those in the same directory."""
     try:
         found = os.stat(real)
     except OSError:
-        return  # there is no file yet, or opening it says why not
+        return  # there is no file yet, or opening it reports the error
     if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
         raise HardLinks(path=path, links=found.st_nlink, others=_listed(_other_names(real, found)))
 
 
 def mountinfo() -> bytes:
-    """Return what is mounted, in the words of Linux; nothing elsewhere."""
+    """Return the mounts as Linux lists them, or nothing on other systems."""
     try:
         file = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -94,7 +94,7 @@ def mountinfo() -> bytes:
 
 
 def mount_of(real: str, mounted: bytes) -> Mount | None:
-    """Return the mount that a path without symbolic links is in. Of several at one place, the last covers the others.
+    """Return the mount of a path without symbolic links. Among several mounts at one place, the last one counts.
 
     >>> mounted = b"22 1 8:1 / / rw - ext4 /dev/a rw\\n23 22 0:9 /x /a\\\\040b rw master:1 - nfs4 srv:/x rw\\n"
     >>> mount_of("/a b/k.db", mounted), mount_of("/a bc/k.db", mounted)

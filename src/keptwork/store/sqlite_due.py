@@ -1,4 +1,4 @@
-"""What a claim on SQLite takes: tenants in turn, of each the highest priority first, then the oldest.
+"""Selects the jobs of a claim on SQLite: tenants in turn, each by highest priority, then by earliest due time.
 
 PostgreSQL has the same in its function `keptwork_due`. Each tenant gets an equal share, and unused shares go to the
 others.
@@ -12,18 +12,19 @@ from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 Run = Callable[..., list[tuple[Any, ...]]]
-"""Runs a named statement."""
+"""A function that runs a named statement."""
 Place = tuple[int, int, int]
-"""A job by its place in the order of its tenant: priority (the highest first), when it is due, id."""
+"""The position of a job in the order of its tenant: priority (negated, so that the highest is first), due time, and
+ID."""
 
 ABOVE_ALL = 1 << 31
-"""Higher than any priority, and than any tenant."""
+"""Higher than any priority, and than any tenant ID."""
 PAGE = 256
-"""Once some tenants with due jobs were found, no more than so many are looked at."""
+"""The maximum number of tenants to check once some with due jobs were found."""
 
 
 class Wanted(NamedTuple):
-    """What a claim asks for."""
+    """The parameters of a claim."""
 
     limit: int
     tenant_id: int | None
@@ -32,14 +33,14 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The ids to claim, in the order they are to be worked on, and the queues among them that have limits."""
+    """The IDs to claim in working order, and the queues among them that have limits."""
 
     ids: list[int]
     limited: frozenset[str]
 
 
 def due(run: Run, queues: Sequence[str], wanted: Wanted) -> Found:
-    """The jobs that are due in these queues."""
+    """Return the due jobs of these queues."""
     limited = set()
     found: list[dict[int, list[Place]]] = []
     for queue in queues:
@@ -55,14 +56,14 @@ def due(run: Run, queues: Sequence[str], wanted: Wanted) -> Found:
 
 
 def _room(run: Run, queue: str) -> int:
-    """How many more jobs a limited queue may have started now."""
+    """Return how many more jobs a limited queue may start now."""
     run("queue_uses_over", queue=queue, key=f"queue:{queue}")
     ((by_number, by_rate),) = run("queue_room", queue=queue, key=f"queue:{queue}")
     return min(room for room in (by_number, by_rate, ABOVE_ALL) if room is not None)
 
 
 def _lanes(run: Run, queue: str, ends: tuple[int, int], wanted: Wanted, resting: set[int], room: int) -> Iterable[int]:
-    """The tenants to serve, in turn. Where there is but one, nobody asks whether anything of it is due."""
+    """Yield the tenants to serve, in turn. If there is only one, whether it has due jobs is not checked here."""
     first, last = ends
     if wanted.tenant_id is not None or first == last:
         only = first if wanted.tenant_id is None else wanted.tenant_id
@@ -84,7 +85,7 @@ def _lap(run: Run, queue: str, lap: tuple[int, int], resting: set[int]) -> Itera
 
 
 def _shares(run: Run, queue: str, lanes: Iterable[int], wanted: Wanted, room: int) -> dict[int, list[Place]]:
-    """What each tenant gives: an equal share, and more where others have less."""
+    """Return the jobs of each tenant: an equal share, and more where others have fewer."""
     found: dict[int, list[Place]] = {tenant: [] for tenant in lanes}
     hungry = list(found)
     while hungry and room:
@@ -102,7 +103,8 @@ def _shares(run: Run, queue: str, lanes: Iterable[int], wanted: Wanted, room: in
 
 
 def _places(run: Run, queue: str, tenant: int, limit: int, offset: int, without: Sequence[str]) -> list[Place]:
-    """The first jobs of a tenant beyond those known already, one priority after the other until there are enough."""
+    """Return the first jobs of a tenant after those already known, one priority after another until there are
+    enough."""
     named, values = "due", {"queue": queue, "tenant_id": tenant}
     if without:
         named, values["without"] = "due_known", json.dumps(list(without))
@@ -118,7 +120,7 @@ def _places(run: Run, queue: str, tenant: int, limit: int, offset: int, without:
 
 
 def _in_turn(found: list[dict[int, list[Place]]], wanted: Wanted) -> list[int]:
-    """Of each tenant the first job, then of each the second, and so on; of several queues as if they were one."""
+    """Return the first job of each tenant, then the second of each, and so on, across all queues."""
     if len(found) == 1:
         of_tenant = list(found[0].values())
     else:

@@ -1,7 +1,8 @@
-"""Who may open a SQLite file while its name, its log or both are being judged or exchanged.
+"""Locks the opening of a SQLite file while its name or its log is checked or exchanged.
 
-Openers share a lock on the folder of the file; whoever judges a leftover log, or exchanges the file for a backup, has
-it alone. So nobody opens one file and finds the log of another. The lock is held while opening, not afterwards.
+Processes that open the file share a lock on its directory. A process that checks a leftover log, or exchanges the file
+for a backup, holds the lock exclusively. So no process opens one file and finds the log of another. The lock is held
+while opening, not afterward.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ SHARED, ALONE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 @contextmanager
 def entrance(path: str, how: int, seconds: float) -> Iterator[None]:
-    """Hold the lock on the folder of a path, or raise Busy after that many seconds. A folder that cannot be locked or
-    read is not locked: opening the file then says what is wrong."""
+    """Hold the lock on the directory of a path, or raise Busy after this time. A directory that cannot be locked or
+    read is not locked, since opening the file then reports the error."""
     try:
         folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

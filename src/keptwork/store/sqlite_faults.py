@@ -1,4 +1,4 @@
-"""What is wrong with a SQLite file itself, whatever is written in it: damaged pages, a schema that was changed."""
+"""Faults of a SQLite file itself: damaged pages, and a changed schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SCHEMA = "SELECT name, type, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 
 
 def sqlite_faults(db: apsw.Connection) -> list[str]:
-    """Every page and index, checked by SQLite; then tables, indexes and guards, word for word."""
+    """Return the faults of pages and indexes, as SQLite finds them, then the differences of tables, indexes, and
+    guards."""
     checked = db.execute(f"PRAGMA integrity_check({MOST_FAULTS})").fetchall()
     damage = [_one_line(row[0]) for row in checked if row[0] != "ok"]
     found = {name: sql for name, _, sql in db.execute(_SCHEMA)}
@@ -27,7 +28,7 @@ def sqlite_faults(db: apsw.Connection) -> list[str]:
 
 @cache
 def _declared() -> list[tuple[object, ...]]:
-    """The schema as the migrations make it."""
+    """Return the schema as the migrations create it."""
     db = apsw.Connection(":memory:")
     migrate_file(db)
     schema: list[tuple[object, ...]] = db.execute(_SCHEMA).fetchall()
@@ -36,13 +37,13 @@ def _declared() -> list[tuple[object, ...]]:
 
 
 def restore_guards(db: apsw.Connection) -> list[str]:
-    """Puts every guard that is missing or changed back as it is declared, in one transaction; returns which."""
+    """Restore every missing or changed guard as declared, in one transaction, and return their names."""
     with db:
         found = {name: sql for name, _, sql in db.execute(_SCHEMA)}
         guards = [(str(name), str(sql)) for name, kind, sql in _declared() if kind == "trigger"]
         changed = [(name, sql) for name, sql in guards if found.get(name) != sql]
         for name, sql in changed:
-            db.execute(f'DROP TRIGGER IF EXISTS "{name}"')  # by the names of our own declarations
+            db.execute(f'DROP TRIGGER IF EXISTS "{name}"')  # only names of declared guards
             db.execute(sql)
     return [name for name, _ in changed]
 

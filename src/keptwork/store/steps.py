@@ -1,4 +1,4 @@
-"""Steps of flows, as they come out of the store, and what is asked of people at some of them."""
+"""Steps of flows as the store returns them, and the approval requests of some steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ STEP_COLUMNS = (
     "id", "tenant_id", "flow_id", "parent_id", "lifecycle", "name", "state", "seq", "epoch", "position", "place",
     "retry_count", "max_retries", "attempts", "job_id", "started_at", "completed_at", "updated_at", "error", "reason",
 )  # fmt: skip
-"""Of a step, everything but what it takes and gives, which may be large."""
+"""The columns of a step without its input and output, which can be large."""
 
 
 class Output(NamedTuple):
-    """What came of a step: JSON in the row, or the hash of a blob that holds it. `item` is what it was given."""
+    """The result of a step: JSON in the row, or the hash of a blob that contains it. `item` is its input."""
 
     name: str
     state: str
@@ -23,7 +23,7 @@ class Output(NamedTuple):
 
 
 class NewGate(NamedTuple):
-    """A question that is a step of its own."""
+    """The approval request of a flow step."""
 
     step_id: int
     tenant_id: int
@@ -37,8 +37,8 @@ class NewGate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Which flows to read; what is none does not narrow. Those inside others are left out unless `inside` says so.
-    Times are when they were made: from the one on, and before the other."""
+    """A filter for flows. None does not filter. Flows inside others are excluded unless `inside` is true. `made_since`
+    is inclusive and `made_before` exclusive."""
 
     tenant_id: int | None = None
     states: tuple[str, ...] | None = None

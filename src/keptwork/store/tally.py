@@ -1,7 +1,7 @@
-"""What only this process knows, added up until it is put into the table `counters`.
+"""Counts of store operations in this process, collected until they are added to the table `counters`.
 
-Calls are counted, not jobs, and in memory: a claim or a batch of results costs one addition. A count is of what was
-asked of the store, also in a transaction that was undone. Losing a process loses what it has not yet flushed.
+Calls are counted, not jobs, and in memory, so that a claim or a batch of results costs one addition. Calls in a
+transaction that is rolled back also count. A process that dies loses the counts it has not flushed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _key = itemgetter(NewJob._fields.index("key"))
 
 
 class Tally:
-    """Counts by tenant, metric and labels; any thread may add to it."""
+    """Counts by tenant, metric, and labels. Any thread can add to them."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, Metric, tuple[str, ...]], int] = {}
         self._lock = threading.Lock()
 
     def add(self, metric: Metric, *labels: str, tenant_id: int | None = ENGINE, count: int = 1) -> None:
-        """Counts something, unless there is nothing to count."""
+        """Add to a count, unless the number is zero."""
         if count:
             key = (tenant_id or ENGINE, metric, labels)
             with self._lock:
                 self._counts[key] = self._counts.get(key, 0) + count
 
     def take(self) -> dict[tuple[int, Metric, tuple[str, ...]], int]:
-        """What was counted since it was last taken."""
+        """Return the counts since the last call, and reset them."""
         with self._lock:
             taken, self._counts = self._counts, {}
         return taken
 
-    # --- what the stores say
+    # --- called by the stores
 
     def enqueued(self, jobs: Sequence[NewJob], offered: Sequence[int], made: Sequence[int]) -> None:
-        """Of the jobs that have keys, those that did not get the id they were offered were there before."""
+        """Count the jobs with keys as known or new. A job is known if its ID is not the one that was offered."""
         if any(map(_key, jobs)):
             for job, new, id in zip(jobs, offered, made, strict=True):
                 if job.key is not None:
@@ -73,7 +73,7 @@ class Tally:
 
 
 class Counting(Protocol):
-    """A store, as far as it is needed here."""
+    """The part of a store that is used here."""
 
     @property
     def tally(self) -> Tally: ...
@@ -82,8 +82,8 @@ class Counting(Protocol):
 
 
 async def flush(store: Counting) -> None:
-    """Puts what was counted into the database. Whatever is wrong, the work itself must not fail for it: then it is kept
-    for the next time, and counted twice in the one case that only the answer was lost."""
+    """Add the counts to the database. An error must not fail the work itself, so the counts are then kept for the next
+    flush. They are counted twice only if the response of a successful write was lost."""
     taken, written = store.tally.take(), False
     if not taken:
         return
@@ -99,7 +99,7 @@ async def flush(store: Counting) -> None:
 
 
 async def flushing(store: Counting) -> None:
-    """Now and then, without end."""
+    """Flush the counts at intervals, without end."""
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
         await flush(store)

@@ -1,4 +1,4 @@
-"""Definitions of flows, kept by version."""
+"""Versioned definitions of flows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "tpl"
 
 
 class NewTemplate(NamedTuple):
-    """A definition to be kept: `definition` is its JSON, `kind` run or workstream."""
+    """A definition to store. `definition` is its JSON, and `kind` is run or workstream."""
 
     tenant_id: int
     kind: str
@@ -20,12 +20,12 @@ class NewTemplate(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """Of exactly what is defined: the same again makes no new version."""
+        """The hash of the exact definition. The same definition does not create a new version."""
         return sha256(f"{self.kind}\0{self.definition}".encode()).hexdigest()
 
 
 class Template(NamedTuple):
-    """A definition as it is kept. It never changes."""
+    """A stored definition, which never changes."""
 
     id: int
     tenant_id: int

@@ -1,4 +1,4 @@
-"""The store's verbs for what agents say and are told, written once for both databases."""
+"""The store's operations on agents' conversations, written once for both databases."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from keptwork.store.transcripts import Line, NewLine
 
 
 class TranscriptReads(BreakerReads):
-    """The reads."""
+    """The read operations."""
 
     async def transcript(self, tenant_id: int, job: int) -> list[Line]:
         return [Line(*row) for row in await self._ask("transcript", tenant_id=tenant_id, job_id=job)]
 
 
 class TranscriptVerbs(TranscriptReads, BreakerVerbs):
-    """The writes."""
+    """The write operations."""
 
     @abstractmethod
     async def keep_blob(self, tenant_id: int, blob: Blob) -> None:
-        """As the contract says."""
+        """Store content, as `Writer.keep_blob` promises."""
 
     async def say(self, job: Job, lines: Sequence[NewLine]) -> bool:
         return await self.atomically(lambda tx: tx._say(job, lines), sum(1 + line.blob.weight for line in lines))
 
     async def _say(self, job: Job, lines: Sequence[NewLine]) -> bool:
-        """Content in the order of hashes: PostgreSQL locks it, and nobody may wait in a circle."""
+        """Store messages, with their content in the order of hashes. PostgreSQL locks content, so the order prevents
+        deadlocks."""
         claim = {"job_id": job.id, "tenant_id": job.tenant_id, "epoch": job.epoch}
         if not await self._tell("may_say", **claim, owner=job.owner):
             return False

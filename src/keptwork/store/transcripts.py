@@ -1,4 +1,4 @@
-"""What was said in the conversation of an agent: where it stands, and by which hash its text is found."""
+"""Messages of an agent's conversation: their positions, and the hashes of their text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keptwork.store.blobs import Blob
 
 
 class NewLine(NamedTuple):
-    """A message to be kept: in which try of the job, at which place, and what."""
+    """A message to store: the attempt of the job, the position, and the content."""
 
     round: int
     position: int
@@ -16,7 +16,7 @@ class NewLine(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One that was kept, by which claim of its job and when (µs)."""
+    """A stored message, with the epoch of its claim and its creation time (µs)."""
 
     round: int
     position: int

@@ -1,4 +1,4 @@
-"""Whose turn it is: where the next claim of a process begins to look at tenants."""
+"""The tenant after which the next claim of a process starts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from keptwork.store.records import Job
 
 
 class Turn:
-    """The tenant that was served last. Processes begin anywhere, so that they do not all favour the same."""
+    """The tenant that was served last. Processes start at random tenants, so that they do not all favor the same
+    one."""
 
     def __init__(self) -> None:
         self.after = random.randrange(1 << 20)  # noqa: S311 - fairness, not secrecy
 
     def served(self, jobs: Sequence[Job]) -> None:
-        """Jobs come in turn: of each tenant the first, then of each the second. Where the second is of the same tenant
-        as the first, there was no other."""
+        """Record the tenant that was served last. Jobs come in turns: the first job of each tenant, then the second of
+        each. If the first two jobs have the same tenant, there was no other tenant."""
         if len(jobs) > 1 and jobs[1].tenant_id != jobs[0].tenant_id:
             self.after = next(reversed(dict.fromkeys(job.tenant_id for job in jobs)))
         elif jobs:

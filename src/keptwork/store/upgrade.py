@@ -1,4 +1,4 @@
-"""Bringing a database up to the schema of this program, or saying what that would do."""
+"""Migrates a database to the schema of this program, or lists the pending migrations."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from keptwork.store.url import DatabaseUrl
 
 
 async def pending(url: DatabaseUrl) -> list[Migration]:
-    """The migrations the database still needs, oldest first. Changes nothing, and makes no file."""
+    """Return the migrations that the database still needs, oldest first. Change nothing, and create no file."""
     if url.dialect == "sqlite":
         return await asyncio.to_thread(_sqlite, url, False)
     return await _postgres(url, apply=False)
 
 
 async def upgrade(url: DatabaseUrl, tell: Tell = log.warning) -> list[Migration]:
-    """Makes the database if need be, applies what is pending, and returns it. `tell` is given one line for each session
-    that is waited for, and one that says where an interruption stopped it."""
+    """Create the database if necessary, apply the pending migrations, and return them. `tell` receives one line for
+    each session that is waited for, and one line about where an interruption stopped the migration."""
     if url.dialect == "sqlite":
         return await _sqlite_until_cancelled(url, tell)
     return await _postgres(url, apply=True, tell=tell)
 
 
 async def restore_access(url: DatabaseUrl, tell: Tell = log.warning) -> list[str]:
-    """Make row-level security's policies and grants anew on PostgreSQL; return the names of those that differ now."""
+    """Restore row-level security's policies and grants on PostgreSQL. Return the names of those that differ now."""
     if url.dialect == "sqlite":
         return []
     from keptwork.store import postgres_access, postgres_migrate, postgres_server
@@ -43,8 +43,8 @@ async def restore_access(url: DatabaseUrl, tell: Tell = log.warning) -> list[str
 
 
 async def restore_guards(url: DatabaseUrl, tell: Tell = log.warning) -> list[str]:
-    """Puts guards back that somebody has dropped, changed or switched off, and returns their names. The database must
-    be up to date."""
+    """Restore guards that were dropped, changed, or disabled, and return their names. The database must be up to
+    date."""
     if url.dialect == "sqlite":
         return await asyncio.to_thread(_restore_sqlite, url)
     from keptwork.store import postgres_faults, postgres_server
@@ -115,7 +115,7 @@ async def _postgres(url: DatabaseUrl, *, apply: bool, tell: Tell = log.warning) 
             if not apply:
                 return await postgres_migrate.pending(connection)
             if found:
-                await postgres_access.refuse_unseen(connection, url)  # a migration would pass over what it cannot see
+                await postgres_access.refuse_unseen(connection, url)  # a migration would skip rows that it cannot see
             return await postgres_migrate.migrate_database(connection, tell=tell)
     finally:
         await connection.close()

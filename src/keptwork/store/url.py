@@ -1,4 +1,4 @@
-"""Database URLs: what they name, and how they are shown without their secrets."""
+"""Database URLs: parsing them, and displaying them without secrets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from keptwork.errors import BadDatabaseUrl, UnknownScheme
 DEFAULT_URL = "sqlite:///keptwork.db"
 
 SYNCHRONOUS = ("full", "normal")
-"""SQLite's `off` is not among them: with that, a power cut can damage the file."""
+"""SQLite's `off` is excluded, because a power failure can then damage the file."""
 
 
 class DatabaseUrl(NamedTuple):
-    """A parsed URL: `path` for SQLite (":memory:" for none), the URL itself for PostgreSQL. `synchronous` is SQLite's
-    word for when a commit is on the disk: full, before it counts; normal, soon after. `servers` is how many a URL of
-    PostgreSQL names, of which one takes writes. `shared` accepts a SQLite file on a network file system."""
+    """A parsed URL. `path` is for SQLite (":memory:" for a database without a file), and `text` is the URL itself.
+    `synchronous` is SQLite's setting for durable commits: `full` waits for the disk, and `normal` is durable soon
+    afterward. `servers` is the number of servers in a PostgreSQL URL, of which one accepts writes. `shared` accepts a
+    SQLite file on a network file system."""
 
     dialect: str
     text: str
@@ -32,7 +33,7 @@ class DatabaseUrl(NamedTuple):
 
     @property
     def lasting(self) -> str:
-        """The same database whatever becomes of the environment and the working folder."""
+        """The URL of the same database, independent of the environment and the working directory."""
         if self.dialect != "sqlite" or self.path == ":memory:":
             return self.text
         settings = [f"synchronous={self.synchronous}"] * (self.synchronous != "full") + ["shared=ok"] * self.shared
@@ -40,7 +41,7 @@ class DatabaseUrl(NamedTuple):
 
 
 def database_url(text: str | None = None) -> DatabaseUrl:
-    """The database to use: as given, else KEPTWORK_DB, else ./keptwork.db.
+    """Return the parsed URL. Default: $KEPTWORK_DB, then ./keptwork.db.
 
     >>> database_url("sqlite:///work.db").path
     'work.db'
@@ -63,7 +64,7 @@ def database_url(text: str | None = None) -> DatabaseUrl:
 
 
 def redacted(text: str) -> str:
-    """The URL with every password taken out.
+    """Return the URL with every password masked.
 
     >>> redacted("postgresql://ann:secret@db/work")
     'postgresql://ann:***@db/work'
@@ -79,7 +80,7 @@ def redacted(text: str) -> str:
         return text.partition("://")[0] + "://***"
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    # Put together by hand: urlunsplit drops the two slashes before an empty host.
+    # Built manually because urlunsplit drops the two slashes before an empty host.
     return f"{parts.scheme}://{name}{colon and ':***'}{at}{host}{parts.path}{query and f'?{query}'}"
 
 
@@ -95,7 +96,7 @@ def _sqlite_path(text: str, rest: str) -> str:
 
 
 def _settings(text: str, settings: str) -> tuple[str, bool]:
-    """Return what follows the path: when a commit is on the disk, and whether a network file system is accepted."""
+    """Return the settings after the path: when a commit is durable, and whether a network file system is accepted."""
     given = dict(parse_qsl(settings, keep_blank_values=True))
     as_written = "&".join(f"{name}={value}" for name, value in given.items())
     chosen, shared = given.pop("synchronous", "full"), given.pop("shared", None)
@@ -108,7 +109,7 @@ def _settings(text: str, settings: str) -> tuple[str, bool]:
 
 
 def _servers(text: str) -> list[str]:
-    """HOST:PORT of every server that a PostgreSQL URL names."""
+    """Return HOST:PORT of every server in a PostgreSQL URL."""
     try:
         servers = urlsplit(text).netloc.rpartition("@")[2].split(",")
         _ = [urlsplit(f"//{server}").port for server in servers]

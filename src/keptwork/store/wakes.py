@@ -1,8 +1,9 @@
-"""Whom a batch of moves wakes: parents whose children ended, and jobs that begin to wait for what is there already.
+"""The jobs that a batch of moves wakes: parents of finished children, and jobs that start to wait for what already
+exists.
 
-Both sides of a wait look: what happens looks for those who wait for it, and whoever begins to wait looks once more
-whether it has happened. Only moves of children, and of jobs that begin to wait, have such effects; others cost a
-glance.
+Both sides of a wait check: an event wakes the jobs that wait for it, and a job that starts to wait checks again whether
+the event has happened. Only moves of children, and of jobs that start to wait, need this. For other moves, it costs
+almost nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ _PARENT = itemgetter(Change._fields.index("parent_id"))
 
 
 class Wakes(NamedTuple):
-    """What to look for after the moves: (job, what it had seen) of those who wait for children or a decision, (job,
-    name, seen) of those who wait for a signal; `tenants` are those of the signals. `several` are the rows of those who
-    wait for more than one thing: (job, its epoch from then on, number, name, until)."""
+    """What to check after the moves.
+
+    `parents` and `askers` are (job, last seen) of jobs that wait for children or a decision. `listeners` are (job,
+    name, last seen) of jobs that wait for a signal, and `tenants` are the tenants of these signals. `several` are the
+    rows of jobs that wait for several things: (job, its next epoch, number, name, until).
+    """
 
     parents: list[tuple[int, int]]
     listeners: list[tuple[int, str, int]]
@@ -34,7 +38,7 @@ class Wakes(NamedTuple):
 
     @property
     def signals(self) -> list[str]:
-        """What is locked before it is asked whether a signal is there."""
+        """The names to lock before checking whether a signal exists."""
         return [signal_lock(tenant, name) for tenant, (_, name, _) in zip(self.tenants, self.listeners, strict=True)]
 
 
@@ -43,7 +47,7 @@ def signal_lock(tenant_id: int, name: str) -> str:
 
 
 def wakes(runs: Sequence[Sequence[Change]]) -> Wakes | None:
-    """Of runs of the same move; none for nearly all."""
+    """Return the checks for runs of the same move. Return None for nearly all moves."""
     found = Wakes([], [], [], [], False, [])
     for run in runs:
         if run[0].move.target.final:

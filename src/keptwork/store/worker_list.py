@@ -1,4 +1,4 @@
-"""Reading workers as operators do: which of them, the newest first."""
+"""Queries for lists of workers: filters, newest first."""
 
 # ruff: noqa: S608 - the conditions are fixed texts chosen by name, the states declared ones; every value is a parameter.
 
@@ -18,7 +18,7 @@ ALIVE = tuple(state.name for state in WORKER.states if not state.final)
 
 
 def page(dialect: Dialect, wanted: WorkerFilter, after: int | None, limit: int) -> tuple[str, list[Any]]:
-    """The query for one page of workers and its values."""
+    """Return the query for one page of workers and its values."""
     chosen = {name: getattr(wanted, name) for name in _CONDITIONS if getattr(wanted, name) is not None}
     texts = [*(_CONDITIONS[name] for name in chosen), *(["id < {}"] if after is not None else [])]
     values = [*chosen.values(), *([after] if after is not None else []), limit]
