@@ -1,4 +1,4 @@
-"""The store that many machines share: a PostgreSQL database, reached over a pool of connections."""
+"""The store that several machines share: a PostgreSQL database, used through a pool of connections."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class PostgresStore(PostgresVerbs):
     async def open(
         cls, url: DatabaseUrl, *, migrate: bool = False, create: bool = True, tally: Tally | None = None
     ) -> PostgresStore:
-        """Connect, and prepare a new database; refuse a newer schema, and an older one unless `migrate` is set."""
+        """Connect, and prepare a new database. Reject a newer schema, and an older one unless `migrate` is set."""
         connection = await connect(url)
         try:
             with explained(url):
@@ -122,7 +122,8 @@ class PostgresStore(PostgresVerbs):
             yield transaction
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
-        """Of two that wait for each other the server undoes one; that one begins again, after a while of its own."""
+        """Run the work in a transaction, and retry it after a random pause if the server rolled it back because of a
+        deadlock."""
         for rounds in range(1, MOST_ROUNDS):
             try:
                 return await self._once(work)
@@ -133,7 +134,8 @@ class PostgresStore(PostgresVerbs):
         return await self._once(work)
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Those who wait for work are told once, at the end, and not of what was taken here."""
+        """Run the work once. At the end, notify workers once of the jobs that the work enqueued and did not claim
+        itself."""
         async with self._begun() as transaction:
             transaction.untold = set()
             result = await work(transaction)
@@ -151,7 +153,7 @@ class PostgresStore(PostgresVerbs):
         return Guest(transaction, self._url, self._schema)
 
     async def _schema(self) -> str:
-        """Where the tables are, fit to be written into a statement."""
+        """Return the schema of the tables, quoted for a statement."""
         if self._home is None:
             self._home = str((await self._fetch("home"))[0][0])
         return self._home
@@ -166,7 +168,7 @@ class PostgresStore(PostgresVerbs):
             yield event
 
     def narrowed(self, tenant_id: int) -> PostgresStore:
-        """All but the connections is the whole store's."""
+        """Return a view of this store whose sessions see one tenant."""
         if self._app is None:
             self._app = AppConnections(self._url)
         lent = self.lent(self.operation)
@@ -174,8 +176,9 @@ class PostgresStore(PostgresVerbs):
         return lent
 
     def lent(self, operation: Operation | None) -> Self:
+        """Return a view of this store for one operation. Everything else is shared."""
         lent = object.__new__(type(self))
-        lent.__dict__, lent.operation = self.__dict__, operation  # all but the operation is the store's
+        lent.__dict__, lent.operation = self.__dict__, operation
         return lent
 
     async def cannot_narrow(self) -> str | None:
@@ -201,14 +204,15 @@ class PostgresStore(PostgresVerbs):
         return made
 
     def _rings(self) -> bool:
-        """Not too often: whoever lets a job go looks for it at once."""
+        """Whether to notify now. The worker that promotes a job looks for it immediately anyway."""
         return self._bell.due() is not None
 
     async def _ring(self, ring: str) -> None:
         await self._fetch("ring", ring=ring)
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Again and again for a while, once an answer was lost: only we know the keys the rows were sent under."""
+        """Retry a call for a while after a lost response. Only this process knows the IDs with which the rows were
+        sent."""
         give_up_at, pause = 0.0, SHORTEST_PAUSE
         while True:
             try:
@@ -222,8 +226,8 @@ class PostgresStore(PostgresVerbs):
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def scene(self, table: str, flow: int, names: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """A flow, by the table it is in, and those of its steps that are named, at one look; nothing at all if it has
-        none of them."""
+        """Return a flow in this table with those of its steps that are named, in one query. Return an empty flow if it
+        has none of them."""
         rows = await self._fetch(f"scene_{table}", id=flow, names=list(names))
         return dict(rows[0]["f"]) if rows else {}, [dict(zip(STEP_COLUMNS, row[1:], strict=True)) for row in rows]
 
@@ -236,9 +240,12 @@ class PostgresStore(PostgresVerbs):
         lease_us: int,
         claim_id: int,
     ) -> Job | None:
-        """Makes these moves of single records and starts a job of the same tree on a worker, all in one statement; or
-        nothing, if somebody else is at the tree, a record was moved since, or the job cannot be started there. An
-        answer that is lost is not asked for again here: a claim under this number finds the job."""
+        """Write these moves and start a job of the same tree on a worker, in one statement, or do nothing.
+
+        It does nothing if another transaction works on the tree, a record has moved since it was read, or the job
+        cannot start on that worker. A lost response is not retried here, since a claim with this claim ID finds the
+        job.
+        """
         if with_blobs(changes) or wakes([changes[:1]]) or any(change.limit_key for change in changes):
             return None
         id = await self._new_key()
@@ -248,7 +255,7 @@ class PostgresStore(PostgresVerbs):
         values |= postgres_handover.values(moves, unmoved)
         try:
             rows = await self._sent(statement.sql, [values[name] for name in statement.parameters])
-        except asyncpg.LockNotAvailableError:  # so the statement says that not all was as it should be
+        except asyncpg.LockNotAvailableError:  # the statement's signal that something has changed
             return None
         if not rows:
             return None
@@ -268,7 +275,8 @@ class PostgresStore(PostgresVerbs):
             await self._connections.put_back(connection)
 
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
-        """As everywhere, without managers of contexts: they take a tenth of the time of a short statement."""
+        """Send a statement. There are no context managers here, because they take a tenth of the time of a short
+        statement."""
         operation = self.operation or current()
         if operation is not None:
             operation.queried = True
@@ -298,14 +306,14 @@ class PostgresStore(PostgresVerbs):
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
-        """A transaction lent to the caller, whose end waits for the standbys also where it wrote nothing."""
+        """Return a transaction for the caller. Its end waits for the standbys even if it wrote nothing."""
         whole = Acknowledging(self, bound=False, reads_only="readonly" in options)
         async with whole as operation, self._lent(operation, **options) as lent:
             yield lent
 
     @asynccontextmanager
     async def _lent(self, operation: Operation, **options: Any) -> AsyncIterator[PostgresTransaction]:
-        """A transaction lent to the caller. What the caller's own code raises is not the server's doing."""
+        """Return a transaction for the caller. Errors of the caller's own code are not translated as the server's."""
         with explained(self._url):
             connection = await self._connections.acquired()
         try:
@@ -320,7 +328,7 @@ class PostgresStore(PostgresVerbs):
                 lent.insist_unspoilt()
             except BaseException:
                 lent.scope.end(ROLLED_BACK)
-                # The driver refuses to roll back on a connection that was lost: that has undone it already.
+                # The driver refuses a rollback on a lost connection, where the server has already rolled back.
                 with explained(self._url), suppress(asyncpg.InterfaceError):
                     await transaction.rollback()
                 raise
@@ -361,10 +369,10 @@ class PostgresTransaction(PostgresVerbs):
         self.wrote = False
         """Whether it has written or locked rows, so that its commit waits for the standbys."""
         self.untold: set[int] | None = None
-        """Jobs that nobody was told of yet; none where each call tells by itself."""
+        """The jobs that workers were not notified of yet. None means that each call notifies by itself."""
 
     def insist_unspoilt(self) -> None:
-        """PostgreSQL answers the COMMIT of a transaction in which a call failed by undoing it, without a word."""
+        """Raise if a call in the transaction failed. PostgreSQL would answer its COMMIT with a silent rollback."""
         self._insist_not_timed_out()
         if self._spoilt:
             raise StoreError(url=self._url.shown, detail=SPOILT)
@@ -374,7 +382,7 @@ class PostgresTransaction(PostgresVerbs):
         async with self._connection() as connection:
             if values:
                 return self._counted(await connection.execute(sql, *values))
-            # Without values the driver would send it in a way that lets it be several statements.
+            # Without values, the driver would use a protocol that allows several statements.
             prepared = await connection.prepare(sql)
             await prepared.fetch()
             return self._counted(prepared.get_statusmsg())
@@ -402,7 +410,7 @@ class PostgresTransaction(PostgresVerbs):
         return jobs
 
     async def narrow_to(self, tenant_id: int) -> None:
-        """From here on only this tenant's rows can be seen or touched."""
+        """Restrict the transaction to the rows of this tenant."""
         async with self._connection() as connection:
             await connection.execute("SET LOCAL ROLE keptwork_app")
             await connection.execute("SELECT set_config('keptwork.tenant', $1, true)", str(tenant_id))
@@ -434,7 +442,7 @@ class PostgresTransaction(PostgresVerbs):
 
     @asynccontextmanager
     async def acknowledging(self) -> AsyncIterator[None]:
-        """The end of the transaction waits for all of it."""
+        """Do nothing, since the end of the transaction waits for all of it."""
         yield
 
     @asynccontextmanager
@@ -445,7 +453,7 @@ class PostgresTransaction(PostgresVerbs):
 async def _bring_up_to_date(connection: asyncpg.Connection, url: DatabaseUrl, migrate: bool, create: bool) -> None:
     found = await applied(connection)
     if 0 < found < newest() and create and not migrate:
-        found = await applied_at_rest(connection)  # another program may be creating it just now
+        found = await applied_at_rest(connection)  # another program might be creating it
     if found > newest():
         raise NewerDatabase(url=url.shown, found=found, needed=newest())
     if found < newest():

@@ -1,7 +1,7 @@
-"""Who sees which rows of a PostgreSQL database: the tables' owner sees all, the role keptwork_app one tenant's.
+"""Row-level security of a PostgreSQL database: the tables' owner sees all rows, the role keptwork_app one tenant's.
 
-Migrations establish these policies and grants for the role that runs them. A dump restored under another owner lacks
-them, and a role created later never got them: `restore_access` makes all of them anew for the present owner.
+Migrations create these policies and grants for the role that runs them. A dump restored under another owner lacks them,
+and a role created later never got them. `restore_access` creates all of them again for the present owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN_AND_SHARED = f"USING (tenant_id = ANY (ARRAY[0, {_TENANT}]))"
 
 
 class Access(NamedTuple):
-    """The policy and the grants of the application's role on one table."""
+    """The policy and the grants of the role keptwork_app on one table."""
 
     policy: str | None = _OWN
     grants: tuple[str, ...] = ("SELECT, INSERT, UPDATE, DELETE",)
@@ -74,7 +74,7 @@ TABLES = {
 }
 """Every table with row-level security."""
 
-# As in the first migration: whoever may not create the role leaves it to an administrator.
+# As in the first migration: a login that may not create the role leaves it to an administrator.
 _APP_ROLE = """DO $$ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'keptwork_app') THEN
         CREATE ROLE keptwork_app NOLOGIN;
@@ -110,7 +110,7 @@ BEGIN
     END IF;
 END $$"""
 
-# Names and owners instead of numbers, so that what was dropped and created again in the same way looks the same.
+# Names and owners instead of numbers, so that an object dropped and created again the same way compares equal.
 _PICTURE = """SELECT c.relname, concat_ws(' ', c.relrowsecurity, c.relforcerowsecurity, c.relacl,
     (SELECT string_agg(concat_ws(' ', p.polname, p.polcmd, p.polroles::regrole[],
         pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)), ', ' ORDER BY p.polname)
@@ -123,7 +123,7 @@ WHERE c.relnamespace = current_schema()::regnamespace
 UNION ALL SELECT proname, coalesce(proacl::text, '') FROM pg_proc
 WHERE pronamespace = current_schema()::regnamespace AND proname = 'keptwork_enqueue' ORDER BY 1"""
 
-# A policy counts for its roles and their members. A session that says whose rows it wants sees those.
+# A policy applies to its roles and their members. A session that sets a tenant sees that tenant's rows.
 _UNSEEN = """SELECT current_user, pg_get_userbyid(c.relowner) AS owner FROM pg_class AS c
 WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('keptwork_migrations'))
     AND c.relname = ANY($1::text[]) AND row_security_active(c.oid)
@@ -134,8 +134,8 @@ ORDER BY c.relname LIMIT 1"""
 
 
 async def refuse_unseen(connection: asyncpg.Connection, url: DatabaseUrl) -> None:
-    """Raise `SeesNoRows` if row-level security hides the rows of a table of ours from this login, and `HoldsNoRows` if
-    the dump of such a login was restored here: every database has a tenant."""
+    """Raise `SeesNoRows` if row-level security hides the rows of a Keptwork table from this login. Raise `HoldsNoRows`
+    if the dump of such a login was restored here, since every database has a tenant."""
     found = await connection.fetchrow(_UNSEEN, list(TABLES))
     if found is not None:
         raise SeesNoRows(url=url.shown, login=found[0], owner=found[1])
@@ -144,9 +144,10 @@ async def refuse_unseen(connection: asyncpg.Connection, url: DatabaseUrl) -> Non
 
 
 async def restore_access(connection: asyncpg.Connection, tell: Tell = log.warning) -> list[str]:
-    """Make every policy and grant anew for the owner of the tables; return what differs now, by name.
+    """Restore every policy and grant for the owner of the tables. Return the names of those that differ now.
 
-    The owner is granted the role keptwork_app, which is created if this login may. What others have granted stays.
+    The owner is granted the role keptwork_app, which is created if this login may create it. Grants by other roles
+    stay.
     """
     before = dict(await connection.fetch(_PICTURE, list(TABLES)))
     await patiently(connection, partial(_restore, connection), tell)

@@ -1,11 +1,11 @@
-"""Delay an answer until the synchronous standbys have the rows it rests on.
+"""Delays an answer until the synchronous standbys have the rows that it is based on.
 
 A commit waits for the standbys only if its transaction wrote to the write-ahead log. An operation that finds its work
-done already writes nothing. Its answer would reach the caller while the commit it reports still waits for a standby,
-and would be false after a failover. Such an operation writes one record to the log before it answers or refuses, and
-the commit of that record waits. An operation that wrote rows pays nothing.
+already done writes nothing. Its answer could reach the caller while the commit that it reports still waits for a
+standby, and would be false after a failover. Such an operation writes one record to the log before it answers or
+raises, and the commit of that record waits. An operation that wrote rows has no extra cost.
 
-The record is the statement `confirm` in `sql/postgres.sql`. `postgres_connections` notices a wait that was cancelled.
+The record is the statement `confirm` in `sql/postgres.sql`. `postgres_connections` notices a cancelled wait.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXEMPT: Mapping[str, str] = MappingProxyType(
         "lock_trees": "A lock answers nothing; the transaction that takes it does.",
     }
 )
-"""Writing operations that may write nothing and answer without a record, and why."""
+"""The writing operations that can answer without writing, and without a record, with the reasons."""
 
 _LOCKS = r"FOR (?:NO KEY )?UPDATE|FOR (?:KEY )?SHARE"
 _WRITING = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM|{_LOCKS})\b")
@@ -61,7 +61,7 @@ _OPENING = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
 class Operation:
-    """What an operation has done so far. `outer` is the one that it is a part of."""
+    """The state of an operation so far. `outer` is the operation that it is a part of."""
 
     __slots__ = ("outer", "pending", "queried", "wrote")
 
@@ -72,12 +72,12 @@ class Operation:
         self.pending = False  # since then, a part of it answered from rows as they were
 
     def committed(self) -> None:
-        """Note a commit that waited: what was read before it is on the standbys as well."""
+        """Record a commit that waited. Everything read before it is then on the standbys, too."""
         self.queried = self.wrote = True
         self.pending = False
 
     def end(self, error: BaseException | None, exempt: bool = False) -> bool:
-        """Return whether the answer, or this refusal, has to wait for a record. A part leaves that to the whole."""
+        """Return whether the answer or this error must wait for a record. A part leaves the record to the whole."""
         rests = self.queried if error else self.pending or (self.queried and not self.wrote)
         needed = rests and not exempt
         if self.outer is None:
@@ -111,9 +111,9 @@ def current() -> Operation | None:
 
 
 class Acknowledging:
-    """A block whose answer or refusal waits. A block inside another one leaves the record to that one.
+    """A block whose answer or error waits for the standbys. An inner block leaves the record to the outer one.
 
-    `bound` makes the calls of this task a part of it. A transaction is not: it notes what was done on it by itself, and
+    `bound` makes the calls of this task a part of the block. A transaction is not bound: it records its own calls, and
     another task might end it. A block that only reads never writes the record.
     """
 
@@ -145,14 +145,15 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def acknowledges(store: type[S]) -> type[S]:
-    """Make every writing operation of a store, except the exempt ones, wait for the rows its answer rests on."""
+    """Make every writing operation of a store, except the exempt ones, wait for the rows that its answer is based
+    on."""
     for name in verbs():
         setattr(store, name, _waiting(getattr(store, name), name in EXEMPT))
     return store
 
 
 def verbs() -> list[str]:
-    """Return the writing operations of the contract."""
+    """Return the names of the contract's writing operations."""
     return [name for name, _ in inspect.getmembers(Writer, inspect.isfunction) if not name.startswith("_")]
 
 
@@ -174,7 +175,7 @@ def _waiting(verb: Callable[..., Awaitable[Any]], exempt: bool) -> Callable[...,
 
 
 async def sent(connection: asyncpg.Connection, sql: str, values: Sequence[Any]) -> tuple[list[asyncpg.Record], bool]:
-    """Send a statement; return its rows, and whether it wrote any."""
+    """Send a statement. Return its rows, and whether it wrote any."""
     writes, tells = manner(sql)
     if writes and not tells:
         return [], changed(await connection.execute(sql, *values)) > 0
@@ -186,8 +187,8 @@ async def sent(connection: asyncpg.Connection, sql: str, values: Sequence[Any]) 
 def manner(sql: str) -> tuple[bool, bool]:
     """Return whether a statement writes or locks rows, and whether it returns them.
 
-    A statement that writes and returns rows returns one only for rows that it wrote or locked; a test holds the
-    catalogue to that.
+    A statement that writes and returns rows returns only rows that it wrote or locked. A test checks the
+    catalogue for that.
 
     >>> manner("UPDATE jobs SET queue = $1"), manner("SELECT id FROM jobs FOR SHARE"), manner("SELECT 1")
     ((True, False), (True, True), (False, True))
@@ -209,6 +210,6 @@ def _without_brackets(sql: str) -> str:
 
 
 def changed(status: str) -> int:
-    """Return how many rows a statement changed, from the server's answer to it, such as INSERT 0 1."""
+    """Return the number of rows that a statement changed, from the server's status, such as INSERT 0 1."""
     verb, *numbers = status.split()
     return int(numbers[-1]) if verb in _OPENING else 0

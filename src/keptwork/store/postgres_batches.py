@@ -1,8 +1,8 @@
-"""Statements that write many records at once on PostgreSQL, with their events.
+"""Builds statements that write many records and their events on PostgreSQL.
 
-What is alike in all records of a batch is said once; what differs comes as arrays, one element for each record. Which
-columns differ is the statement's shape; only a few shapes are used, so that their plans are kept. A single record needs
-no arrays.
+Values that all records of a batch share are passed once. Values that differ are passed as arrays, with one item for
+each record. The columns that differ are the statement's shape. Only a few shapes are used, so that their plans are
+cached. A single record needs no arrays.
 """
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
@@ -23,9 +23,9 @@ Columns = Mapping[str, Sequence[Any]]
 CLOCK = "WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx)"
 NOW, TX = "(SELECT now FROM clock)", "(SELECT tx FROM clock)"
 GIVEN = "{given}"
-"""Where the batch comes in."""
+"""The place of the batch in a statement."""
 
-# What is not listed is text.
+# Columns that are not listed are text.
 TYPES = {
     "id": "bigint",
     "tenant_id": "int",
@@ -57,7 +57,7 @@ TYPES = {
 }
 
 TOOK = "took_us"
-"""How long a record was in the state between the two moves of a pair."""
+"""The time that a record spent in the state between the two moves of a pair."""
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 LOGGED = ("tenant_id", "from_state", "actor", "cause", "reason", "detail")
@@ -65,33 +65,33 @@ _EVENT_COLUMNS = f"tx, {EVENT_COLUMNS}"
 
 
 class BatchStatement(NamedTuple):
-    """SQL for a batch: the parameters that are said once come first, then those that are arrays."""
+    """SQL for a batch. The parameters that are passed once come first, then the arrays."""
 
     sql: str
     once: tuple[str, ...]
     each: tuple[str, ...]
 
     def values(self, columns: Columns) -> list[Any]:
-        """The parameters in the order they are bound."""
+        """Return the parameters in binding order."""
         return [columns[name][0] for name in self.once] + [columns[name] for name in self.each]
 
 
 def shape(columns: Columns, usual: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The first of the usual shapes that fits these values; otherwise everything comes as arrays."""
+    """Return the first usual shape that fits these values. Otherwise, everything is passed as arrays."""
     for each in usual:
         if all(name in each or column.count(column[0]) == len(column) for name, column in columns.items()):
             return tuple(name for name in each if name in columns)
     return tuple(columns)
 
 
-# What differs from record to record in nearly every batch.
+# The columns that differ between the records of nearly every batch.
 ENQUEUE_SHAPES = (("id", "payload"), ("id", "payload", "key"))
 DIFFERING = ("id", "seq", "epoch")
 
 
 def enqueue_statement(text: str, each: Sequence[str]) -> BatchStatement:
-    """The statement that enqueues: `text` names its values as parameters, and the batch as {given}; one job alone is
-    nothing but parameters."""
+    """Return the statement that enqueues. `text` names its values as parameters and the batch as {given}. A single job
+    uses only parameters."""
     batch = _Batch(("id", *NewJob._fields, "ring"), each)
     sql = _PARAMETER.sub(lambda match: f"g.{match[1]}" if match[1] in each else batch.places[match[1]], text)
     given = f"{batch.arrays} AS g({', '.join(each)})" if each else "(SELECT) AS g"
@@ -101,7 +101,7 @@ def enqueue_statement(text: str, each: Sequence[str]) -> BatchStatement:
 def move_statement(
     lifecycle: Lifecycle, move: Move, update: str, names: Sequence[str], each: Sequence[str]
 ) -> BatchStatement:
-    """One statement for many moves of one kind; the events go in with the rows."""
+    """Return one statement for many moves of one kind, which also writes their events."""
     batch, t = _Batch(names, each), lifecycle.table
     facts = {name: f"m.{name}" if name in each else batch.places[name] for name in LOGGED}
     returned = [f"{t}.{name}" for name in ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")]
@@ -127,8 +127,8 @@ def _event(lifecycle: Lifecycle, move: Move, facts: Mapping[str, str]) -> str:
 
 
 def _events(lifecycle: Lifecycle, first: Move, second: Move, facts: Mapping[str, str]) -> str:
-    """Those of a pair, record by record: one that comes after another in the log has begun after the other's end. When
-    the first move was, the row says, unless it had been in that state before."""
+    """Return the SELECT of the events of pairs, record by record, so that an event that comes later in the log also
+    started later. The row has the time of the first move, unless the record had been in that state before."""
     began = f"CASE m.started_at WHEN m.updated_at - m.{TOOK} THEN m.started_at ELSE m.updated_at - 1 END"
     between = literal(first.target.name)
     ways = (
@@ -146,7 +146,7 @@ def _events(lifecycle: Lifecycle, first: Move, second: Move, facts: Mapping[str,
 
 
 def birth_sql(insert: str, lifecycle: Lifecycle) -> str:
-    """An INSERT of one entity, with its first event."""
+    """Return the INSERT of one entity with its first event."""
     typed = re.sub(r":(id|detail|tenant_id)\b", lambda m: f":{m[1]}::{TYPES[m[1]]}", insert)
     creation = lifecycle.creation
     return (
@@ -158,7 +158,7 @@ def birth_sql(insert: str, lifecycle: Lifecycle) -> str:
 
 
 class _Batch:
-    """Where the values of a batch stand in a statement."""
+    """The places of a batch's values in a statement."""
 
     def __init__(self, names: Sequence[str], each: Sequence[str]) -> None:
         self.once = tuple(name for name in names if name not in each)
@@ -172,8 +172,8 @@ class _Batch:
 
     @property
     def fenced(self) -> str:
-        """The whole batch as rows, and the time. OFFSET 0 keeps the planner from looking inside: if it knew what all
-        have in common it would rather search the table for that than go by key."""
+        """The whole batch as rows, with the time. OFFSET 0 hides the content from the planner. Otherwise, the planner
+        would search the table for the values that all records share instead of using the primary key."""
         common = "".join(f"{self.places[name]} AS {name}, " for name in self.once)
         if not self.each:
             return f"(SELECT {common}{NOW} AS now OFFSET 0) AS g"

@@ -1,9 +1,9 @@
-"""Ringing for work on PostgreSQL: NOTIFY in the statement that enqueues, LISTEN on a connection of its own.
+"""Notifies waiting processes on PostgreSQL: NOTIFY in the statement that enqueues, LISTEN on a connection of its own.
 
-A NOTIFY with every insert would cost most of the insert rate, so a process rings at most once every few milliseconds;
-what comes between is made up for at the end of them. Those who listen in the same process hear it at once, and not a
-second time when it comes back from the server. Nobody depends on it: a ring that gets lost is made up for by the next
-poll.
+A NOTIFY with every insert would cost most of the insert rate. So a process notifies at most once every few milliseconds
+and combines later notifications into one at the end. Subscribers in the same process are called immediately, and not
+again when the notification returns from the server. Nothing depends on a notification, since the next poll makes up for
+a lost one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 2.0
 
 
 class Bell:
-    """When to ring, and the listening connection."""
+    """Decides when to notify, and holds the listening connection."""
 
     def __init__(self, url: DatabaseUrl, ring: Callable[[str], Awaitable[None]]) -> None:
         self._url = url
@@ -39,7 +39,7 @@ class Bell:
         self._rings: set[asyncio.Task[None]] = set()
 
     def due(self) -> str | None:
-        """What the next statement should ring with, if it should."""
+        """Return the payload with which the next statement must notify, or None if it must not."""
         now = time.monotonic()
         if now - self._rang_at < QUIET_SECONDS:
             return None
@@ -47,7 +47,8 @@ class Bell:
         return self._name
 
     def rung(self, *, to_all: bool) -> None:
-        """Something was committed: those here hear of it now; the others have been told, or will be soon."""
+        """Notify subscribers of this process after a commit. Other processes were notified by the commit, or will be
+        soon."""
         for heard in self._ears:
             heard()
         if not to_all and self._later is None:
@@ -59,13 +60,14 @@ class Bell:
         try:
             await asyncio.sleep(max(0.0, self._rang_at + QUIET_SECONDS - time.monotonic()))
             self._rang_at = time.monotonic()
-            self._later = None  # what comes from here on may come too late for this ring
+            self._later = None  # this notification might miss later commits
             await self._ring(self._name)
         except (StoreError, asyncpg.InterfaceError):
-            return  # they look by themselves now and then
+            return  # subscribers also poll
 
     async def close(self) -> None:
-        """A ring that is under way is waited for: the connection it gets must not come after the pool has ended."""
+        """Stop notifying. Wait for a notification in progress, so that it does not get a connection after the pool is
+        closed."""
         if self._later is not None:
             self._later.cancel()
         if self._rings:
@@ -74,7 +76,7 @@ class Bell:
                 ring.cancel()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever it rings; returns how to stop listening."""
+        """Register a callback for notifications. Return a function that removes it."""
         listening = asyncio.create_task(self._listen(heard))
         self._ears.append(heard)
 
@@ -92,14 +94,14 @@ class Bell:
 
     async def _listen_once(self, heard: Callable[[], None]) -> None:
         def hear(_: object, pid: int, channel: str, ringer: str) -> None:
-            if ringer != self._name:  # what was rung here was heard at once
+            if ringer != self._name:  # subscribers here were already called
                 heard()
 
         connection, lost = await connect(self._url), asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(CHANNEL, hear)
-            heard()  # whatever was rung while nobody listened
+            heard()  # a notification might have come while nothing listened
             await lost.wait()
         finally:
             connection.terminate()

@@ -1,5 +1,5 @@
-"""Content by its hash on PostgreSQL, inside a transaction: kept a batch at a time, and locked, so that what is referred
-to cannot be dropped meanwhile."""
+"""Stores content by its hash on PostgreSQL, in batches. Content in use is locked, so that it cannot be deleted
+meanwhile."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from keptwork.store.blobs import Artifact, Blob
 from keptwork.store.records import Job
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
-"""Runs a named statement in the transaction."""
+"""A function that runs a named statement in the transaction."""
 
 Owned = tuple[int, Blob]
-"""A tenant and content of theirs."""
+"""A tenant and its content."""
 
-MOST_BYTES = 32 << 20  # in one statement; a message to the server has to fit into its memory, and has a limit of 1 GB
+MOST_BYTES = 32 << 20  # per statement; a message must fit into the server's memory and is limited to 1 GB
 
 
 async def keep_results(fetch: Fetch, large: Sequence[tuple[Change, Blob]]) -> None:
-    """The results of jobs that have just succeeded."""
+    """Store the large results of jobs that have just succeeded."""
     if not large:
         return
     await keep(fetch, [(change.tenant_id, blob) for change, blob in large])
@@ -36,7 +36,8 @@ async def keep_results(fetch: Fetch, large: Sequence[tuple[Change, Blob]]) -> No
 
 
 async def keep_artifact(fetch: Fetch, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
-    """The content first: while it travels, nothing keeps the lease from being renewed."""
+    """Store an artifact. The content is sent first, because no row lock then blocks the renewal of the lease
+    meanwhile."""
     await keep(fetch, [(job.tenant_id, blob)])
     rows = await fetch("keep_artifact", **job.claim, name=name, media_type=media_type, hash=blob.hash, size=blob.size)
     if not rows:
@@ -45,13 +46,13 @@ async def keep_artifact(fetch: Fetch, job: Job, name: str, blob: Blob, media_typ
 
 
 async def drop(fetch: Fetch, found: Iterable[Sequence[object]]) -> int:
-    """Of what seemed unused, what still is when nobody can refer to it any more."""
+    """Delete those of these blobs that are still unused when nothing can refer to them any more."""
     locked = await fetch("lock_blobs", **_columns(found))
     return len(await fetch("drop_blobs", **_columns(locked)))
 
 
 async def keep(fetch: Fetch, owned: Iterable[Owned]) -> None:
-    """What is there already need not be sent again; it is locked, so that it stays."""
+    """Store content once. Content that exists is not sent again, but locked, so that it stays."""
     wanted = {(tenant_id, blob.hash): blob for tenant_id, blob in owned}
     there = {tuple(row) for row in await fetch("blobs_kept", **_columns(wanted))}
     new = [(tenant_id, blob) for (tenant_id, hash), blob in sorted(wanted.items()) if (tenant_id, hash) not in there]

@@ -1,4 +1,4 @@
-"""Results of steps on PostgreSQL: kept a batch at a time."""
+"""Stores the results of steps on PostgreSQL, in batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from keptwork.store.postgres_blobs import Fetch
 
 
 async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
-    """What stands for each; none where the job is no longer held. Content goes first: while it travels, nothing keeps
-    the lease from being renewed."""
+    """Return the result that counts for each save, or None if the claim no longer holds the job. Content is sent first,
+    because no row lock then blocks the renewal of the lease meanwhile."""
     large = [(save.job.tenant_id, save.blob) for save in saves if save.blob is not None]
     if large:
         await postgres_blobs.keep(fetch, large)
@@ -24,7 +24,7 @@ async def keep(fetch: Fetch, saves: Sequence[Save]) -> list[str | None]:
 
 
 async def note_progress(fetch: Fetch, reports: Sequence[Report], ttl_us: int) -> None:
-    """How far jobs have come."""
+    """Store the progress of jobs."""
     given: dict[str, Any] = {
         "job_id": [report.job.id for report in reports],
         "epoch": [report.job.epoch for report in reports],

@@ -1,5 +1,4 @@
-"""What is wrong with a PostgreSQL database itself. Damaged pages the server reports when they are read; that a guard
-was dropped or switched off it does not."""
+"""Faults of a PostgreSQL database: guards that were dropped or disabled. The server itself reports damaged pages."""
 
 from __future__ import annotations
 
@@ -18,17 +17,19 @@ WHERE c.relnamespace = current_schema()::regnamespace AND t.tgenabled IN ('O', '
 
 
 async def postgres_faults(connection: asyncpg.Connection) -> list[str]:
-    """The guards that are missing or switched off, and whatever else the tables do by themselves."""
+    """Return the guards that are missing or disabled."""
     return [f"the guard {guard[1]} is missing or switched off" for guard in await _lacking(connection)]
 
 
 async def restore_guards(connection: asyncpg.Connection, tell: Tell = log.warning) -> list[str]:
-    """Puts every guard that is missing or switched off back as it is declared, in one transaction; returns which."""
+    """Restore every missing or disabled guard as declared, in one transaction, and return their names."""
 
     async def restore(bounded: Bounded) -> list[str]:
         lacking = await _lacking(connection)
         for guard in lacking:
-            await connection.execute(bounded(f"DROP TRIGGER IF EXISTS {guard[1]} ON {guard[2]}"))  # names of our own
+            await connection.execute(
+                bounded(f"DROP TRIGGER IF EXISTS {guard[1]} ON {guard[2]}")
+            )  # only names of declared guards
             await connection.execute(bounded(guard.string))
         return [guard[1] for guard in lacking]
 

@@ -1,4 +1,4 @@
-"""The statement that hands a flow over from one step to the next on PostgreSQL, put together from its moves."""
+"""Builds the PostgreSQL statement that hands a flow over from one step to the next."""
 
 # ruff: noqa: S608 - only declared words and the project's own files are put together here, never a user's input.
 
@@ -19,8 +19,8 @@ _RETURNED = ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")
 
 
 def words(moves: Sequence[tuple[Change, str, Sequence[str]]], unmoved: Sequence[Unmoved]) -> dict[str, str]:
-    """What is filled into the text of the statement: for each move its UPDATE and the names of its values, for each row
-    that only matters a look at it."""
+    """Return the words for the text of the statement: an UPDATE for each move, and a check of each row that must not
+    change."""
     looks = dict(zip(ascii_lowercase, unmoved, strict=False))
     writes = dict(zip(ascii_lowercase, moves, strict=False))
     found = [f"look_{letter}" for letter in looks] + [f"moved_{letter}" for letter in writes]
@@ -33,7 +33,7 @@ def words(moves: Sequence[tuple[Change, str, Sequence[str]]], unmoved: Sequence[
 
 
 def values(moves: Sequence[tuple[Change, dict[str, Any]]], unmoved: Sequence[Unmoved]) -> Iterator[tuple[str, Any]]:
-    """The parameters of the moves and the looks, by name."""
+    """Yield the parameters of the moves and the checks, by name."""
     for letter, (_, given) in zip(ascii_lowercase, moves, strict=False):
         yield from ((f"{letter}_{name}", value) for name, value in given.items())
     for letter, row in zip(ascii_lowercase, unmoved, strict=False):
@@ -41,7 +41,8 @@ def values(moves: Sequence[tuple[Change, dict[str, Any]]], unmoved: Sequence[Unm
 
 
 def _look(letter: str, row: Unmoved) -> str:
-    """Not before it is certain that nobody else is at it: what waits for a row must hold nothing."""
+    """Return the check of a row. It depends on `clock`, so that it waits for a row only after the lock on the tree is
+    held."""
     free = " AND held_at IS NULL" if row.is_flow else ""
     return (
         f"look_{letter} AS MATERIALIZED (SELECT 1 FROM {row.table} WHERE id = :look_{letter}_id::bigint AND "

@@ -1,4 +1,5 @@
-"""The store inside the process: one SQLite file, one writing thread, many readers, other processes welcome."""
+"""The in-process store: one SQLite file, one writing thread, and many readers. Other processes can use the file,
+too."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class SqliteStore(SqliteVerbs):
         clock: Clock | None = None,
         tally: Tally | None = None,
     ) -> SqliteStore:
-        """Opens the file, or makes it; a file of a newer program is refused untouched."""
+        """Open or create the file. A file of a newer program is rejected and not changed."""
         db = await asyncio.to_thread(_open, url, migrate, create)
         return cls(url, db, clock or HostClock(), tally or Tally())
 
@@ -103,14 +104,14 @@ class SqliteStore(SqliteVerbs):
         return result
 
     def narrowed(self, tenant_id: int) -> SqliteStore:
-        """SQLite has no second lock: every query names its tenant."""
+        """Return this store. SQLite has no row-level security, but every query names its tenant."""
         return self
 
     async def cannot_narrow(self) -> str | None:
         return None
 
     async def insist_on_sight(self) -> None:
-        """Whoever reads the file sees every row."""
+        """Accept any file: all its readers see every row."""
 
     def within(self, transaction: Any) -> Enqueues:
         if isinstance(transaction, SqliteTransaction):
@@ -210,7 +211,7 @@ class SqliteSnapshot(SqliteReads):
 
 
 class SqliteWithin(SqliteVerbs):
-    """Calls inside a transaction: those who wait for work are told once it is committed."""
+    """Calls inside a transaction. Waiting workers are notified after it commits."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
@@ -220,7 +221,7 @@ class SqliteWithin(SqliteVerbs):
 
     @property
     def rings(self) -> bool:
-        """Whether there is something to tell: whoever takes all that it enqueues tells nobody."""
+        """Whether to notify workers after the commit. Jobs that the transaction itself claims do not count."""
         return self._told or bool(self._enqueued)
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
@@ -253,8 +254,7 @@ class SqliteWithin(SqliteVerbs):
 
 
 class SqliteAtOneGo(SqliteWithin):
-    """A transaction that is a single turn of the writer: its calls are answered at once, on the thread they are made
-    on."""
+    """A transaction that is a single unit of the writer. Its calls complete immediately, on the calling thread."""
 
     def __init__(self, session: Session, tally: Tally) -> None:
         super().__init__(tally)
@@ -273,14 +273,14 @@ class SqliteAtOneGo(SqliteWithin):
         try:
             return work(self._session)
         except apsw.Error:
-            self.spoilt = True  # it may have done a part of its work
+            self.spoilt = True  # it might have done a part of its work
             raise
 
     _read = _write
 
 
 def at_one_go(work: Awaitable[T]) -> T:
-    """What comes of work that never waits."""
+    """Return the result of work that never waits."""
     steps = work.__await__()
     try:
         next(steps)
@@ -291,7 +291,7 @@ def at_one_go(work: Awaitable[T]) -> T:
 
 
 class SqliteTransaction(SqliteWithin):
-    """Several calls in one transaction: the writing thread is lent to it until it ends."""
+    """Several calls in one transaction. The writing thread serves only this transaction until it ends."""
 
     def __init__(self, writer: Writer, bell: Bell) -> None:
         super().__init__(writer.tally)
@@ -308,7 +308,7 @@ class SqliteTransaction(SqliteWithin):
             await asyncio.wait({self._begun, self._served}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             self._scope.end(ROLLED_BACK)
-            self._calls.put(None)  # whoever gave up waiting ends it: the thread must not be lent to nobody
+            self._calls.put(None)  # the caller gave up waiting: end it, so that the thread is free
             raise
         if self._served.done():
             self._served.result()
@@ -349,7 +349,7 @@ class SqliteTransaction(SqliteWithin):
     _read = _write
 
     def _serve(self, session: Session) -> None:
-        """On the writing thread: does what it is asked until it is told to end, or forgotten."""
+        """Serve the transaction's calls on the writing thread until it ends or is idle for too long."""
         self._writer.begin()
         try:
             self._begun.get_loop().call_soon_threadsafe(self._begun.set_result, None)
@@ -369,7 +369,7 @@ class SqliteTransaction(SqliteWithin):
             raise
 
     def _refuse_calls(self) -> None:
-        """Refuse the calls that the writing thread no longer serves. Either side may find them."""
+        """Reject the calls that the writing thread no longer serves. Both threads call this."""
         with suppress(queue.Empty):
             while True:
                 unit = self._calls.get_nowait()
@@ -386,8 +386,9 @@ def _open(url: DatabaseUrl, migrate: bool, create: bool) -> apsw.Connection:
     try:
         with explained(url.path):
             _bring_up_to_date(db, url, migrate, create or url.path == MEMORY)
-            # What a statement would undo is kept for as long as it runs; beyond 64 KiB that would be in a file, page
-            # by page. Not while migrating: an index of everything there is may be larger than memory.
+            # A statement keeps what it might roll back for as long as it runs. Beyond 64 KiB, that would be in a file,
+            # page by page. This is not set for a migration, because a new index over all rows can be larger than
+            # memory.
             db.pragma("temp_store", "memory")
     except BaseException:
         db.close()

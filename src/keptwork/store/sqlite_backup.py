@@ -1,7 +1,8 @@
-"""Copying a SQLite file whole while others work on it, and putting a copy in its place.
+"""Backs up a SQLite file while it is in use, and restores a backup.
 
-A copy is complete and checked before it gets its name. The file that a backup replaces is set aside with its log, so
-that it can still be opened under its new name; at each moment in between it is either whole or refused by Keptwork.
+A copy gets its name only when it is complete and checked. A restore renames the replaced file together with its log, so
+that it can still be opened under the new name. At each moment in between, either the file is whole or Keptwork rejects
+it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from keptwork.store.sqlite_migrate import applied
 from keptwork.store.url import DatabaseUrl
 
 COMPANIONS = ("-wal", "-shm", "-journal")
-LOCKED_BY_SQLITE = (512, 0x40000000)  # how many bytes of a file SQLite locks, and from where
+LOCKED_BY_SQLITE = (512, 0x40000000)  # the number of bytes that SQLite locks in a file, and the first of them
 
 
 def back_up(url: DatabaseUrl, file: Path) -> Backup:
-    """Copy the database as of one moment into a new file; writers go on meanwhile."""
+    """Copy the database as of one moment into a new file, while writers continue."""
     _refuse_memory(url)
     for taken in (file, *(Path(f"{file}{part}") for part in COMPANIONS)):
         if os.path.lexists(taken):
@@ -52,7 +53,7 @@ def back_up(url: DatabaseUrl, file: Path) -> Backup:
 
 
 def restore(url: DatabaseUrl, file: Path) -> Restored:
-    """Put a checked copy of the backup in the place of the database, which no process may have open."""
+    """Replace the database with a checked copy of the backup. No process may have the database open."""
     _refuse_memory(url)
     path = os.path.realpath(url.path)
     if sqlite_held.holds(path):
@@ -70,7 +71,7 @@ def restore(url: DatabaseUrl, file: Path) -> Restored:
 
 
 def counts(db: apsw.Connection) -> dict[str, int]:
-    """Count the rows of each table, the user's own included."""
+    """Count the rows of each table, including tables of the user."""
     names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'").fetchall()
     return {str(name): _count(db, str(name)) for (name,) in names}
 
@@ -88,7 +89,8 @@ def _refuse_memory(url: DatabaseUrl) -> None:
 
 @contextmanager
 def _partial(file: Path) -> Iterator[str]:
-    """A name beside the file for a copy that is not complete; whatever still has it at the end is removed."""
+    """Yield a temporary name next to the file for an incomplete copy. Files that still have that name at the end are
+    deleted."""
     partial = f"{file.parent}/.{file.name}.{os.getpid()}.partial"
     try:
         with suppress(FileNotFoundError):
@@ -101,13 +103,14 @@ def _partial(file: Path) -> Iterator[str]:
 
 
 def _copied(db: apsw.Connection, copy: str) -> tuple[dict[str, int], str]:
-    """Copy the database of a connection, as of one moment, and compare; return its counts, and what is wrong."""
+    """Copy the database of a connection as of one moment, and compare. Return the row counts, and what is wrong or an
+    empty string."""
     db.execute("BEGIN")
     rows = counts(db)
     with closing(_made(copy)) as into:
         with into.backup("main", db, "main") as backup:
             backup.step(-1)
-        into.pragma("journal_mode", "delete")  # a single file, that needs no log to be read
+        into.pragma("journal_mode", "delete")  # a single file that needs no log
         faults = [str(fault) for (fault,) in into.execute("PRAGMA integrity_check(1)").fetchall() if fault != "ok"]
         wrong = faults[0] if faults else differences(rows, counts(into))
     _sync(copy)
@@ -121,12 +124,12 @@ def _made(copy: str) -> apsw.Connection:
         folder = os.path.dirname(copy)
         why = "is not writable" if os.path.isdir(folder) else "does not exist"
         raise NotWritable(path=copy, detail=f"the folder {folder} {why}") from error
-    db.pragma("synchronous", "off")  # it is synced once, when it is complete
+    db.pragma("synchronous", "off")  # it is synced once, when complete
     return db
 
 
 def _checked(file: Path, copy: str) -> dict[str, int]:
-    """Copy a backup, or refuse what is none. The backup stays as it is, byte by byte."""
+    """Copy a backup, or reject a file that is not one. The backup itself stays unchanged."""
     if not file.is_file():
         raise BadBackup(file=file, detail="there is no such file")
     try:
@@ -136,7 +139,7 @@ def _checked(file: Path, copy: str) -> dict[str, int]:
     except apsw.BusyError:
         raise InUse(path=file) from None
     except (apsw.FullError, apsw.IOError):
-        raise  # of the disk, more likely than of the backup
+        raise  # an error of the disk, more likely than of the backup
     except FROM_SQLITE as error:
         raise BadBackup(file=file, detail=str(error) or type(error).__name__) from error
     if wrong:
@@ -145,7 +148,8 @@ def _checked(file: Path, copy: str) -> dict[str, int]:
 
 
 def _backup_file(file: Path) -> apsw.Connection:
-    """Open a backup without writing to it. One that has a log, as a copy of a crashed file does, is read through it."""
+    """Open a backup without writing to it. If it has a log, as a copy of a crashed file does, read it through the
+    log."""
     if os.path.exists(f"{file}-journal"):
         raise BadBackup(file=file, detail=f"{file}-journal holds an unfinished transaction of it")
     if any(os.path.exists(f"{file}{part}") for part in ("-wal", "-shm")):
@@ -162,7 +166,8 @@ def _refuse_foreign(db: apsw.Connection, file: Path) -> None:
 
 
 def _exchanged(copy: str, path: str) -> str | None:
-    """Give the copy the name of the database, under the locks of SQLite; return where the old one is."""
+    """Give the copy the name of the database, under SQLite's locks. Return the new name of the old database, or
+    None."""
     if not os.path.exists(path):
         aside = _set_aside(path)
         os.rename(copy, path)
@@ -181,7 +186,7 @@ def _exchanged(copy: str, path: str) -> str | None:
 
 
 def _lock(descriptor: int, path: str) -> None:
-    """Lock what SQLite locks, in a way that needs no readable database: whoever has it open holds a part of that."""
+    """Lock the bytes that SQLite locks. This needs no readable database, and fails if any process has the file open."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *LOCKED_BY_SQLITE)
     except (BlockingIOError, PermissionError):
@@ -189,15 +194,16 @@ def _lock(descriptor: int, path: str) -> None:
 
 
 def _resemble(copy: str, old: os.stat_result) -> None:
-    """The workers' user must be able to write to the file, whoever restores it."""
+    """Copy mode and owner, so that the workers' user can write to the file, whichever user restores it."""
     os.chmod(copy, old.st_mode & 0o7777)
     with suppress(PermissionError):
         os.chown(copy, old.st_uid, old.st_gid)
 
 
 def _set_aside(path: str) -> str | None:
-    """Move the database and its log to another name. The first step is a hard link, which Keptwork refuses to open: an
-    interruption leaves nothing that looks whole and is not. Without hard links, a log without its file is as clear."""
+    """Rename the database and its log. The first step is a hard link, which Keptwork refuses to open, so an
+    interruption leaves nothing that looks complete but is not. Without hard links, a log without its file is as
+    clear."""
     there = [part for part in ("", *COMPANIONS) if os.path.lexists(f"{path}{part}")]
     if not there:
         return None
@@ -209,14 +215,14 @@ def _set_aside(path: str) -> str | None:
         try:
             os.link(path, aside)
         except FileExistsError:
-            continue  # by a restore that was interrupted
+            continue  # left by an interrupted restore
         except OSError:
             os.rename(path, aside)
     return aside
 
 
 def _begun(path: str) -> str | None:
-    """Return the name to which a restore that was interrupted had begun to move the database."""
+    """Return the name to which an interrupted restore has started to move the database, or None."""
     folder, name = os.path.split(path)
     begun = [f"{folder}/{one}" for one in os.listdir(folder) if one.startswith(f"{name}.before-")]
     return next((one for one in begun if os.path.exists(path) and os.path.samefile(one, path)), None)

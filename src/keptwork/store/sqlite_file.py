@@ -1,4 +1,4 @@
-"""A SQLite file: opening it, checking that it is ours and sound, and saying plainly what is wrong with it."""
+"""Opens a SQLite file, checks that it is a sound Keptwork database, and explains SQLite's errors."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from keptwork.store.sqlite_migrate import applied
 OLDEST_SQLITE = (3, 51, 3)
 BUSY_SECONDS = 60
 MEMORY = ":memory:"
-LACKS = ("no such table", "no such column")  # SQLite has no code of its own for these
+LACKS = ("no such table", "no such column")  # SQLite has no separate error code for these
 
-# What reading or writing a file may raise. Text is decoded when it is read, and damaged text cannot be.
+# The errors that reading or writing a file can raise. Text is decoded when it is read, which fails if it is damaged.
 FROM_SQLITE = (apsw.Error, UnicodeDecodeError)
 
 
 def connect(
     path: str, *, read_only: bool = False, create: bool = True, synchronous: str = "full", shared: bool = False
 ) -> apsw.Connection:
-    """A connection with the settings every one of ours has; without `create`, only to a file that is there. The first
-    in a process looks at the doors of the file and at a leftover log; `shared` accepts a network file system."""
+    """Return a connection with Keptwork's settings. Without `create`, the file must exist. The first connection in a
+    process checks the file's names, its file system, and a leftover log. `shared` accepts a network file system."""
     require_version(apsw.sqlite_lib_version())
     if path == MEMORY or sqlite_held.holds(path):
         return _connected(path, read_only, synchronous)
@@ -78,25 +78,25 @@ def _connected(path: str, read_only: bool, synchronous: str) -> apsw.Connection:
 
 
 def is_missing(path: str) -> bool:
-    """Whether there is nothing there yet: no file, or an empty one."""
+    """Return whether the file is missing or empty."""
     try:
         found = Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
         return path != MEMORY
     except OSError:
-        return False  # opening it will tell
+        return False  # opening it reports the error
     return S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def require_version(found: str) -> None:
-    """Refuse a SQLite that may damage a file several processes write to."""
+    """Reject a SQLite version that can damage a file when several processes write to it."""
     if tuple(int(part) for part in found.split(".")) < OLDEST_SQLITE:
         raise SqliteTooOld(found=found, needed=".".join(map(str, OLDEST_SQLITE)))
 
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turns what SQLite says into what to do about it."""
+    """Translate SQLite's errors into Keptwork's."""
     try:
         yield
     except FROM_SQLITE as error:
@@ -104,7 +104,7 @@ def explained(path: str) -> Iterator[None]:
 
 
 def explanation(error: Exception, path: str) -> StoreError:
-    """The error of ours that tells a user what SQLite's means."""
+    """Return Keptwork's error for an error of SQLite."""
     detail = str(error) or type(error).__name__
     match error:
         case apsw.NotADBError():
@@ -143,32 +143,33 @@ def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
     application, tables = _contents(db)
     if application != APPLICATION_ID and tables:
         raise NotOurDatabase(path=path)
-    if not read_only and applied(db) <= newest():  # a newer program's file is about to be refused, untouched
+    if not read_only and applied(db) <= newest():  # a newer program's file must be rejected unchanged
         if not tables:
             db.pragma("application_id", APPLICATION_ID)
         _enter_wal(db)
     db.pragma("cell_size_check", True)
-    db.pragma("cache_size", -4096)  # KB; twice as much was no faster beside a million finished jobs
+    db.pragma("cache_size", -4096)  # KB; twice as much was no faster with a million finished jobs
     db.pragma("journal_size_limit", 64 << 20)
 
 
 def _contents(db: apsw.Connection) -> tuple[object, object]:
-    """Whose file it is and how many tables it has, both as of one moment: another process may be preparing it."""
+    """Return the application ID and the number of tables as of one moment, since another process might be preparing the
+    file."""
     db.execute("BEGIN")
     try:
         return db.pragma("application_id"), db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     finally:
-        if db.in_transaction:  # an error of the disk has ended it, and is what should be told
+        if db.in_transaction:  # a disk error has already ended it, and is the error to report
             db.execute("ROLLBACK")
 
 
 def _enter_wal(db: apsw.Connection) -> None:
-    """SQLite does not wait for its turn when it changes the journal mode, so this does."""
+    """Switch to WAL mode. SQLite does not wait for locks when it changes the journal mode, so this retries."""
     deadline = time.monotonic() + BUSY_SECONDS
     while db.pragma("journal_mode") not in ("wal", "memory"):
         try:
             if db.pragma("journal_mode", "wal") != "wal":
-                return  # a file system that has no shared memory: slower, and as safe
+                return  # a file system without shared memory: slower, but as safe
         except apsw.BusyError:
             if time.monotonic() > deadline:
                 raise
@@ -176,7 +177,7 @@ def _enter_wal(db: apsw.Connection) -> None:
 
 
 def _is_disk_full(path: str) -> bool:
-    """An I/O error on a disk without a free block is a full disk under another name."""
+    """Return whether the disk has no free block. SQLite then reports an I/O error."""
     try:
         free = os.statvfs(Path(path).parent)
     except OSError as error:
@@ -185,7 +186,8 @@ def _is_disk_full(path: str) -> bool:
 
 
 def _why_not_writable(path: str) -> str:
-    """In words. `os.path` answers where a `Path` would raise: in folders that may not be entered."""
+    """Return the reason as text, or an empty string. `os.path` is used because a `Path` raises in directories that may
+    not be entered."""
     folder = os.path.dirname(path) or "."
     if not os.access(folder, os.F_OK):
         return f"the folder {folder} does not exist"

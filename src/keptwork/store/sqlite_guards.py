@@ -1,7 +1,7 @@
-"""The triggers of SQLite: they refuse what is not declared and write every event, whoever the client is.
+"""Generates the triggers of SQLite, which reject what is not declared and write every event, for every client.
 
-Old clients run them too, so they use only what SQLite has had for years (a RAISE message is a plain string, the time
-comes from julianday).
+Old clients run the triggers, too, so they use only what SQLite has had for years. For example, a RAISE message is a
+plain string, and the time comes from julianday.
 """
 
 # ruff: noqa: S608 - every word put into SQL here comes from a declaration in this package, never from a user.
@@ -29,13 +29,13 @@ from keptwork.store.guards import (
     words,
 )
 
-# A pair brings two moments with it; a hand that leaves the time out cannot make one.
+# A pair needs two distinct times, so manual SQL that leaves the time out cannot write one.
 _TIMED = "NEW.updated_at > OLD.updated_at + 1"
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
 
 def sqlite_guards() -> list[str]:
-    """Every CREATE TRIGGER statement, in the order to run them."""
+    """Return every CREATE TRIGGER statement in the order to run them."""
     entities = [s for lifecycle in LIFECYCLES.values() for s in (*_refusals(lifecycle), *_logs(lifecycle))]
     return [*entities, *_event_refusals()]
 
@@ -59,19 +59,20 @@ def _refusals(lifecycle: Lifecycle) -> Iterator[str]:
 
 
 def _timed(lifecycle: Lifecycle) -> str:
-    """The same of a pair that tells when it began."""
+    """Return the condition for a pair, extended if the pair states when its first move happened."""
     tells = any(_first_at(*map(lifecycle.move, pair)) != "NEW.updated_at - 1" for pair in lifecycle.pairs)
     began = "NEW.started_at > OLD.updated_at AND NEW.started_at < NEW.updated_at"
     return f"{_TIMED} AND (OLD.started_at IS NOT NULL OR ({began}))" if tells else _TIMED
 
 
 def _fixed_names(lifecycle: Lifecycle) -> list[str]:
-    """SQLite matches the columns of UPDATE OF by name, and the id has three more names."""
+    """Return the fixed columns. SQLite matches the columns of UPDATE OF by name, and the ID has three more names."""
     return [*fixed_columns(lifecycle), "rowid", "oid", "_rowid_"]
 
 
 def _taken(table: str) -> str:
-    """INSERT OR REPLACE would delete the row in its way without firing any DELETE trigger."""
+    """Return the condition that a row with this key exists. INSERT OR REPLACE would delete that row without firing a
+    DELETE trigger."""
     taken = f"EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
     if table not in UNIQUE_COLUMNS:
         return taken
@@ -88,7 +89,7 @@ def _logs(lifecycle: Lifecycle) -> Iterator[str]:
         f"CREATE TRIGGER {name}_log_birth AFTER INSERT ON {table} "
         f"WHEN {both(new, stamped)} BEGIN {_log(lifecycle, 'NEW', 'NULL')} END"
     )
-    # A row typed by hand may leave its times out or make them up: its birth is the one that counts.
+    # A row inserted manually might omit or invent its times. The time of its creation counts.
     yield (
         f"CREATE TRIGGER {name}_log_hand_birth AFTER INSERT ON {table} "
         f"WHEN {both(new, f'NOT ({stamped})')} BEGIN {_set(lifecycle, birth_stamps(lifecycle))} "
@@ -104,13 +105,13 @@ def _logs(lifecycle: Lifecycle) -> Iterator[str]:
             f"CREATE TRIGGER {name}_log_{'_'.join(pair)} AFTER UPDATE OF seq ON {table} "
             f"WHEN {both(new, 'NEW.seq = OLD.seq + 2')} BEGIN {_log_pair(lifecycle, pair)} END"
         )
-    # A move that does not say when it happened was typed by hand: it gets its time, stamps and actor first.
+    # A move without a time comes from manual SQL. It first gets its time, stamps, and actor.
     yield (
         f"CREATE TRIGGER {name}_log_hand AFTER UPDATE OF seq ON {table} "
         f"WHEN {both(moved, 'NEW.updated_at <= OLD.updated_at')} BEGIN {_marks(lifecycle)} "
         f"{_log(lifecycle, 'moved', 'OLD.state', f' FROM {table} AS moved WHERE moved.id = NEW.id')} END"
     )
-    # A row typed by hand takes a key of its own choice; later keys must come after it.
+    # A row inserted manually has an ID of its own choice. Later IDs must be higher.
     yield (
         f"CREATE TRIGGER {name}_key AFTER INSERT ON {table} WHEN {both(new, 'NEW.id > (SELECT key FROM last_key)')} "
         f"BEGIN UPDATE last_key SET key = NEW.id; END"
@@ -136,8 +137,8 @@ def _set(lifecycle: Lifecycle, columns: dict[str, str]) -> str:
 
 
 def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> str:
-    """Without a source from VALUES: what SQLite selects for a table with triggers it first puts into another one, for
-    each row anew, which takes a quarter of the time that writing the event does."""
+    """Return the INSERT of an event, without a source from VALUES. For a SELECT into a table with triggers, SQLite
+    first fills a temporary table for each row, which takes a quarter of the time of writing the event."""
     values = (
         f"{row}.id, {row}.updated_at, {row}.tenant_id, {row}.seq, {row}.epoch, {literal(lifecycle.name)}, "
         f"{event_type(lifecycle, f'{row}.move')}, {row}.move, {from_state}, {row}.state, {row}.actor, "
@@ -147,7 +148,7 @@ def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> s
 
 
 def _log_pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
-    """Two events of one write. (Two statements, for the reason above.)"""
+    """Return the INSERTs of a pair's two events. They are two statements for the same reason as in `_log`."""
     first, second = (lifecycle.move(trigger) for trigger in pair)
     entity, between, into = literal(lifecycle.name), literal(first.target.name), f"INSERT INTO events ({EVENT_COLUMNS})"
     return (
@@ -161,7 +162,8 @@ def _log_pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
 
 
 def _first_at(first: Move, second: Move) -> str:
-    """A microsecond before the second, or when the row was started, if it was so between the two for the first time."""
+    """Return SQL for the time of a pair's first move: 1 µs before the second move, or when the row was started, if the
+    pair started it for the first time."""
     if not first.target.started or second.target.started:
         return "NEW.updated_at - 1"
     return "CASE WHEN OLD.started_at IS NULL THEN NEW.started_at ELSE NEW.updated_at - 1 END"
@@ -180,7 +182,7 @@ def _event_refusals() -> Iterator[str]:
     )
     yield _refusal("keptwork_events_no_update", "UPDATE ON events", "", said["log"])
     yield _refusal("keptwork_events_no_delete", "DELETE ON events", "", said["log"])
-    # One trigger for both: SQLite sets up each anew for every event.
+    # One trigger has both checks, because SQLite sets up each trigger again for every event.
     yield (
         f"CREATE TRIGGER keptwork_events_true BEFORE INSERT ON events "
         f"WHEN {taken} OR (CASE NEW.entity {rows} END) IS NOT TRUE BEGIN "
@@ -189,7 +191,8 @@ def _event_refusals() -> Iterator[str]:
 
 
 def _fits(lifecycle: Lifecycle) -> str:
-    """That the row has just made the move the event tells of: its last one, or the first of its last pair."""
+    """Return the condition that the row has just made the event's move: its last move, or the first of its last
+    pair."""
     last = "seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state"
     firsts = [
         f"seq = NEW.seq + 1 AND move = {literal(second)} AND NEW.trigger = {literal(first)}"

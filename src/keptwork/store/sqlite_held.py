@@ -1,12 +1,12 @@
-"""The SQLite files that this process has open, and the audit hook that keeps other code of the process away from them.
+"""Tracks the SQLite files that this process has open, and keeps other code of the process from opening them.
 
 POSIX drops every lock that a process has on a file as soon as the process closes any descriptor of that file. A plain
-`open("keptwork.db").close()`, or a second SQLite library, therefore takes our locks away without an error, and another
-process then overwrites acknowledged work. The hook refuses such an `open` before it happens.
+`open("keptwork.db").close()`, or a second SQLite library, therefore removes Keptwork's locks without an error, and
+another process then overwrites acknowledged work. An audit hook rejects such an `open` before it happens.
 
-The hook compares base names first and then device and inode. It does not see a link with another name, `dir_fd`, ATTACH
-from another connection, a connection opened before ours, or a C library that opens files itself. A forked child has
-no locks to lose, so there the hook does nothing.
+The hook compares base names first, then device and inode. It does not see a link with another name, `dir_fd`, ATTACH
+from another connection, a connection that was opened earlier, or a C library that opens files itself. A forked child
+has no locks to lose, so the hook does nothing there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _names: dict[str, list[Held]] = {}
 
 
 def hold(path: str, connection: Connection) -> None:
-    """Refuse other openings of the file in this process until the connection is closed."""
+    """Reject other openings of the file in this process until the connection is closed."""
     found = os.stat(path)
     identity = (found.st_dev, found.st_ino)
     with _lock:
@@ -95,7 +95,7 @@ def _release(connection: Connection) -> None:
 
 
 def _index() -> None:
-    """Find the files by base name. Case is folded because some file systems ignore it; the inode decides."""
+    """Index the files by base name. Case is folded because some file systems ignore it. The inode decides."""
     global _names
     names: dict[str, list[Held]] = {}
     for held in _held.values():
@@ -107,7 +107,7 @@ def _index() -> None:
 
 def _forget() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # another thread of the parent might have held it
     _held.clear()
     _names.clear()
 
@@ -119,7 +119,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _paths(given: Any, is_uri: bool) -> list[str]:
-    """Return the paths that an opening can mean: none for a descriptor, two for what looks like a `file:` URI."""
+    """Return the paths that an opening can mean: none for a descriptor, two for a possible `file:` URI."""
     try:
         path = os.fsdecode(given)
     except (TypeError, ValueError):
@@ -134,7 +134,7 @@ def _refuse(path: str) -> None:
 
 
 def _is_part(path: str, held: Held) -> bool:
-    """Return whether the path leads to the file, its log or its index."""
+    """Return whether the path leads to the file, its log, or its index."""
     try:
         found = os.stat(path)
         if (found.st_dev, found.st_ino) == held.identity:

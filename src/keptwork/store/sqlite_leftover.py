@@ -1,8 +1,8 @@
-"""A log that a crash, or a file copied over the old one, has left beside a SQLite file: judged before it is used.
+"""Checks a log left by a crash, or by a file copied over the old one, before SQLite uses it.
 
-SQLite replays a log into whatever file has its name, also into a backup that was copied there, and deletes the log
-afterwards. So the first to open a file reads it through its log and checks the whole, in a mode that writes to neither
-file, log nor index. If the two do not fit, all three stay as they are.
+SQLite replays a log into whatever file has its name, even into a backup that was copied there, and deletes the log
+afterward. So the first process to open a file reads it through its log and checks the whole, in a mode that writes to
+neither file, log, nor index. If file and log do not match, all three stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("keptwork")
 
 
 def has_log(real: str) -> bool:
-    """Return whether there is a log with something in it. SQLite names it after the file, not after a link to it."""
+    """Return whether there is a log that is not empty. SQLite names the log after the file, not after a link to it."""
     try:
         return os.stat(f"{real}-wal").st_size > 0
     except OSError:
@@ -30,7 +30,8 @@ def has_log(real: str) -> bool:
 
 
 def judge(path: str) -> None:
-    """Refuse a file that its leftover log would damage. A log that somebody has open was judged when they opened it."""
+    """Reject a file that its leftover log would damage. A log that is in use was checked when its user opened the
+    file."""
     if not os.path.exists(path) or not os.path.getsize(path):
         raise OrphanedLog(path=path)
     if not os.access(path, os.W_OK):
@@ -47,11 +48,11 @@ def judge(path: str) -> None:
 
 
 def untouching(path: str) -> apsw.Connection:
-    """Return a connection that has the file alone and writes to neither it nor its log, also when it is closed. If
+    """Return a connection that locks the file exclusively and writes to neither the file nor its log, even on close. If
     another connection is open, the first read raises `apsw.BusyError`."""
     db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    db.pragma("locking_mode", "exclusive")  # the index of the log is then kept in memory
+    db.pragma("locking_mode", "exclusive")  # the index of the log is then in memory
     db.pragma("wal_autocheckpoint", 0)
     db.pragma("query_only", True)
     return db

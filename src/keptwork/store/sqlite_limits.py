@@ -1,6 +1,6 @@
-"""Limits on SQLite: what counts against a key, and what it lets go. PostgreSQL has the same in functions of its own.
+"""Concurrency and rate limits on SQLite. PostgreSQL has the same in functions of its own.
 
-The transaction is the only writer, so nothing has to be locked.
+The transaction is the only writer, so nothing needs a lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOREVER = 1 << 62
 
 
 def note_enqueued(run: Run, jobs: Iterable[NewJob], now: int) -> None:
-    """Tells whoever looks after limits when these jobs are due."""
+    """Record when the limits of these jobs must be checked."""
     wakes = {
         (max(now, job.run_at or 0) + job.delay_us, *LimitKey.of(job.tenant_id, job.limit_key))
         for job in jobs
@@ -28,7 +28,7 @@ def note_enqueued(run: Run, jobs: Iterable[NewJob], now: int) -> None:
 
 
 def note_started(run: Run, jobs: Iterable[Job], limited: frozenset[str]) -> None:
-    """Starts that count against a rate, or against their queue."""
+    """Record the starts that count against a rate or a queue."""
     rules = map(LimitRule._make, run("limit_rules"))
     rated = {rule.name for rule in rules if rule.what == "job" and rule.rate is not None}
     for job in jobs:
@@ -39,19 +39,19 @@ def note_started(run: Run, jobs: Iterable[Job], limited: frozenset[str]) -> None
 
 
 def settle(run: Run, changes: Sequence[Change], now: int) -> int:
-    """These have moved: what they held may go to others; those that went back are due when they are."""
+    """Promote jobs after these moves. Jobs that returned to the queue are checked again at their due time."""
     run("wake_later", ids=json.dumps([change.id for change in changes if change.move.raises_epoch]))
     return promote(run, {LimitKey.of(c.tenant_id, c.limit_key) for c in changes if c.limit_key is not None}, now)
 
 
 def pump(run: Run, limit: int, now: int) -> int:
-    """Looks at the keys that are due for it."""
+    """Promote jobs for the keys that are due for a check."""
     keys = chain(run("take_wakes", limit=limit), run("keys_to_pump", limit=limit))
     return promote(run, {LimitKey(*row) for row in keys}, now)
 
 
 def promote(run: Run, keys: Collection[LimitKey], now: int) -> int:
-    """Lets go what these keys hold back, as far as they allow; returns how many jobs."""
+    """Promote due jobs that these keys hold, as far as their limits allow. Return the number of jobs."""
     rules = {rule.name: rule for rule in map(LimitRule._make, run("limit_rules")) if rule.what == "job"}
     numbers = {key: most for key in keys if (most := _most_of_tenant(key, rules.get(key.kind))) is not None}
     others = sorted(key for key in keys if key not in numbers)
@@ -59,12 +59,12 @@ def promote(run: Run, keys: Collection[LimitKey], now: int) -> int:
 
 
 def _most_of_tenant(key: LimitKey, rule: LimitRule | None) -> int | None:
-    """How many of a key may be at work, if that is all its rule says and it is of one tenant."""
+    """Return the maximum concurrent jobs of a key if its rule sets nothing else and the key belongs to one tenant."""
     return rule.most if rule is not None and rule.rate is None and key.tenant_id != 0 else None
 
 
 def _promote_by_number(run: Run, numbers: dict[LimitKey, int]) -> int:
-    """Many keys at once: all are counted by one statement, and what may go is let go by another."""
+    """Promote jobs for many keys together: one statement counts for all of them, and another promotes the jobs."""
     let_go: list[int] = []
     rows = run("counted_of_tenants", keys=json.dumps(sorted(numbers))) if numbers else []
     for tenant_id, key, active, highest in rows:
@@ -81,7 +81,7 @@ def _promote_by_number(run: Run, numbers: dict[LimitKey, int]) -> int:
 
 
 class _Key:
-    """One key under its rule."""
+    """A key under its rule."""
 
     def __init__(self, run: Run, key: LimitKey, rule: LimitRule | None, now: int) -> None:
         self._run = run
@@ -89,7 +89,7 @@ class _Key:
         self._all = key.tenant_id == 0
         self._rule = rule or LimitRule("job", key.kind)
         self._now = now
-        # Its row keeps whose turn it is, and when its rate lets the next one go: other keys need none.
+        # Its row has the tenant whose turn it is, and when the rate allows the next job. Other keys need no row.
         self._remembers = self._all or self._rule.rate is not None
         self._turn = run("limit_row", **self._key)[0][0] if self._remembers else 0
 
@@ -112,7 +112,8 @@ class _Key:
         return let_go
 
     def _room(self) -> tuple[int, int]:
-        """By what was let go and has not ended; and by what was started in the window, or let go and not started."""
+        """Return the room by number and by rate. By number, promoted jobs count until they end. By rate, starts within
+        the window count, and promoted jobs that have not started."""
         ((active, unstarted, self._highest),) = self._run("counted", **self._key)
         by_number = FOREVER if self._rule.most is None else self._rule.most - active
         if self._rule.rate is None or self._rule.window_us is None:
@@ -122,7 +123,7 @@ class _Key:
         return by_number, self._rule.rate - len(self._used) - unstarted
 
     def _waiting(self) -> list[int]:
-        """The tenants that wait, beginning after the one that was served last."""
+        """Return the waiting tenants, starting after the one that was served last."""
         found: list[int] = []
         while True:
             after = found[-1] if found else -1
@@ -132,7 +133,7 @@ class _Key:
             found.append(tenant)
 
     def _let_go(self, tenant: int, limit: int) -> int:
-        """The highest priority first, then the oldest."""
+        """Promote jobs of a tenant by highest priority, then by earliest due time."""
         values = {"key": self._key["key"], "tenant_id": tenant}
         taken, priority = 0, self._below(tenant, ABOVE_ALL) if self._all else self._highest
         while priority is not None and taken < limit:
@@ -147,7 +148,7 @@ class _Key:
         return found
 
     def _next(self, by_number: int, by_rate: int, let_go: int) -> int | None:
-        """When its rate lets the next one go. What runs is looked after by whoever ends it."""
+        """Return when the rate allows the next job, or None. A job that ends triggers its own check of the number."""
         if by_rate > let_go or by_number <= let_go or not self._run("still_waiting", **self._key):
             return None
         freed = self._used[let_go - by_rate] if let_go - by_rate < len(self._used) else self._now

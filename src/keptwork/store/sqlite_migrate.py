@@ -1,4 +1,4 @@
-"""Bringing a SQLite file up to the schema of this program."""
+"""Migrates a SQLite file to the schema of this program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Execute = Callable[[str], object]
 
 
 def applied(db: apsw.Connection) -> int:
-    """The number of the newest migration in the file; 0 for a new one."""
+    """Return the number of the newest migration in the file, or 0 for a new file."""
     if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'keptwork_migrations'").fetchone():
         return 0
     (newest,) = db.execute("SELECT coalesce(max(number), 0) FROM keptwork_migrations").fetchall()[0]
@@ -22,16 +22,16 @@ def applied(db: apsw.Connection) -> int:
 
 
 def pending(db: apsw.Connection) -> list[Migration]:
-    """What is still to be done to the file."""
+    """Return the migrations that the file still needs."""
     done = applied(db)
     return [migration for migration in migrations(SQLITE) if migration.number > done]
 
 
 def migrate_file(db: apsw.Connection, execute: Execute | None = None, tell: Tell = log.warning) -> list[Migration]:
-    """Applies what is pending, each migration in one transaction with its row in the history.
+    """Apply the pending migrations, each in one transaction with its row in the history.
 
-    Killed at any statement, a file is left as it was before the migration that was under way; the next call goes on
-    from there. Two processes at once take turns, and the second finds nothing left to do.
+    If the process dies at any statement, the file is as it was before the interrupted migration, and the next call
+    continues there. Two concurrent processes take turns, and the second finds nothing to do.
     """
     execute = execute or db.execute
     done: list[Migration] = []

@@ -1,8 +1,8 @@
-"""Reading a SQLite file on threads: what waits together is read together.
+"""Reads a SQLite file on threads. Reads that wait at the same time run together.
 
-Handing a read to a thread and hearing back takes several times as long as a short read itself. So while one thread
-reads, what is asked meanwhile waits for it, and is then read in one go; a thread that takes longer than a short read
-would does not hold the others up: another one begins.
+Handing a read to a thread and back takes several times as long as a short read. So while one thread reads, new reads
+wait for it and then run as one batch. A read that takes longer than a short one does not delay the others, because
+another thread starts.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from keptwork.store.sqlite_session import Session
 T = TypeVar("T")
 
 READERS = 4
-READER_CACHE_KB = 2048  # a reader looks rows up or passes over all of them; neither gains from more
+READER_CACHE_KB = 2048  # readers look up rows or scan all of them; neither needs more
 MOST_TOGETHER = 64
 SHORT_SECONDS = 0.003
 
 
 class Asked(NamedTuple):
-    """A read, and who waits for it."""
+    """A read with the future of its caller."""
 
     work: Callable[[Session], Any]
     answer: asyncio.Future[Any]
 
 
 class Outcome(NamedTuple):
-    """What a read gave, or how it failed."""
+    """The result or the error of a read."""
 
     answer: asyncio.Future[Any]
     value: Any
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 class Readers:
-    """Some threads with a connection each. `session_on` makes what reads are given, once for all that go together."""
+    """A pool of threads with a connection each. `session_on` creates the session that a batch of reads shares."""
 
     def __init__(self, path: str, session_on: Callable[[apsw.Connection], Session]) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class Readers:
         self._busy = 0
 
     async def run(self, work: Callable[[Session], T]) -> T:
-        """What a read gives."""
+        """Run a read and return its result."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         with self._lock:
@@ -65,42 +65,42 @@ class Readers:
             first, busy = len(self._waiting) == 1, self._busy
         if not busy:
             self._begin()
-        elif first:  # others are being read: soon they are done, or were not short
+        elif first:  # other reads are running: they finish soon, or are not short
             loop.call_later(SHORT_SECONDS, self._begin)
         return await answer
 
     def close(self) -> None:
-        """Lets reads end, and closes the connections."""
+        """Let running reads finish, and close the connections."""
         self._threads.shutdown()
         for connection in self._connections:
             connection.close()
 
     def connection(self) -> apsw.Connection:
-        """A new one, that can only read."""
+        """Return a new read-only connection."""
         connection = connect(self._path, create=False)
         connection.pragma("query_only", True)
         connection.pragma("cache_size", -READER_CACHE_KB)
         return connection
 
     def _begin(self) -> None:
-        """Another thread reads, if something waits and one is left."""
+        """Start another reading thread if reads wait and a thread is free."""
         with self._lock:
             if not self._waiting or self._busy >= READERS:
                 return
             self._busy += 1
         try:
             self._threads.submit(self._read)
-        except RuntimeError as error:  # it is closed
+        except RuntimeError as error:  # the pool is closed
             with self._lock:
                 left, self._waiting, self._busy = self._waiting, [], self._busy - 1
             _tell([Outcome(one.answer, None, error) for one in left])
 
     def _read(self) -> None:
-        """On a thread, until nothing waits."""
+        """Read on this thread until nothing waits."""
         while together := self._next():
             try:
                 self._read_together(together)
-            except BaseException as error:  # of the connection itself; each of them hears of it
+            except BaseException as error:  # an error of the connection, which every caller in the batch gets
                 _tell([Outcome(one.answer, None, error) for one in together])
 
     def _next(self) -> list[Asked]:
@@ -118,7 +118,7 @@ class Readers:
         done, told = [], time.monotonic()
         for one in together:
             done.append(self._outcome(one, session))
-            if time.monotonic() - told > SHORT_SECONDS:  # nobody waits for another's long read
+            if time.monotonic() - told > SHORT_SECONDS:  # no caller waits for another's long read
                 _tell(done)
                 done, told = [], time.monotonic()
         _tell(done)
@@ -127,12 +127,12 @@ class Readers:
         try:
             with explained(self._path):
                 return Outcome(one.answer, one.work(session), None)
-        except BaseException as error:  # it is whoever asked who is told
+        except BaseException as error:  # the caller gets any error
             return Outcome(one.answer, None, error)
 
 
 def _tell(done: list[Outcome]) -> None:
-    """Each on its own loop, which is nearly always the same one; a loop that has ended needs no answer."""
+    """Deliver results on each caller's event loop, usually the same one. A closed loop needs no result."""
     for loop in {one.answer.get_loop() for one in done}:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, [one for one in done if one.answer.get_loop() is loop])

@@ -1,4 +1,4 @@
-"""What the store reads inside a SQLite transaction: plain calls, on the thread that holds the connection."""
+"""The store's reads inside a SQLite transaction, made on the thread that holds the connection."""
 
 # ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
 
@@ -49,7 +49,7 @@ class SessionReads:
         self.now = 0
 
     def last_time(self) -> int:
-        """The time of the newest event, before which no time will be given out."""
+        """Return the time of the newest event. No transaction gets an earlier time."""
         rows = self._run("last_time")
         return rows[0][0] if rows else 0
 
@@ -186,7 +186,7 @@ class SessionReads:
         return sqlite_faults(self._db)
 
     def run(self, statement: str, /, **values: Any) -> list[tuple[Any, ...]]:
-        """The rows of a named statement."""
+        """Return the rows of a named statement."""
         return self._run(statement, **values)
 
     def _run(self, named: str, /, **values: Any) -> list[tuple[Any, ...]]:
@@ -196,7 +196,7 @@ class SessionReads:
 
 
 def named(cursor: apsw.Cursor) -> list[dict[str, Any]]:
-    """Rows by the names of their columns, which are known from the first row on."""
+    """Return rows by column name. The names are known only when there is a first row."""
     first = cursor.fetchone()
     if first is None:
         return []

@@ -1,4 +1,4 @@
-"""What the store does inside a SQLite transaction: plain calls, on the thread that holds the connection."""
+"""The store's calls inside a SQLite transaction, made on the thread that holds the connection."""
 
 from __future__ import annotations
 
@@ -43,27 +43,29 @@ from keptwork.store.sqlite_due import Wanted, due
 from keptwork.store.sqlite_reads import SessionReads, named
 from keptwork.store.wakes import wakes
 
-# What an enqueued job is bound from: its own fields, its key and the time.
+# The values that an enqueued job is bound from: its fields, its ID, and the time.
 _ENQUEUED = (*NewJob._fields, "id", "now")
 
 SEVERAL, SMALL = 10, 1_000
-"""From so many jobs on, whose payloads have no more than so many characters on the average, one statement for all takes
-less time than one for each. It takes several times the memory, too."""
+"""One statement for all jobs is faster than one for each if there are at least SEVERAL and their payloads have at most
+SMALL characters on average. It needs several times the memory."""
 
 MOST_IN_AN_ARRAY = 1 << 24
-"""What is larger is written in parts; SQLite takes no text of a gigabyte."""
+"""Larger arrays are written in parts, since SQLite accepts no text of a gigabyte."""
 
 _array = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Rows for a statement. What is no text is refused when it is bound; escaped, SQLite would make broken text of it."""
+"""Serializes rows for a statement. Unpaired surrogates stay as they are, so that binding rejects them; if they were
+escaped, SQLite would turn them into invalid text."""
 
 
 class Session(SessionReads):
-    """The reads and the writes."""
+    """The read and write operations."""
 
     # --- the caller's own statements
 
     def own(self, sql: str, values: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
-        """The rows such a statement returns, and how many it changed. Each of several is looked at before it runs."""
+        """Return the rows of a caller's own statement, and how many rows it changed. Each of several statements is
+        checked before it runs."""
 
         def looked_at(_: apsw.Cursor, statement: str, __: object) -> bool:
             insist_harmless(statement)
@@ -168,7 +170,7 @@ class Session(SessionReads):
         return [Job(*row) for row in self._run("claimed_before", worker=worker, claim_id=claim_id)]
 
     def apply(self, changes: Sequence[Change]) -> tuple[list[Change], int]:
-        """Those that came too late, and how many jobs were woken by the others."""
+        """Apply the changes. Return those that were too late, and the number of jobs that the others woke."""
         runs = batches(changes)
         lost = [late for batch in runs for late in self._apply_batch(batch)]
         for change, blob in with_blobs(changes):
@@ -420,5 +422,5 @@ class Session(SessionReads):
 
 @cache
 def _bindings(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
-    """What takes from a new job, its key and the time what a statement names."""
+    """Return a function that gets a statement's values from a new job, its ID, and the time."""
     return itemgetter(*[_ENQUEUED.index(name) for name in names])

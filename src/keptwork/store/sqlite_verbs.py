@@ -1,6 +1,6 @@
-"""The store's verbs on SQLite: each hands a call to the thread that owns a connection.
+"""The store's operations on SQLite: each hands a call to the thread that owns a connection.
 
-Which thread and which transaction is up to the subclass: the store itself, a transaction, or a snapshot.
+The subclass decides the thread and the transaction: the store itself, a transaction, or a snapshot.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ T = TypeVar("T")
 
 
 class SqliteReads(SharedReads):
-    """The reads."""
+    """The read operations."""
 
     @abstractmethod
     async def _read(self, work: Callable[[Session], T]) -> T:
-        """Which thread and which transaction: a subclass says."""
+        """Run the work on the thread and in the transaction that the subclass decides."""
 
     async def _ask(self, statement: str, /, **values: Any) -> Rows:
         return await self._read(lambda session: session.run(statement, **values))
@@ -205,17 +205,17 @@ class SqliteReads(SharedReads):
 
 
 class SqliteVerbs(SqliteReads, SharedVerbs):
-    """The reads and the writes."""
+    """The read and write operations."""
 
     tally: Tally
     _turn: Turn
 
     @abstractmethod
     async def _write(self, work: Callable[[Session], T], rows: int = 1) -> T:
-        """Which thread and which transaction: a subclass says."""
+        """Run the writing work on the thread and in the transaction that the subclass decides."""
 
     def acknowledging(self) -> AbstractAsyncContextManager[None]:
-        """A file has no standby to wait for."""
+        """Return a block that does not wait, because a file has no standby."""
         return nullcontext()
 
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
@@ -229,7 +229,7 @@ class SqliteVerbs(SqliteReads, SharedVerbs):
 
     @abstractmethod
     def _ring(self) -> None:
-        """Tells those who wait for work, once it is committed."""
+        """Notify waiting workers when the transaction commits."""
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         return await self._write(lambda session: session.enqueue(jobs), len(jobs))
@@ -296,7 +296,7 @@ class SqliteVerbs(SqliteReads, SharedVerbs):
         await self._write(lambda session: session.note_progress(reports, ttl_us), len(reports))
 
     async def lift_holds(self, holds: Sequence[str]) -> int:
-        # Nearly always there is none, and then no other writer is kept waiting.
+        # Usually there are none. This read finds that without blocking other writers.
         if not await self._read(lambda session: session.any_held(holds)):
             return 0
         return await self._write(lambda session: session.lift_holds(holds))
@@ -329,13 +329,13 @@ class SqliteVerbs(SqliteReads, SharedVerbs):
         return approval
 
     async def withdraw_approvals(self, limit: int = 500) -> int:
-        # Nearly always there are none: that is seen without keeping other writers waiting.
+        # Usually there are none. This read finds that without blocking other writers.
         if not await self._read(lambda session: session.stale_approvals()):
             return 0
         return await self._write(lambda session: session.withdraw_approvals(limit))
 
     async def drop_unused_blobs(self, older_than: int, limit: int) -> int:
-        # They are looked for without keeping other writers waiting, and looked at once more when they are dropped.
+        # The search does not block other writers. The deletion checks each blob again.
         found = await self._read(lambda session: session.unused_blobs(older_than, limit))
         return await self._write(lambda session: session.drop_blobs(found), len(found)) if found else 0
 

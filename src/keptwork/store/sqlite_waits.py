@@ -1,4 +1,4 @@
-"""What jobs wait for, on SQLite: there is one writer, so what is looked at stays as it is until the commit."""
+"""Waits of jobs on SQLite. There is one writer, so nothing that is read changes before the commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[..., list[tuple[Any, ...]]]
 
 
 def wake(run: Run, wakes: Wakes) -> int:
-    """Makes those due whose wait is over; returns how many. What jobs wait for is noted first."""
+    """Record the new waits, then make the jobs due whose wait is over. Return the number of these jobs."""
     if wakes.several:
         given = json.dumps(wakes.several)
         run("drop_waits", given=given)
@@ -33,7 +33,7 @@ def send_signal(run: Run, signal: NewSignal) -> Sent:
 
 
 def open_approval(run: Run, job: Job, question: NewApproval, id: int) -> Approval | None:
-    """A question that is there already stands, whoever asked it."""
+    """Open an approval request, or return the same earlier one, whichever claim made it."""
     values = asked(job, question, id)
     if not run("still_held", **values):
         return None

@@ -1,16 +1,16 @@
-"""The one thread that writes to a SQLite file: it commits whatever is waiting as one group.
+"""The only thread that writes to a SQLite file. It commits all waiting work as one group.
 
-A commit costs a sync of the disk, whatever is in it. So while one group is being synced the next one gathers, and
-under load many callers share a sync; each still hears only when its own work is on disk. A unit of work that fails is
-undone alone, by its savepoint.
+A commit costs one disk sync, whatever it contains. While one group syncs, the next group forms, so under load many
+callers share a sync. Each caller is notified only when its own work is on disk. A unit of work that fails is rolled
+back alone, by its savepoint.
 
-A short piece of work that nobody else waits beside is committed where it was asked for, on the event loop's thread: it
-takes less time than two changes of thread. On a disk that syncs slowly nothing is done there.
+A short unit that is the only one waiting is committed on the caller's thread, the event loop's, since that is faster
+than two thread switches. On a disk that syncs slowly, this is not done.
 
-Processes take turns by a lock on a file beside the database, where the kernel wakes the next in line; SQLite's own way
-to wait is to sleep and try again, which starves the unlucky. That lock cannot be waited for with a limit, so a second
-thread watches the wait: when another process keeps the turn for too long (it was stopped in the middle of a write),
-everybody who waits here is told so.
+Processes take turns by a lock on a file next to the database, where the kernel wakes the next in line. SQLite's own
+method, to sleep and try again, can starve a process. A wait for that lock has no timeout, so a second thread watches
+it. If another process keeps the lock for too long (it might have been stopped during a write), all callers that wait
+here get an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TICKS = 10
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A piece of work and who waits for it. One that is `alone` opens and ends its transaction itself."""
+    """A piece of work and its caller's future. A unit that is `alone` starts and ends its transaction itself."""
 
     work: Callable[[Session], Any]
     loop: asyncio.AbstractEventLoop
@@ -78,7 +78,7 @@ class Writer:
         self._thread.start()
 
     async def run(self, work: Callable[[Session], T], *, rows: int = MOST_IN_A_GROUP, alone: bool = False) -> T:
-        """The result of the work, once it is on disk."""
+        """Return the result of the work once it is on disk."""
         loop = asyncio.get_running_loop()
         unit = Unit(work, loop, loop.create_future(), alone)
         with self._changed:
@@ -95,7 +95,7 @@ class Writer:
         return result
 
     async def _gather_others(self, unit: Unit) -> None:
-        """One round of the loop: whoever else is ready to write comes into the same group."""
+        """Yield to the event loop once, so that other callers that are ready to write join the same group."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -105,7 +105,7 @@ class Writer:
             raise
 
     def _commit_here(self, unit: Unit) -> None:
-        """Commits the unit on the caller's thread, if it is the only one waiting and the turn is free."""
+        """Commit the unit on the caller's thread if it is the only one waiting and the lock is free."""
         with self._changed:
             if self._busy or len(self._waiting) != 1 or self._waiting[0] is not unit or not self._take_turn(wait=False):
                 return
@@ -118,7 +118,7 @@ class Writer:
         self._busy = False
 
     def close(self) -> None:
-        """Finishes what is waiting and ends the threads; one that waits in vain for its turn is left behind."""
+        """Finish waiting work and end the threads. A thread that waits too long for its turn is abandoned."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -134,7 +134,7 @@ class Writer:
             os.close(self._turn)
 
     def begin(self) -> None:
-        """Takes this process's turn and opens a transaction; its time is not before the newest event's."""
+        """Take this process's turn and start a transaction. Its time is not before the newest event's."""
         self._take_turn(wait=True)
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -144,7 +144,7 @@ class Writer:
             raise
 
     def end(self, how: str) -> None:
-        """Commits or rolls back, and passes the turn on. A failed commit leaves nothing half done."""
+        """Commit or roll back, and pass the turn on. A failed commit is rolled back."""
         try:
             if self._db.in_transaction:
                 self._db.execute(how)
@@ -174,12 +174,12 @@ class Writer:
         fcntl.flock(turn, fcntl.LOCK_EX)
         with self._changed:
             too_long, self._waits_since, self._waits_too_long = self._waits_too_long, None, False
-        if too_long:  # those who waited have been told, and may have asked again
+        if too_long:  # the callers already got the error and might have tried again
             fcntl.flock(turn, fcntl.LOCK_UN)
             raise self._locked()
 
     def _watch(self) -> None:
-        """On a thread of its own, from the first time the turn has to be waited for."""
+        """Watch the wait for the turn, on a thread that starts when the turn is first waited for."""
         while not self._ended.wait(BUSY_SECONDS / TICKS):
             with self._changed:
                 if self._waits_since is None or time.monotonic() - self._waits_since < BUSY_SECONDS:
@@ -206,7 +206,8 @@ class Writer:
             tell(group)
 
     def _gather(self) -> list[Unit]:
-        """Waits for work: one unit that wants to be alone, or as many others as there are. Nothing: time to end."""
+        """Wait for work. Return one unit that must be alone, or as many others as there are. Return nothing to end the
+        thread."""
         with self._changed:
             self._changed.wait_for(lambda: (self._waiting or self._closing) and not self._busy)
             self._busy = True
@@ -227,14 +228,14 @@ class Writer:
                 else:
                     self.attempt_in_savepoint(unit)
             self.end("COMMIT")
-        except BaseException as error:  # whatever it was, everyone in the group must hear of it
+        except BaseException as error:  # every caller in the group must get any error
             self.end("ROLLBACK")
             for unit in group:
                 unit.error = self._explained(error)
 
     def attempt_in_savepoint(self, unit: Unit) -> None:
-        """Runs the work; if it fails, it alone is undone. A full disk undoes the whole transaction, whose other units
-        must then hear of that, and not of a savepoint that is gone."""
+        """Run the work, and roll back only this work if it fails. A full disk rolls back the whole transaction. The
+        other units must then get that error, not one about a missing savepoint."""
         self._db.execute("SAVEPOINT unit")
         self.attempt(unit)
         if unit.error and not self._db.in_transaction:
@@ -244,7 +245,7 @@ class Writer:
         self._db.execute("RELEASE unit")
 
     def attempt(self, unit: Unit) -> None:
-        """Runs the work and keeps what came of it."""
+        """Run the work and store its result or error."""
         try:
             unit.result = unit.work(self._session)
         except Exception as error:
@@ -255,7 +256,7 @@ class Writer:
 
 
 def open_turn(path: str) -> int:
-    """The file whose lock is the turn to write. It is named after the file, not after a link to it."""
+    """Open the file whose lock is the turn to write. It is named after the database file, not after a link to it."""
     try:
         return os.open(f"{os.path.realpath(path)}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -263,13 +264,13 @@ def open_turn(path: str) -> int:
 
 
 def tell(units: list[Unit]) -> None:
-    """Wakes those who wait, once for each event loop."""
+    """Resolve the futures of units, with one callback for each event loop."""
     for loop in {unit.loop for unit in units}:
         mine = [unit for unit in units if unit.loop is loop]
         try:
             loop.call_soon_threadsafe(_resolve, mine)
         except RuntimeError:
-            continue  # the loop is gone, and with it everyone who waited; the work itself is done
+            continue  # the loop and all its callers are gone, but the work is done
 
 
 def _resolve(units: list[Unit]) -> None:
