@@ -1,1 +1,1 @@
-"""The agent job's own decisions: what follows an outcome. Pure, like the lifecycle it is built on."""
+"""Decisions of agent jobs that use no I/O, such as what follows an outcome."""

@@ -1,9 +1,9 @@
-"""What a tool takes from a model, and how it becomes what a program is given.
+"""Checks the arguments that a model gives a tool, and turns them into a program's arguments and stdin.
 
-A profile says in JSON Schema what there may be, and in a template where each part goes: `["--path={path}", "{file}"]`.
-Without a template it all goes to stdin, as JSON. Whatever stands in it is data: it is never read by a shell, never
-holds a NUL, and never begins with `-` where a program would take it for an option. A part of the template that is
-itself a list is left out where one of its values is not given.
+A profile states in JSON Schema what arguments there are, and in a template where each one goes: `["--path={path}",
+"{file}"]`. Without a template, all arguments go to stdin as JSON. An argument is always data. No shell
+reads it, it has no NUL, and it does not start with `-` where a program would take it for an option. A template part
+that is itself a list is omitted if one of its values is not given.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MOST_BYTES = 256 << 10
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 OPERANDS = "--"
-"""What comes after it is no option any more."""
+"""No argument after it is an option."""
 
 
 class Unfit(Exception):
-    """What a model gave cannot be given to the program."""
+    """A value from a model that cannot be passed to the program."""
 
 
 class Part(NamedTuple):
-    """One argument of the template: text and the names of values, in turn."""
+    """One argument of the template: pairs of text and the name of the value that follows it."""
 
     pieces: tuple[tuple[str, str | None], ...]
 
@@ -39,17 +39,17 @@ class Part(NamedTuple):
 
     @property
     def lone(self) -> str | None:
-        """The name of the value that is the whole argument."""
+        """The name of the value if it is the whole argument, or None."""
         return self.pieces[0][1] if len(self.pieces) == 1 and not self.pieces[0][0] else None
 
     @property
     def says_option(self) -> bool:
-        """Whether the template itself begins it with a dash."""
+        """Whether the template itself starts the argument with a dash."""
         return self.pieces[0][0].startswith("-")
 
 
 class Takes:
-    """What a tool takes; a schema or a template that cannot be followed is `BadInput`."""
+    """The arguments that a tool takes. An invalid schema or template raises `BadInput`."""
 
     def __init__(
         self, schema: Mapping[str, Any] | None = None, args: Sequence[str | Sequence[str]] | None = None
@@ -86,7 +86,7 @@ class Takes:
                 yield f"args: {option} would stand alone where {{{name}}} is not given; write {instead}"
 
     def refusal(self, given: Mapping[str, Any], find: Find) -> str | None:
-        """What is wrong with what a model gave; none if it may be passed on."""
+        """Return what is wrong with the arguments from a model, or None if they can be passed on."""
         try:
             text = json.dumps(given, allow_nan=False)
             if len(text) > MOST_BYTES:
@@ -100,8 +100,8 @@ class Takes:
             return f"the arguments are no JSON that could be passed on: {error}"
 
     def passed(self, given: Mapping[str, Any], after: Sequence[str] = ()) -> tuple[tuple[str, ...], bytes]:
-        """The arguments the program gets after those of its command, and its stdin. What cannot be given so is
-        `Unfit`."""
+        """Return the program's arguments after those of its command, and its stdin. Raise `Unfit` for a value that
+        cannot be passed."""
         if self._groups is None:
             takes_some = self.schema != _NOTHING
             return (), json.dumps(given, separators=(",", ":"), sort_keys=True).encode() if takes_some else b""
@@ -145,7 +145,7 @@ def _texts(part: Part, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """A value as a program reads it: text as it is, anything else in JSON."""
+    """Return a value as a program reads it: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
-"""What is said between an agent and a model: messages, the tools it is offered, its answers, and what it used.
+"""The conversation between an agent and a model: messages, offered tools, answers, and token usage.
 
-One small protocol stands before every provider. A provider makes one call and tries nothing again: what went wrong is
-one of two failures, and who called decides what follows.
+All providers implement one small protocol. A provider makes one call and does not retry it. An error is one of two
+failures, and the caller decides what follows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 from keptwork.outcomes import TransientError
 
 Tell = Callable[[str], None]
-"""Is given each piece of the answer as it comes."""
+"""A callback for each piece of the answer as it arrives."""
 
 
 class Role(StrEnum):
-    """Who says something. What a tool gave back is said by `TOOL`."""
+    """The author of a message. The results of tools have the role `TOOL`."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A model asks for a tool. What it wants to give it is data, whatever stands in it."""
+    """A tool call requested by a model. Its arguments are data, whatever their content."""
 
     id: str
     name: str
@@ -36,8 +36,8 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something that was said. `answers` names the use of a tool that this is the outcome of; `failed`, that it went
-    wrong."""
+    """A message. `answers` is the ID of the tool use that this is the result of, and `failed` means that the tool
+    failed."""
 
     role: Role
     text: str = ""
@@ -48,7 +48,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool a model may ask for; `schema` says in JSON Schema what it takes."""
+    """A tool that a model can call. `schema` is the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -57,18 +57,18 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: everything the provider needs, and nothing it remembers from before."""
+    """One call, with everything the provider needs. A provider remembers nothing from earlier calls."""
 
     model: str
     messages: tuple[Message, ...]
     system: str = ""
     max_tokens: int = 4096
     offers: tuple[Offer, ...] = ()
-    key: str = ""  # the same for every try of one call, for those who keep such keys
+    key: str = ""  # identical in every attempt of one call, for providers with idempotency keys
 
 
 class Usage(NamedTuple):
-    """How many tokens a call took. Those read from and written to the provider's cache are not in `input`."""
+    """The tokens of a call. Tokens read from and written to the provider's cache are not in `input`."""
 
     input: int = 0
     output: int = 0
@@ -80,7 +80,7 @@ NOTHING = Usage()
 
 
 class Stop(StrEnum):
-    """Why a model said no more."""
+    """The reason why a model stopped."""
 
     END = "end"
     TOOLS = "tools"
@@ -90,7 +90,7 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said to a request. `model` is the one that answered, as the provider names it."""
+    """The answer of a model to a request. `model` is the one that answered, as the provider names it."""
 
     text: str
     model: str
@@ -101,24 +101,24 @@ class Answer:
 
     @property
     def message(self) -> Message:
-        """As it stands in the conversation."""
+        """The message with which the answer continues the conversation."""
         return Message(Role.ASSISTANT, self.text, self.uses)
 
 
 class Provider(Protocol):
-    """Makes calls to models."""
+    """A client that makes calls to models."""
 
     name: str
-    """As genai-prices knows it: `anthropic`, `openai`, or `offline`."""
+    """The provider's name in genai-prices (`anthropic` or `openai`), or `offline`."""
 
     async def answer(self, request: Request, tell: Tell | None = None) -> Answer:
-        """One call, tried once. What goes wrong is a `SystemFailure` or a `BusinessFailure`."""
+        """Make one attempt of a call. Raise `SystemFailure` or `BusinessFailure` if it fails."""
         ...
 
 
 class AgentFailure(TransientError):
-    """A call, or what came of it, was no good; it may be tried again. `usage` is what the provider counted for it all
-    the same, none if it has not said. `sent` is false where it is certain that no model has seen the request."""
+    """A failed call or an unusable answer, which can be retried. `usage` is what the provider counted nevertheless, or
+    None if it has not reported it. `sent` is False only if no model has seen the request."""
 
     def __init__(self, what: str, *, usage: Usage | None = None, model: str | None = None, sent: bool = True) -> None:
         super().__init__(what)
@@ -129,7 +129,7 @@ class AgentFailure(TransientError):
 
 
 class SystemFailure(AgentFailure):
-    """The provider cannot be reached, has too much to do, or failed. It may say how long to leave it alone."""
+    """The provider is unreachable, overloaded, or failing. It can state how long to wait."""
 
     def __init__(self, what: str, *, retry_after_us: int | None = None, **rest: Any) -> None:
         super().__init__(what, **rest)
@@ -137,4 +137,4 @@ class SystemFailure(AgentFailure):
 
 
 class BusinessFailure(AgentFailure):
-    """There is an answer, and it is not what was asked for: cut off, refused, not of the wanted form."""
+    """The answer is unusable: truncated, refused, or not in the required form."""

@@ -1,7 +1,7 @@
-"""A provider that keeps no secrets: what goes to it and what comes from it passes a redactor first.
+"""A provider wrapper that removes secrets from requests and answers.
 
-It stands before the real one, so that nothing behind it, be it kept, shown or logged, has to think of secrets: the
-answer, the pieces it comes in, and what is said of a failure.
+It wraps the real provider, so that no code after it must handle secrets, whether it stores, shows, or logs the text.
+The wrapper covers the answer, the pieces it arrives in, and the message of a failure.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from keptwork.agent.conversation import AgentFailure, Answer, Message, Provider,
 from keptwork.agent.redaction import Redactor, current
 
 LONGEST_WORD = 4_000
-"""What goes on for longer than this without a break is told at the end."""
+"""Text without a break that is longer than this is passed on only at the end."""
 
 
 class Discreet:
-    """The provider behind a redactor."""
+    """A provider behind a redactor."""
 
     def __init__(self, provider: Provider, redactor: Callable[[], Redactor] = current) -> None:
         self.name = provider.name
@@ -32,18 +32,18 @@ class Discreet:
             answer = await self._provider.answer(request_without(redactor, request), pieces.hear if pieces else None)
         except AgentFailure as failure:
             failure.args = (redactor.text(str(failure)),)
-            raise failure from None  # what it came from may say the same
+            raise failure from None  # its cause might contain the same secret
         if pieces is not None:
             pieces.end()
         return answer_without(redactor, answer)
 
 
 _WHOLE = re.compile(r"[^A-Za-z0-9_./+=~:@%&#*$\\-][A-Za-z0-9_./+=~:@%&#*$\\-]*\Z")
-"""From the last sign that is in no key: what follows may be a part of one."""
+"""The part from the last character that no key contains. The text after that character can be part of a key."""
 
 
 class Pieces:
-    """What is told of an answer while it comes: word by word, for a secret may come in several pieces."""
+    """Passes an answer on word by word as it arrives, since a secret can arrive in several pieces."""
 
     def __init__(self, redactor: Redactor, tell: Tell) -> None:
         self._redactor = redactor
@@ -53,7 +53,7 @@ class Pieces:
         self._passed = 0
 
     def hear(self, piece: str) -> None:
-        """Passes on whole words: with the next piece, the last one may turn out to be a secret."""
+        """Pass on whole words. The last word stays back, because the next piece can turn it into a secret."""
         self._heard += piece
         last = _WHOLE.search(self._heard, max(0, len(self._heard) - LONGEST_WORD))
         words = last.start() + 1 if last else 0
@@ -63,7 +63,7 @@ class Pieces:
             self._pass_on(self._heard[:words])
 
     def end(self) -> None:
-        """No more comes."""
+        """Pass on the rest of the answer."""
         self._pass_on(self._heard)
 
     def _pass_on(self, text: str) -> None:
@@ -74,18 +74,18 @@ class Pieces:
 
 
 def request_without(redactor: Redactor, request: Request) -> Request:
-    """A request without its secrets."""
+    """Return a request without its secrets."""
     messages = tuple(message_without(redactor, message) for message in request.messages)
     return replace(request, messages=messages, system=redactor.text(request.system))
 
 
 def answer_without(redactor: Redactor, answer: Answer) -> Answer:
-    """An answer without its secrets; what a tool is to be given is part of it."""
+    """Return an answer without its secrets, including those in tool arguments."""
     return replace(answer, text=redactor.text(answer.text), uses=_uses_without(redactor, answer.uses))
 
 
 def message_without(redactor: Redactor, message: Message) -> Message:
-    """A message without its secrets."""
+    """Return a message without its secrets."""
     return replace(message, text=redactor.text(message.text), uses=_uses_without(redactor, message.uses))
 
 

@@ -1,6 +1,6 @@
-"""What an agent job does after each of its states: go on, try again, or end.
+"""What an agent job does after each state: continue, retry, or end.
 
-`next(job, outcome)` is pure. It leaves the job it is given as it is; the advanced job comes with the answer:
+`next(job, outcome)` is pure. It does not change the given job. The result contains the advanced job:
 
     step = next(job, Success())
     job = step.job
@@ -9,7 +9,7 @@
         case Retry(reason=reason): wait = job.retry_config.delay_ms(job.retry_count)
         case Complete(outcome=outcome): ...
 
-Which states there are and which of them may be tried again is the AGENT lifecycle's to say; there is no
+The AGENT lifecycle declares the states and which of them can be retried. There is no
 second table here.
 """
 
@@ -24,11 +24,11 @@ from keptwork.lifecycle.agent import AGENT
 from keptwork.lifecycle.machine import Change, Verb, decide, insist
 
 CAP_MS = 300_000
-"""The longest wait between two calls. Waiting holds nothing, so a provider may ask for minutes."""
+"""The longest wait between two calls. A waiting job holds no resource, so a provider can request minutes."""
 
 
 class Status(StrEnum):
-    """How far an agent job has come, in four words."""
+    """The progress of an agent job in four words."""
 
     PENDING = "Pending"
     IN_PROGRESS = "InProgress"
@@ -38,30 +38,30 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """Wrong output, validation failure."""
+    """Wrong output or a validation failure."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Timeout, rate limit, network error."""
+    """A timeout, rate limit, or network error."""
 
     message: str
 
 
 FailureKind = Business | System
-"""Why a state failed. Both kinds may be tried again where the lifecycle allows it."""
+"""The reason why a state failed. Both kinds can be retried where the lifecycle allows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The state did what it is for."""
+    """The state succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The state did not."""
+    """The state failed."""
 
     kind: FailureKind
 
@@ -71,27 +71,28 @@ Outcome = Success | Failure
 
 @dataclass(frozen=True, slots=True)
 class RetryConfig:
-    """How often a failed call is made again, and after what wait."""
+    """The maximum retries of a failed call, and the wait before each."""
 
     max_retries: int = 3
     base_delay_ms: int = 1000
 
     def delay_ms(self, attempt: int, retry_after_ms: int = 0, cap_ms: int = CAP_MS) -> int:
-        """The wait before retry `attempt`, counted from 1: doubled each time, longer if the provider asks.
+        """Return the wait before retry `attempt`, from 1: doubled each time, or longer on the provider's request.
 
         >>> [RetryConfig().delay_ms(attempt) for attempt in (1, 2, 3, 4)]
         [1000, 2000, 4000, 8000]
         >>> RetryConfig().delay_ms(1, retry_after_ms=7_500)
         7500
         """
-        # Doubled as often as the cap has bits, any wait has reached it: a huge attempt makes no huge number.
+        # After as many doublings as the cap has bits, any wait has reached the cap. So a large attempt number needs no
+        # large integer.
         doublings = min(max(attempt - 1, 0), cap_ms.bit_length())
         return min(max(self.base_delay_ms << doublings, retry_after_ms), cap_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentJob:
-    """One request to an agent. `state_history` holds each state it has left, a retried one once per try."""
+    """One request to an agent. `state_history` has each state that the job has left, a retried one once per attempt."""
 
     id: str
     description: str
@@ -108,7 +109,7 @@ class AgentJob:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Go on to another state."""
+    """Continue with another state."""
 
     state: str
     job: AgentJob = field(repr=False)
@@ -116,7 +117,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try the state again."""
+    """Retry the state."""
 
     state: str
     reason: FailureKind
@@ -125,14 +126,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """There is nothing more to do."""
+    """End the job."""
 
     outcome: Outcome
     job: AgentJob = field(repr=False)
 
 
 def next(job: AgentJob, outcome: Outcome, *, now: int | None = None) -> Next | Retry | Complete:
-    """What follows the outcome of the state the job is in. An ended job has no outcomes: InvalidTransition.
+    """Return what follows the outcome of the job's state. Raise `InvalidTransition` if the job has ended.
 
     `now`, in microseconds, becomes the advanced job's `updated_at`.
     """
@@ -146,7 +147,7 @@ def next(job: AgentJob, outcome: Outcome, *, now: int | None = None) -> Next | R
 
 
 def _decided(job: AgentJob, outcome: Outcome) -> Change:
-    """A failure is tried again where the lifecycle lets it, and is final where it does not."""
+    """Return the change for the outcome. A failure is retried if the lifecycle allows it, and is final otherwise."""
     if isinstance(outcome, Success):
         return insist(decide(AGENT, _record(job), Verb.SUCCEED))
     again = decide(AGENT, _record(job), Verb.RETRY)
@@ -154,7 +155,7 @@ def _decided(job: AgentJob, outcome: Outcome) -> Change:
 
 
 def _record(job: AgentJob) -> dict[str, Any]:
-    """The job as the kernel reads it. Tenant and epoch belong to the row, and decide nothing here."""
+    """Return the job as a record for `decide`. Tenant and epoch belong to the row and have no effect here."""
     return {
         "id": job.id,
         "tenant_id": 0,

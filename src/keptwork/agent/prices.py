@@ -1,7 +1,7 @@
-"""What calls to models cost, in whole micro-USD.
+"""Prices of model calls, in whole micro-USD.
 
-The prices are those genai-prices came with: nothing is fetched. One that is configured wins. What a call cost is exact
-and rounded up once; what it can cost at most is known before it is made, so that a budget is never passed.
+The prices are those of the installed genai-prices. Nothing is downloaded. A configured price takes precedence. The cost
+of a call is exact and rounded up once. Its maximum is known before the call, so that a budget is never exceeded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from keptwork.errors import MissingExtra, UnpricedModel
 
 OFFLINE = "offline"
 UNSEEN_TOKENS = 2_000
-"""Room for what a provider puts around a request that has tools: some hundred tokens of its own instructions."""
+"""Room for what a provider adds to a request with tools: some hundred tokens of its own instructions."""
 
 _MILLION = 1_000_000
 
 
 class Price(Protocol):
-    """Dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     @property
     def input_per_million_usd(self) -> Decimal: ...
@@ -36,7 +36,7 @@ class Price(Protocol):
 
 
 class Tariff(Protocol):
-    """What was said of prices: those of single models, and whether one without is refused."""
+    """The configured prices: those of single models, and whether a model without a price is rejected."""
 
     @property
     def prices(self) -> Mapping[str, Price]: ...
@@ -45,15 +45,15 @@ class Tariff(Protocol):
 
 
 class Settings(Protocol):
-    """What holds a tariff, as `keptwork.toml` does in `[models]`."""
+    """An object with a tariff, such as `keptwork.toml` with `[models]`."""
 
     @property
     def models(self) -> Tariff: ...
 
 
 def cost_micros(provider: str, model: str, usage: Usage, config: Settings) -> int:
-    """What a call cost. Name the model as it was asked for: that is the one with a configured price, and the one whose
-    ceiling was reserved."""
+    """Return the cost of a call. Use the requested model's name, since its price is configured and its ceiling was
+    reserved."""
     if provider == OFFLINE:
         return 0
     price = config.models.prices.get(model)
@@ -66,23 +66,23 @@ def cost_micros(provider: str, model: str, usage: Usage, config: Settings) -> in
 
 
 def ceiling_micros(provider: str, model: str, request: Request, config: Settings) -> int:
-    """What a request can cost at most, whatever of it is cached."""
+    """Return the maximum cost of a request, however much of it is cached."""
     tokens, output = most_input_tokens(request), request.max_tokens
     ways = Usage(tokens, output), Usage(0, output, cache_write=tokens), Usage(0, output, cache_read=tokens)
     return max(cost_micros(provider, model, usage, config) for usage in ways)
 
 
 def most_tokens(request: Request) -> int:
-    """How many tokens a request can take at most, with its answer."""
+    """Return the maximum tokens of a request with its answer."""
     return most_input_tokens(request) + request.max_tokens
 
 
 def most_input_tokens(request: Request) -> int:
-    """How many tokens a provider can count for a request at most: one for each byte of it.
+    """Return the maximum tokens that a provider can count for a request: one for each byte.
 
-    A token stands for at least one byte of text, however it was cut. The names and signs around each message, which are
-    counted here too, are longer than the few tokens a provider marks it with. Some normalise text before they cut it,
-    which can make it longer; the longer form counts.
+    A token stands for at least one byte of text, however the text was split. The names and punctuation around each
+    message also count here. They are longer than the few tokens with which a provider marks a message. Some providers
+    normalize text before they split it, which can make it longer, so the longer form counts.
     """
     text = spelled(request)
     lengths = (len(each.encode("utf-8", "replace")) for each in (text, unicodedata.normalize("NFKC", text)))
@@ -101,9 +101,9 @@ def _at(price: Price, usage: Usage) -> Decimal:
 
 
 def _known(provider: str, model: str, usage: Usage) -> Decimal | None:
-    """By genai-prices, which counts what was cached among the input; none if it does not know the model."""
+    """Return the price by genai-prices, which counts cached tokens as input, or None if it does not know the model."""
     try:
-        import genai_prices  # heavy, and of no use where nothing costs anything
+        import genai_prices  # heavy, and not needed where nothing costs anything
     except ModuleNotFoundError:
         raise MissingExtra(what=f"the prices of {provider}", extra=provider) from None
     counted = genai_prices.Usage(

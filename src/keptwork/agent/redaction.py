@@ -1,8 +1,8 @@
-"""Secrets, taken out of a text before it is kept or shown: what the environment holds under a telling name, what this
-process was given as a key, and what looks like one.
+"""Removes secrets from text before it is stored or shown: environment values with telling names, keys given to this
+process, and text that looks like a key.
 
-What is taken out is replaced by a label that says what it was. It is done before anything is stored, and what was
-stored is what an agent goes on with: a model never gets to use a secret it has seen.
+Each secret is replaced by a label that describes it. This happens before anything is stored, and an agent continues
+with what was stored. So a model never gets to use a secret that it has seen.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 SHORTEST = 6
-"""What is shorter is no secret, and taking it out would ruin every text."""
+"""A shorter value is not treated as a secret, because removing it would spoil every text."""
 
 SURE = 16
-"""A known value as long as this is in no text by chance."""
+"""A known value of at least this length does not appear in a text by chance."""
 
 MOST_REMEMBERED, LONGEST_REMEMBERED = 1_000, 8_000
-"""A conversation passes here as a whole with every turn; what was seen before is not searched again."""
+"""A whole conversation is redacted again at every turn. Results for earlier text are cached."""
 
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|SIGNATURE|COOKIE|DSN|(^|_)(PASS|AUTH|PAT|PIN)$",
     re.I,
 )
 _ABOUT = re.compile(r"_(FILE|PATH|DIR|SOCK|NAME|ID|URL|COUNT|TYPE|FORMAT|BYTES|LENGTH|TTL|LIMIT|VERSION)$", re.I)
-"""Names that tell of something about a secret, which is not itself one. What is in a URL is looked at apart."""
+"""Names of facts about a secret, which are not secret themselves. A password in a URL is handled separately."""
 
 _PLAIN = re.compile(r"[a-z]{1,7}|[0-9]{1,7}", re.I)
-"""A short word or a small number, as in `GIT_AUTH=agent`: taken out, it would leave holes in every text."""
+"""A short word or a small number, as in `GIT_AUTH=agent`. Removing it would leave gaps in every text."""
 
 
 _BREAK = re.compile(r"[^A-Za-z0-9_./+=~:@%&#*$\\-]")
-"""What is in no key by its shape, and ends a word."""
+"""A character that no key contains by its shape, and that ends a word."""
 
 
 class Shape(NamedTuple):
-    """What a kind of key looks like. One of the marks is in every such key: where none is, nothing is searched."""
+    """The form of a kind of key. Every such key contains one of the marks, so text without a mark is not searched."""
 
     label: str
     marks: tuple[str, ...]
@@ -78,21 +78,22 @@ SHAPES = (
 
 
 class Redactor:
-    """Takes secrets out of texts and values. It knows some by value, by what they are called, and the rest by shape."""
+    """Removes secrets from text and values. It knows some secrets by value, under their names, and finds the rest by
+    shape."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         forms = {form: name for name, value in secrets.items() for form in _forms(value)}
-        self._known = sorted(forms.items(), key=lambda one: -len(one[0]))  # a part of another one comes after it
+        self._known = sorted(forms.items(), key=lambda one: -len(one[0]))  # a form can be part of a longer one
         self._broken = [form for form, _ in self._known if _BREAK.search(form)]
         self._before = lru_cache(MOST_REMEMBERED)(self._cleared)
 
     @classmethod
     def of(cls, environ: Mapping[str, str], keys: Mapping[str, str] | None = None) -> Redactor:
-        """With what an environment holds, and further keys by name."""
+        """Return a redactor with the secrets of an environment and further keys by name."""
         return cls({**_secret(environ), **(keys or {})})
 
     def text(self, text: str) -> str:
-        """The text without its secrets.
+        """Return the text without its secrets.
 
         >>> Redactor({"API_KEY": "s3cr3t!"}).text("with s3cr3t! and ghp_0123456789abcdefghij")
         'with [redacted: API_KEY] and [redacted: GitHub token]'
@@ -109,8 +110,8 @@ class Redactor:
         return text
 
     def secret_in(self, text: str) -> str | None:
-        """What a text gives away, by its label; none if it is clean. It is stricter than taking out, because a text
-        that is refused for a word of prose helps nobody: known values count if they are long, shapes if they are sure.
+        """Return the label of a secret in the text, or None. It finds fewer secrets than `text` removes, because it
+        must not reject prose: a known value counts if it is long, and a shape if it is certain.
 
         >>> Redactor({}).secret_in("push with ghp_0123456789abcdefghij")
         'GitHub token'
@@ -122,12 +123,12 @@ class Redactor:
         return next((one.label for one in sure if one.pattern.search(text)), None)
 
     def begun(self, text: str) -> int:
-        """How many of the last signs of a text may be the beginning of a secret of several words."""
+        """Return how many of the last characters can be the start of a secret of several words."""
         lengths = (n for form in self._broken for n in range(1, len(form)) if text.endswith(form[:n]))
         return max(lengths, default=0)
 
     def value(self, value: Any) -> Any:
-        """The same of what JSON can hold, names included."""
+        """Return a JSON value without its secrets, including those in names."""
         match value:
             case str():
                 return self.text(value)
@@ -138,12 +139,12 @@ class Redactor:
         return value
 
     def content(self, content: bytes) -> bytes:
-        """The same of bytes; those that are no text stay as they are."""
+        """Return bytes without their secrets. Bytes that are not UTF-8 stay unchanged."""
         return self.text(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def label(what: str) -> str:
-    """What stands in the place of a secret."""
+    """Return the replacement of a secret."""
     return f"[redacted: {what}]"
 
 
@@ -151,12 +152,12 @@ _learnt: dict[str, str] = {}
 
 
 def learn(name: str, value: str) -> None:
-    """From now on this process takes that value out as well: a key that came from a file, say."""
+    """Treat a value as a secret in this process from now on, such as a key read from a file."""
     _learnt[name] = value.strip()
 
 
 def current() -> Redactor:
-    """For this process: with its environment as it is now, and all it has learnt."""
+    """Return this process's redactor, with its current environment and the learned secrets."""
     return _made(tuple(sorted({**_secret(os.environ), **_learnt}.items())))
 
 
@@ -166,7 +167,7 @@ def _made(secrets: tuple[tuple[str, str], ...]) -> Redactor:
 
 
 def _secret(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an environment holds that is secret, by the names of variables."""
+    """Return the secret values of an environment by the names of their variables."""
     found = {}
     for name, value in environ.items():
         if _TELLING.search(name) and not _ABOUT.search(name) and not _PLAIN.fullmatch(value):
@@ -184,7 +185,8 @@ def _password(url: str) -> str | None:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """How a value may be written: as it is, in JSON, in a URL, in base64; and each long line of one with many."""
+    """Yield the forms of a value: as it is, in JSON, in a URL, and in base64. If it has several lines, also yield each
+    long line."""
     if len(value) < SHORTEST:
         return
     whole = [value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], quote(value, safe="")]

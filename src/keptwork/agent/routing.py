@@ -1,4 +1,4 @@
-"""Which skill a task is for, and which tier of models: by rules that can be read, and that say why."""
+"""Chooses the skill for a task and the tier of models, by readable rules that explain the choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keptwork.agent.skill import DEFAULT, Skill
 
 
 class Tier(StrEnum):
-    """How capable a model is asked for; the cheapest first."""
+    """The capability of a model, cheapest first."""
 
     HAIKU = "haiku"
     SONNET = "sonnet"
@@ -19,13 +19,13 @@ class Tier(StrEnum):
 
     @property
     def above(self) -> Tier | None:
-        """The next more capable one; none above the last."""
+        """The next more capable tier, or None for the last."""
         order = list(Tier)
         return order[order.index(self) + 1] if self is not order[-1] else None
 
 
 class Score(NamedTuple):
-    """How many points a skill has, and the words they are for."""
+    """The points of a skill, and the words that earned them."""
 
     skill: Skill
     points: int
@@ -33,7 +33,7 @@ class Score(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """The skill that was chosen, every score, and why."""
+    """The chosen skill, every score, and the reason."""
 
     skill: Skill
     scores: list[Score]
@@ -41,8 +41,8 @@ class Routed(NamedTuple):
 
 
 def route(text: str, skills: Sequence[Skill]) -> Routed:
-    """The skill with the most points: one for each word of its keywords that stands in the text. A tie goes to the one
-    that stands first; where none has a point, the default is for everything.
+    """Return the skill with the most points: one for each word of its keywords in the text. The first skill wins a
+    tie. If no skill has a point, return the default skill.
 
     >>> from keptwork.agent.skill import BUILT_IN
     >>> route("Fix the crash in the parser", BUILT_IN).skill.name
@@ -63,7 +63,7 @@ def _score(text: str, skill: Skill) -> Score:
     return Score(skill, sum(len(word.split()) for word in found), found)
 
 
-# What makes a task harder, and by how much.
+# Words that make a task harder, and their points.
 _HARD = {
     "architecture": 3,
     "design": 2,
@@ -86,7 +86,7 @@ _SONNET_FROM, _OPUS_FROM = 2, 5
 
 
 class Graded(NamedTuple):
-    """The tier a task is worth, its points, and why."""
+    """The tier for a task, its points, and the reason."""
 
     tier: Tier
     points: int
@@ -94,7 +94,7 @@ class Graded(NamedTuple):
 
 
 def grade(text: str) -> Graded:
-    """The tier for a task by how hard it looks: its length, and words that point to hard things.
+    """Return the tier for a task by its apparent difficulty: its length, and words that suggest difficulty.
 
     >>> grade("Fix a typo").tier, grade("Design the migration to a distributed queue, prove that it is safe").tier
     (<Tier.HAIKU: 'haiku'>, <Tier.OPUS: 'opus'>)

@@ -1,7 +1,7 @@
-"""JSON Schema, as far as it is used to say what a model's answer or a tool's arguments look like.
+"""Validates values against JSON Schema, for the answers of models and the arguments of tools.
 
-The common keywords of draft 2020-12 are understood. A schema with any other one is refused: it would seem to ask for
-something that nobody checks. What does not fit is told in words that help to do better.
+It supports the common keywords of draft 2020-12. A schema with any other keyword is rejected, because that keyword
+would not be checked. Messages about values explain how to fix them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keptwork import patterns
 from keptwork.errors import BadInput
 
 Find = Callable[[str, str], object]
-"""Whether, or where, a text has what a pattern describes; none if nowhere."""
+"""A search for a pattern in a text. It returns None if there is no match."""
 
 DEEPEST = 64
 MOST_BYTES = 256 << 10
@@ -79,7 +79,7 @@ KEYWORDS = frozenset((*_NOTES, *_SIZES, *_BOUNDS, *_ONE, *_MANY, *_NAMED, *_OTHE
 
 
 class Schema:
-    """A schema that was looked through: what it says can be checked."""
+    """A validated schema, against which values can be checked."""
 
     def __init__(self, schema: object) -> None:
         self._root = schema
@@ -88,7 +88,7 @@ class Schema:
         for problem in self._wrong(schema, "the schema", 0):
             raise BadInput(what=problem)
 
-    # --- what is wrong with the schema
+    # --- faults of the schema
 
     def _wrong(self, schema: object, at: str, depth: int) -> Iterator[str]:
         if isinstance(schema, bool):
@@ -118,7 +118,7 @@ class Schema:
             yield f"{at}: $ref {reference!r} leads nowhere; it is like #/$defs/NAME"
 
     def _target(self, reference: str) -> object:
-        """What a reference leads to; none if nowhere."""
+        """Return the target of a reference, or None if there is none."""
         found: Any = self._root
         if not reference.startswith("#"):
             return None
@@ -129,10 +129,10 @@ class Schema:
             found = found[name]
         return found if isinstance(found, Mapping | bool) else None
 
-    # --- what is wrong with a value
+    # --- faults of a value
 
     def misfit(self, value: Any, find: Find) -> str | None:
-        """What is wrong with a value, and where; none if it fits."""
+        """Return what is wrong with a value, and where, or None if it fits."""
         return next(self._misfits(value, self._root, "", find, 0), None)
 
     def _misfits(self, value: Any, schema: Any, at: str, find: Find, depth: int) -> Iterator[str]:
@@ -149,7 +149,7 @@ class Schema:
                 yield from self._array(value, schema, at, find, depth + 1)
 
     def _plain(self, value: Any, schema: Mapping[str, Any], at: str, find: Find) -> Iterator[str]:
-        """What a keyword says of the value itself."""
+        """Yield faults by keywords about the value itself."""
         types = _strings(schema.get("type"))
         if types and not any(_TYPES[name](value) for name in types):
             yield _said(at, f"it must be {_a(types)}, not {shown(value)}")
@@ -229,7 +229,7 @@ def _text(value: str, schema: Mapping[str, Any], at: str, find: Find) -> Iterato
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The schemas inside one. What is no list or object where there must be one is told elsewhere."""
+    """Yield the schemas inside one. A value of the wrong type is skipped here and reported elsewhere."""
     yield from ((name, schema[name]) for name in _ONE if name in schema)
     for name in _MANY:
         if isinstance(schema.get(name), list):
@@ -240,7 +240,7 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _fits_keyword(name: str, value: object) -> bool:
-    """Whether a keyword may have that value, as far as it is not a schema itself."""
+    """Return whether a keyword can have this value, apart from inner schemas."""
     if name in _SIZES:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if name in _BOUNDS or name == "multipleOf":
@@ -275,7 +275,8 @@ def _strings(value: object) -> list[str]:
 
 
 def key(value: Any) -> Any:
-    """The same for two values exactly where JSON Schema calls them equal: 1 is 1.0, and neither is true."""
+    """Return a key that is equal exactly for values that JSON Schema calls equal: 1 equals 1.0, and neither equals
+    true."""
     match value:
         case bool() | None | str():
             return (type(value).__name__, value)
@@ -287,7 +288,7 @@ def key(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in a few words."""
+    """Return a value as short text."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 

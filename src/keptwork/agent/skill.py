@@ -1,8 +1,8 @@
-"""Skills: what an agent is good at, the built-in ones and the user's own.
+"""Skills of agents: the built-in skills and the user's own.
 
-A user's skill is a folder with a file SKILL.md: front matter between two lines of `---` says what it is called, what it
-is for, which words point to it, which tools it may use and what its answers must look like (a schema, patterns that
-must or must not be there, a function that checks them); the rest is what the model is told.
+A user's skill is a directory with a file SKILL.md. The front matter, between two lines of `---`, has its name,
+description, keywords, allowed tools, and requirements for answers (a schema, patterns that must or must not match, and
+a function that checks them). The rest of the file is the model's instructions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARK = "---"
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """Something an agent can be asked to do. `source` is the file it was read from; none for a built-in one."""
+    """A task that an agent can do. `source` is the file of the skill, and None for a built-in one."""
 
     name: str
     description: str
@@ -42,7 +42,7 @@ class Skill:
 
 DEFAULT = "code_generation"
 
-# In the order that settles a tie; the last one takes what no other is for.
+# The order decides ties. The last skill is the default.
 BUILT_IN = (
     Skill(
         "testing",
@@ -78,7 +78,7 @@ BUILT_IN = (
 
 
 class _Front(BaseModel):
-    """What the front matter may say."""
+    """The fields of the front matter."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -93,7 +93,7 @@ class _Front(BaseModel):
 
 
 def skills(folder: Path | None) -> list[Skill]:
-    """The user's skills by name, then the built-in ones that none of them replaces, in their order."""
+    """Return the user's skills by name, then the built-in ones that they do not replace, in order."""
     own = sorted(_own(folder), key=lambda skill: skill.name) if folder is not None and folder.is_dir() else []
     names = [skill.name for skill in own]
     for name in names:
@@ -110,7 +110,7 @@ def _own(folder: Path) -> Iterator[Skill]:
 
 
 def read(file: Path) -> Skill:
-    """The skill in a file; one that cannot be is `BadInput`, which says where and what was expected."""
+    """Return the skill in a file. Raise `BadInput` with the place and the expected value if it is invalid."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise BadInput(what=f"{file} is larger than {MOST_BYTES >> 10} KiB")
@@ -128,7 +128,7 @@ def read(file: Path) -> Skill:
 
 
 def _checked(file: Path, said: _Front, body: str) -> Skill:
-    """What it wants of its answers can be checked. The check of its own is looked for when it is needed."""
+    """Return the skill if its requirements for answers are valid. Its own check function is loaded only when needed."""
     try:
         if said.output_schema is not None:
             Schema(said.output_schema)
@@ -151,8 +151,8 @@ def _checked(file: Path, said: _Front, body: str) -> Skill:
 
 
 def _parts(file: Path, text: str) -> tuple[Any, str]:
-    """The front matter as data, and what follows it."""
-    import yaml  # not needed by those who use no skills of their own
+    """Return the front matter as data, and the text after it."""
+    import yaml  # not needed without skills of the user's own
 
     from keptwork import core_schema
 

@@ -1,4 +1,5 @@
-"""A request as one text: always the same for the same request, and never shorter than what a provider is sent of it."""
+"""A request as one text. It is the same for equal requests, and never shorter than the text that a provider
+receives."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from keptwork.agent.conversation import Request
 
 
 def spelled(request: Request) -> str:
-    """Everything that decides what is answered, as JSON. The key of a try is no part of it."""
+    """Return everything that affects the answer as JSON. The idempotency key of the call is not part of it."""
     said = {field.name: getattr(request, field.name) for field in fields(request) if field.name != "key"}
     return json.dumps(said, ensure_ascii=False, sort_keys=True, default=_plain)
 

@@ -1,4 +1,4 @@
-"""Whether a call may be paid for: pure decisions about budgets and about the tokens a model takes in a minute."""
+"""Pure decisions about whether a budget allows a call, and about the tokens per minute of a model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from keptwork.budget import Caps, Scope, day_of, dollars, midnight_after
 from keptwork.store.budgets import Bucket, Budget
 
 CONFIG = "config"
-"""Who said a cap that nobody else did: it follows the configuration. What somebody said stays."""
+"""The author of a cap that only the configuration has set. Such a cap follows the configuration, and any other cap
+stays."""
 
 TURN_US = 1_000_000
-"""So long after jobs were let go, what they need is kept free for them."""
+"""The time for which money is set aside for jobs whose hold was lifted."""
 
 MINUTE_US = 60_000_000
 
@@ -20,7 +21,7 @@ _ORDER = list(Scope)
 
 
 class Wait(NamedTuple):
-    """A model is not to be asked before then, and why."""
+    """A model must not be called before `until_us`. `reason` says why."""
 
     until_us: int
     reason: str
@@ -30,20 +31,21 @@ class Wait(NamedTuple):
 
 
 def configured(budget: Budget, caps: Caps) -> Budget:
-    """A budget as the configuration has it now, unless somebody said otherwise."""
+    """Return a budget with its present configuration, unless its cap was set otherwise."""
     cap = caps.of(budget.scope) if budget.said_by == CONFIG else budget.cap_micros
     changed = budget._replace(cap_micros=cap, warn_percent=caps.warn_percent)
     return changed if is_near(changed) or budget.warned_at is None else changed._replace(warned_at=None)
 
 
 def refusing(budgets: Iterable[Budget], ceiling: int) -> Budget | None:
-    """The budget that a call which may cost so much does not fit into; of several, the one of the narrowest scope."""
+    """Return the budget that cannot cover a call with this ceiling. If there are several, return the one with the
+    narrowest scope."""
     full = [budget for budget in budgets if budget.left_micros is not None and budget.left_micros < ceiling]
     return min(full, key=lambda budget: _ORDER.index(Scope(budget.scope)), default=None)
 
 
 def refusal(budget: Budget, ceiling: int) -> str:
-    """Why a call does not fit, and what would make it."""
+    """Return why a call exceeds the budget."""
     if budget.cap_micros is not None and ceiling > budget.cap_micros:
         why = f"one call may cost {dollars(ceiling)}, which is more than the whole cap"
     else:
@@ -52,7 +54,7 @@ def refusal(budget: Budget, ceiling: int) -> str:
 
 
 def standing(budget: Budget) -> str:
-    """How a budget stands, in words."""
+    """Return the state of a budget as text."""
     if budget.cap_micros is None:
         return f"{called(budget)} has no cap: {dollars(budget.spent_micros)} spent"
     under_way = f" and {dollars(budget.reserved_micros)} reserved" if budget.reserved_micros else ""
@@ -60,36 +62,39 @@ def standing(budget: Budget) -> str:
 
 
 def called(budget: Budget) -> str:
-    """What a budget is called in a sentence."""
+    """Return the name of a budget in a sentence."""
     if budget.scope == Scope.TENANT:
         return "the tenant's budget"
     return f"the budget of {'the day ' if budget.scope == Scope.DAY else ''}{budget.subject}"
 
 
 def over_at(budget: Budget) -> int | None:
-    """When a budget ends by itself: that of a day does."""
+    """Return when a budget ends automatically, which only a day's budget does."""
     return midnight_after(budget.owner) if budget.scope == Scope.DAY else None
 
 
 def is_near(budget: Budget) -> bool:
-    """Whether so much is spent that a warning is due."""
+    """Return whether enough is spent for a warning."""
     cap = budget.cap_micros
     return cap is not None and budget.spent_micros * 100 >= cap * budget.warn_percent
 
 
 def warned(budgets: Iterable[Budget], now: int) -> list[Budget]:
-    """Those that a warning is to be given for, once each, with the time of it."""
+    """Return the budgets that need their first warning, with the time of the warning."""
     return [budget._replace(warned_at=now) for budget in budgets if budget.warned_at is None and is_near(budget)]
 
 
 def warning(budgets: Iterable[Budget]) -> str | None:
-    """The warning itself; none for none."""
+    """Return the warning text, or None if there are no budgets."""
     return "; ".join(standing(budget) for budget in budgets) or None
 
 
 def may_go(budget: Budget | None, now: int) -> int | None:
-    """How many of the jobs that a budget holds back may go now; none is all of them. As many go as would fit, going by
-    what the last one wanted that did not; what does not fit after all comes back, and says what it wants."""
+    """Return how many jobs that a budget holds can run now. None means all.
+
+    The number follows from what the last rejected call needed. A job that still does not fit is held again and states
+    what it needs.
+    """
     if budget is None or budget.cap_micros is None or (budget.scope == Scope.DAY and budget.owner < day_of(now)):
         return None
     left = budget.cap_micros - budget.spent_micros - budget.reserved_micros - _promised(budget, now)
@@ -104,12 +109,13 @@ def may_fit(budget: Budget | None, now: int) -> bool:
 
 
 def let_go(budget: Budget, jobs: int, now: int) -> Budget:
-    """The budget after so many jobs were let go: what they may need is kept free for them, for a moment."""
+    """Return the budget after the hold of this many jobs was lifted. For a moment, it sets aside what they might
+    need."""
     return budget._replace(promised_micros=_promised(budget, now) + jobs * _wanted(budget), let_go_at=now)
 
 
 def promise_kept(budget: Budget, ceiling: int) -> Budget:
-    """The budget when a call is made: one of those that it was kept free for, as far as is known."""
+    """Return the budget when a call is made, presumably one of those that money was set aside for."""
     return budget._replace(promised_micros=max(budget.promised_micros - ceiling, 0))
 
 
@@ -126,8 +132,8 @@ def _wanted(budget: Budget) -> int:
 
 
 def asked(bucket: Bucket, tokens: int, per_minute: int | None, now: int) -> Bucket | Wait:
-    """The bucket after a call took that many tokens, or how long it has to wait. A minute's worth may be taken at once;
-    a call that takes more than that goes when nothing else is under way."""
+    """Return the bucket after a call took these tokens, or how long the call must wait. A minute's worth can be taken
+    together. A call that needs more than that runs when no other tokens are left to drain."""
     if bucket.blocked_until > now:
         return Wait(bucket.blocked_until, f"{bucket.provider} asked to leave {bucket.model} alone for a while")
     if per_minute is None:
@@ -140,7 +146,7 @@ def asked(bucket: Bucket, tokens: int, per_minute: int | None, now: int) -> Buck
 
 
 def corrected(bucket: Bucket, taken: int, used: int, now: int) -> Bucket:
-    """The bucket when it is known how many tokens a call used, instead of those that were taken for it."""
+    """Return the bucket once a call's actual tokens are known."""
     if bucket.tokens_per_minute is None:
         return bucket
     more = _takes_us(abs(used - taken), bucket.tokens_per_minute)
@@ -149,5 +155,5 @@ def corrected(bucket: Bucket, taken: int, used: int, now: int) -> Bucket:
 
 
 def _takes_us(tokens: int, per_minute: int) -> int:
-    """How long that many tokens take to trickle away."""
+    """Return how long this many tokens take to drain, in µs."""
     return -(-tokens * MINUTE_US // max(per_minute, 1))

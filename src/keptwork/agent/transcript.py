@@ -1,4 +1,4 @@
-"""The messages of a conversation as they are written down: each one line of JSON, the same for the same message."""
+"""Conversation messages in stored form: one line of JSON each, the same for equal messages."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 from keptwork.agent.conversation import Answer, Message, Request, Role, ToolUse
 
 SYSTEM = "system"
-"""Who tells a model beforehand what it is to be. No message of the conversation, but what begins a transcript."""
+"""The role of the system prompt. It is not a message of the conversation, but the start of a transcript."""
 
 
 class Place(NamedTuple):
-    """A message as it is written down, and where it stands."""
+    """A message in stored form, with its position."""
 
     position: int
     said: dict[str, Any]
 
 
 def added(request: Request, answer: Answer | None) -> list[Place]:
-    """What a turn adds to the transcript: what was said to the model since it spoke last, and what it answered, if it
-    did. The first turn adds what it was told beforehand as well, at place 0."""
+    """Return what a turn adds to the transcript: the messages since the model's last answer, and the new answer, if
+    any. The first turn also adds the system prompt, at position 0."""
     spoke = _last_answer(request.messages)
     first = [Place(0, {"role": SYSTEM, "text": request.system})] if spoke < 0 else []
     told = [Place(spoke + 2 + n, document(message)) for n, message in enumerate(request.messages[spoke + 1 :])]
@@ -35,7 +35,7 @@ def _last_answer(messages: Sequence[Message]) -> int:
 
 
 def document(message: Message) -> dict[str, Any]:
-    """A message as JSON can hold it; what is not said is left out."""
+    """Return a message as a JSON object without its empty fields."""
     said: dict[str, Any] = {"role": message.role.value, "text": message.text}
     if message.uses:
         said["uses"] = [{"id": use.id, "name": use.name, "arguments": dict(use.arguments)} for use in message.uses]
@@ -45,13 +45,13 @@ def document(message: Message) -> dict[str, Any]:
 
 
 def message_of(said: dict[str, Any]) -> Message:
-    """The message that was written down so."""
+    """Return the message for such an object."""
     uses = tuple(ToolUse(use["id"], use["name"], use["arguments"]) for use in said.get("uses", ()))
     return Message(Role(said["role"]), said["text"], uses, said.get("answers"), said.get("failed", False))
 
 
 def line(said: dict[str, Any]) -> str:
-    """What was said in one line, in ASCII: whatever it is, half of a character included, it can be kept.
+    """Return a message as one line of ASCII, which can be stored even if the text has unpaired surrogates.
 
     >>> line(document(Message(Role.USER, "hello")))
     '{"role":"user","text":"hello"}'

@@ -1,5 +1,5 @@
-"""Whether an answer is what was asked for: JSON of a certain form, patterns that must or must not be there, or what a
-Python function says. What is wrong is told in a line that helps the model to do better the next time."""
+"""Checks whether an answer meets its requirements: a JSON schema, patterns that must or must not match, or a Python
+function. The message about a problem helps the model to correct its answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Find = Callable[[str, str], tuple[int, int] | None]
 
 
 class Verdict(NamedTuple):
-    """What is wrong with an answer, none if nothing is; and the value in it, where JSON was asked for."""
+    """The problem of an answer, or None, and the value in the answer if JSON was required."""
 
     problem: str | None
     json: Any = None
@@ -38,8 +38,8 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an answer must be. `check` is a pydantic model or a function that is given the text: it returns nothing or
-    true if all is well, and says otherwise what is not; it may raise a ValueError."""
+    """The requirements for an answer. `check` is a pydantic model, or a function that takes the text. The function
+    returns None or True if the answer is valid, and a message otherwise. It can also raise a ValueError."""
 
     schema: Schema | None = None
     must_match: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Rules:
 
     @property
     def wants_json(self) -> bool:
-        """Whether there must be JSON in the answer."""
+        """Whether the answer must contain JSON."""
         return self.schema is not None or _is_model(self.check)
 
 
@@ -58,7 +58,7 @@ def rules(
     must_not_match: tuple[str, ...] = (),
     check: str | type[BaseModel] | Check | None = None,
 ) -> Rules:
-    """Rules that can be followed; what is wrong with them is `BadInput`. `check` may be named, as module:function."""
+    """Return validated rules, or raise `BadInput`. `check` can be a name, as module:function."""
     for pattern in (*must_match, *must_not_match):
         patterns.check(pattern)
     found = _named(check) if isinstance(check, str) else check
@@ -66,7 +66,7 @@ def rules(
 
 
 def rules_of(skill: Skill) -> Rules:
-    """What a skill wants of its answers."""
+    """Return the requirements of a skill for its answers."""
     return rules(skill.output_schema, skill.must_match, skill.must_not_match, skill.check)
 
 
@@ -82,7 +82,8 @@ def _named(name: str) -> Any:
 
 
 def check(text: str, wanted: Rules) -> Verdict:
-    """What is wrong with an answer. It may take seconds: patterns are given time, and a function is the user's."""
+    """Return what is wrong with an answer. This can take seconds, because patterns have a time limit and a function is
+    the user's."""
     if len(text) > LONGEST_ANSWER:
         return Verdict(f"The answer is longer than {LONGEST_ANSWER:,} characters. Make it shorter.")
     value, problem = found_json(text) if wanted.wants_json else (None, None)
@@ -115,7 +116,7 @@ def _problems(text: str, value: Any, wanted: Rules, find: Find) -> Iterator[str]
 
 
 def found_json(text: str) -> tuple[Any, str | None]:
-    """The value in an answer that is JSON, or has it in a fenced block; or what is wrong with it.
+    """Return the JSON value of an answer, or of a fenced block in it, and what is wrong with it.
 
     >>> found_json('Here you are:\\n```json\\n{"n": 1}\\n```\\n')
     ({'n': 1}, None)
@@ -152,7 +153,8 @@ def _of_model(model: Any, value: Any) -> str | None:
 
 
 def _of_function(function: Any, text: str) -> str | None:
-    """A function that fails in another way is at fault itself, and that is nothing a model could mend."""
+    """Return the problem that a check function reports. Its other exceptions are its own faults, which no model can
+    fix, so they are raised."""
     try:
         said = function(text)
     except (ValueError, AssertionError) as error:

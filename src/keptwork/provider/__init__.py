@@ -1,4 +1,4 @@
-"""Those who make calls to models: over a network, from recordings, or without either.
+"""Providers make calls to models: over a network, from recordings, or offline.
 
-Each makes one call and tries nothing again. `choice.py` says which of them is used.
+Each makes one call and does not retry it. `choice.py` chooses the provider.
 """

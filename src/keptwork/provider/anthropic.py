@@ -1,4 +1,4 @@
-"""Claude, by the Messages API through the official SDK, streamed."""
+"""Claude by the Messages API, streamed through the official SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPS = {
 
 
 class Anthropic(SdkProvider):
-    """Calls `messages.create`."""
+    """A provider that calls `messages.create`."""
 
     name = "anthropic"
 
@@ -41,7 +41,7 @@ class Anthropic(SdkProvider):
 
 
 def _heard(event: Any, draft: Draft, stop: Stop | None) -> Stop | None:
-    """Takes in one event. Why the model stopped is said before the end, but holds only with it."""
+    """Add one event to the draft. The stop reason comes before the end of the stream, but counts only at the end."""
     match event.type:
         case "message_start":
             draft.name(event.message.model)
@@ -61,7 +61,7 @@ def _heard(event: Any, draft: Draft, stop: Stop | None) -> Stop | None:
 
 
 def _begin(draft: Draft, index: Any, block: Any) -> None:
-    """The start of a block. What it thinks is not for us."""
+    """Add the start of a block. Thinking blocks are ignored."""
     if block.type == "text":
         draft.say(block.text)
     elif block.type == "tool_use":
@@ -81,7 +81,7 @@ def _stop(reason: Any) -> Stop:
 
 
 def body(request: Request) -> dict[str, Any]:
-    """The request as the API takes it."""
+    """Return the request in the form of the API."""
     said: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.max_tokens,
@@ -98,7 +98,7 @@ def body(request: Request) -> dict[str, Any]:
 
 
 def _messages(messages: Iterable[Message]) -> Iterable[dict[str, Any]]:
-    """What tools gave back in one turn is said in one message, by the user."""
+    """Yield the messages. The results of tools in one turn form one message of the user."""
     for is_tool, several in groupby(messages, lambda message: message.role is Role.TOOL):
         if is_tool:
             yield {"role": "user", "content": [_result(message) for message in several]}

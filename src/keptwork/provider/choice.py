@@ -1,4 +1,4 @@
-"""Which provider is used, by `keptwork.toml` and the environment: the one place where that is decided."""
+"""Chooses the provider by `keptwork.toml` and the environment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from keptwork.provider.recorded import Recorded
 
 RECORD = "KEPTWORK_RECORD"
 NO_KEY = Key("none")
-"""What a server of one's own is sent that asks for no key."""
+"""The key for a self-hosted server that requires none."""
 
 _PAID = {"anthropic": Anthropic, "openai": OpenAI}
 
 
 class Choice(NamedTuple):
-    """Who is asked, for which model of each tier, and why."""
+    """The provider, its model for each tier, and the reason for the choice."""
 
     provider: Provider
     models: Mapping[Tier, str]
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def choose(config: Config, environ: Mapping[str, str] | None = None) -> Choice:
-    """The provider to use; `NoKey` if it has none."""
+    """Return the provider to use. Raise `NoKey` if it needs a key and has none."""
     environ = os.environ if environ is None else environ
     name, why = _named(config, environ)
     if name == "recorded":
@@ -58,7 +58,7 @@ def _paid(name: str, config: Config, key: Key) -> Provider:
 
 
 def _key(name: str, config: Config, environ: Mapping[str, str]) -> Key:
-    """A server of one's own may need none."""
+    """Return the key of a provider. A self-hosted server can do without one."""
     if config.models.key_file is not None:
         return from_file(name, config.beside(os.path.expanduser(config.models.key_file)))
     found = from_environment(name, environ) or (NO_KEY if config.models.base_url is not None else None)
@@ -70,7 +70,7 @@ def _key(name: str, config: Config, environ: Mapping[str, str]) -> Key:
 
 
 def _recorded(config: Config, environ: Mapping[str, str]) -> Choice:
-    """Recordings of somebody: played, or made with that one's key."""
+    """Return a provider that replays recordings, or makes them with the key of the recorded provider."""
     models, folder, whose = config.models, config.beside(config.models.cassettes), config.models.recorded_from
     if models.record or environ.get(RECORD, "").strip() not in ("", "0"):
         key = _key(whose, config, environ)

@@ -1,6 +1,6 @@
-"""The HTTP client under an SDK: how long it waits, how much it takes, and that it goes nowhere else.
+"""The HTTP client under an SDK: its timeouts, its size limit, and no redirects.
 
-This module needs what the SDKs bring along, so it is imported only once a call is made.
+This module needs packages that come with the SDKs, so it is imported only when a call is made.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from keptwork.provider.limits import Limits
 
 
 class TooLarge(Exception):
-    """A reply is larger than what is taken."""
+    """A reply is larger than the limit."""
 
 
 class Packed(Exception):
-    """A reply is packed, though that was not asked for: how large it is would be known when it is too late."""
+    """A reply is compressed although that was not requested. Its real size would be known too late."""
 
 
 def http_client(limits: Limits) -> httpx2.AsyncClient:
-    """A client for one call. None is kept: a connection that was idle may be dead, which would cost an attempt, since
-    nothing here tries again. Redirects are not followed, as they would carry the key elsewhere."""
+    """Return a client for one call. Clients are not reused: an idle connection might be dead, which would cost an
+    attempt, since this code does not retry. Redirects are not followed, because they would send the key elsewhere."""
 
     async def bound(response: httpx2.Response) -> None:
         if not isinstance(response.stream, httpx2.AsyncByteStream):
@@ -42,12 +42,12 @@ def http_client(limits: Limits) -> httpx2.AsyncClient:
 
 @lru_cache(maxsize=1)
 def _certificates() -> ssl.SSLContext:
-    """Read once: that takes longer than all else about a client."""
+    """Return the certificates. They are cached, because loading them takes longer than anything else about a client."""
     return httpx2.create_ssl_context()
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Lets no more than so many bytes of a reply through, be it an answer or an error."""
+    """A stream that raises if a reply, an answer or an error, exceeds a number of bytes."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, most_bytes: int, encoding: str | None) -> None:
         self._stream = stream

@@ -1,6 +1,6 @@
-"""An answer while it comes in, piece by piece, and what makes it one that can be used.
+"""An answer as it arrives piece by piece, and the checks that make it usable.
 
-A model's words are somebody else's data: what is no text that can be stored, or no JSON that was asked for, ends here.
+A model's output is untrusted data. Text that cannot be stored, and arguments that are not valid JSON, stop here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Malformed(Exception):
-    """A reply is not of the form it must have. Says where."""
+    """A reply does not have the required form. The message names the part."""
 
 
 class Draft:
-    """What has come so far. Calling `answer` says that no more will."""
+    """The answer so far. Call `answer` when no more will arrive."""
 
     def __init__(self, provider: str, request: Request, tell: Tell | None = None) -> None:
         self.provider = provider
@@ -40,7 +40,7 @@ class Draft:
         self._uses: dict[int, _Use] = {}
 
     def say(self, text: object) -> None:
-        """Another piece of text."""
+        """Add a piece of text."""
         if not isinstance(text, str):
             raise Malformed("a piece of text")
         if not text:
@@ -49,24 +49,24 @@ class Draft:
         if self._tell is not None:
             try:
                 self._tell(clean(text))
-            except Exception as error:  # who listens does not spoil what has been paid for
+            except Exception as error:  # a listener's error must not spoil a paid answer
                 _LOG.warning("what a model says is no longer shown: %s", type(error).__name__)
                 self._tell = None
 
     def use(self, at: object, id: object = None, name: object = None, piece: object = None) -> None:
-        """Another piece of the use of a tool, the one at that place."""
+        """Add a piece of the tool use at this index."""
         if not isinstance(at, int) or at < 0 or (at not in self._uses and len(self._uses) >= MOST_USES):
             raise Malformed("the use of a tool")
         self._uses.setdefault(at, _Use()).add(id, name, piece)
 
     def name(self, model: object, request_id: object = None) -> None:
-        """Which model answers, and what its provider calls the call. What nobody could read is passed over."""
+        """Set the answering model and the provider's ID of the call. Unprintable values are ignored."""
         self.model = model if isinstance(model, str) and _NAME.fullmatch(model) else self.model
         known = isinstance(request_id, str) and _NAME.fullmatch(request_id)
         self.request_id = str(request_id) if known else self.request_id
 
     def count(self, input: object, output: object, cache_read: object = None, cache_write: object = None) -> None:
-        """What the provider counts so far. What it does not say now is as it was."""
+        """Set the provider's token counts so far. A missing count stays unchanged."""
         before = self.usage or Usage()
         said = (input, output, cache_read, cache_write)
         self.usage = Usage(*(_counted(now, then) for now, then in zip(said, before, strict=True)))
@@ -76,7 +76,7 @@ class Draft:
         return clean("".join(self._text))
 
     def answer(self) -> Answer:
-        """The whole of it, if it is one."""
+        """Return the whole answer, or raise if it is unusable."""
         if self.stop is None:
             raise SystemFailure(f"{self.provider} broke off in the middle of its answer", **self.told)
         if self.stop is Stop.LENGTH:
@@ -95,7 +95,7 @@ class Draft:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What a failure says of what was used."""
+        """The fields that a failure reports about the call."""
         return {"usage": self.usage, "model": self.model}
 
     def _refuse(self, why: str) -> NoReturn:
@@ -109,7 +109,7 @@ class Draft:
 
 
 class _Use:
-    """The use of a tool, while it comes in."""
+    """A tool use as it arrives."""
 
     def __init__(self) -> None:
         self._id: str | None = None
@@ -131,7 +131,7 @@ class _Use:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """What a tool is to be given: a JSON object that can be stored. Nothing at all is an empty one."""
+    """Return the arguments of a tool: a JSON object that can be stored. Empty text is an empty object."""
     try:
         given = json.loads(text or "{}", parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -144,14 +144,14 @@ def arguments(text: str) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """The text with every half of a sign, and every NUL, replaced: neither can be stored."""
+    """Return the text with unpaired surrogates and NULs replaced, since neither can be stored."""
     if text.isascii():
         return text.replace("\0", "\ufffd")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every text in it, however deep."""
+    """Yield every string in a value, at any depth."""
     left = [value]
     while left:
         one = left.pop()

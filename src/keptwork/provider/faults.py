@@ -1,7 +1,7 @@
-"""What went wrong in a call, in our words: whether to try again, when, and whether anybody may have been paid.
+"""Translates errors of a call: whether and when to retry it, and whether it might have been paid for.
 
-Both SDKs name their errors alike, so one table serves them. Nothing here shows a key, whatever a server says. Like
-`connection.py` this is imported only once a call is made.
+Both SDKs use the same names for their errors, so one table serves them. No message shows a key, whatever a server
+sends. Like `connection.py`, this module is imported only when a call is made.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LONGEST_WAIT_S = 86_400.0
 
 _LATER = frozenset({408, 409, 425, 429, 499})
 _UNPAID = frozenset({409, 425, 429, 500, 503, 529})
-"""Statuses by which a provider says that it did not do it. A gateway that gave up waiting cannot know."""
+"""Statuses by which a provider states that it did not run the call. A gateway that timed out cannot know that."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _NO_SENSE = (Malformed, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 def fault_of(error: Exception, draft: Draft, key: Key, limits: Limits) -> Exception:
-    """The failure an error is."""
+    """Return the failure that an error stands for."""
     who, causes = draft.provider, list(_causes(error))
     if any(isinstance(one, TooLarge) for one in causes):
         return BusinessFailure(f"the answer is larger than {limits.most_bytes:,} bytes", **draft.told)
@@ -53,8 +53,8 @@ def fault_of(error: Exception, draft: Draft, key: Key, limits: Limits) -> Except
 
 
 def retry_after_us(headers: Mapping[str, str], now: float) -> int | None:
-    """How long a provider asks to be left alone: in milliseconds, in seconds or until a date. `now` is for a date that
-    comes without the provider's own time."""
+    """Return how long a provider asks callers to wait: in milliseconds, in seconds, or until a date. `now` is used for
+    a date if the response has no date of its own."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _number(headers.get(name))
         if seconds is not None:
@@ -87,7 +87,7 @@ def _refused(status: int, error: Exception, draft: Draft, key: Key) -> Exception
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, what caused it, and so on."""
+    """Yield an error, its cause, and so on."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -97,14 +97,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException, key: Key) -> str:
-    """In one short line, with nothing secret in it. What the server says is in the body, if anywhere."""
+    """Return the reason as one short line without secrets. A server's own message is in the body."""
     said = _message(getattr(error, "body", None)) or str(error) or type(error).__name__
     line = re.sub(r"[^ -~\u00a1-\uffef]+", " ", key.hidden_in(said)).strip()
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 3]}..."
 
 
 def _message(body: Any) -> str | None:
-    """The message in the body of an error; the SDKs unwrap it differently."""
+    """Return the message in the body of an error. The SDKs unwrap the body differently."""
     for inner in (body.get("error"), body) if isinstance(body, Mapping) else ():
         if isinstance(inner, Mapping) and isinstance(inner.get("message"), str) and inner["message"]:
             return str(inner["message"])
@@ -116,7 +116,8 @@ def _where(error: Exception) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    """A finite one, not below nothing. More digits than a wait can have are no number."""
+    """Return a finite number that is not negative, or None. A number with more digits than a wait can have counts as
+    None."""
     return float(text) if text is not None and re.fullmatch(r"\s*\d{1,12}(\.\d{1,12})?\s*", text) else None
 
 

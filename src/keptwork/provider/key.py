@@ -1,4 +1,4 @@
-"""The key to a provider: from the environment or from a file nobody else can read, and never shown."""
+"""Keys of providers: read from the environment or from a private file, and never shown."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 LARGEST_FILE = 16_384
 HIDDEN = "[key]"
 SHORTEST = 8
-"""What is shorter is no secret, and may stand anywhere."""
+"""A shorter value is not a secret, and can appear anywhere."""
 
 _LIKE_A_KEY = re.compile(r"\b(?:sk-|kw_)[\w*.…-]{16,}")
 
 
 class Key(Secret):
-    """The key to a provider."""
+    """The key of a provider."""
 
     __slots__ = ()
 
     def hidden_in(self, text: str) -> str:
-        """The text without the key, nor anything that looks like a part of one."""
+        """Return the text without the key and anything that looks like a part of one."""
         return hidden(text.replace(self._value, HIDDEN) if len(self._value) >= SHORTEST else text)
 
 
 def hidden(text: str) -> str:
-    """The text without what looks like a key, or like the key that the environment holds."""
+    """Return the text without anything that looks like a key, and without the keys in the environment."""
     for variable in VARIABLES.values():
         value = os.environ.get(variable, "").strip()
         text = text.replace(value, HIDDEN) if len(value) >= SHORTEST else text
@@ -40,13 +40,13 @@ def hidden(text: str) -> str:
 
 
 def from_environment(provider: str, environ: Mapping[str, str]) -> Key | None:
-    """The key of a provider, if there is one."""
+    """Return the key of a provider from the environment, or None."""
     value = environ.get(VARIABLES[provider], "").strip()
     return checked(provider, value, VARIABLES[provider]) if value else None
 
 
 def from_file(provider: str, path: Path) -> Key:
-    """The key in a file. One that others can read is refused: they may have."""
+    """Return the key in a file. A file that other users can access is rejected, because they might have read it."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -59,7 +59,7 @@ def from_file(provider: str, path: Path) -> Key:
 
 
 def checked(provider: str, value: str, where: str) -> Key:
-    """What goes into a header is one line of plain signs."""
+    """Return the key if it is one line of printable ASCII, as a header requires."""
     if not re.fullmatch(r"[!-~]{1,4096}", value):
         raise NoKey(provider=provider, what=f"{where} does not hold one: a key is one line without blanks")
     learn(f"{provider}_KEY", value)

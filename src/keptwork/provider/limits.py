@@ -1,4 +1,4 @@
-"""How long a call may take, and how large its answer may be."""
+"""Time and size limits of a call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """Seconds for the connection and for the whole call, whatever it does in them, and bytes for the reply."""
+    """Seconds for the connection, seconds for the whole call, and bytes for the reply."""
 
     connect: float = 10
     total: float = 120

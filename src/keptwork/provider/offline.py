@@ -1,4 +1,4 @@
-"""The provider that needs neither key nor network."""
+"""The provider that needs neither a key nor a network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ LABEL = "[offline model: no provider key is set]"
 
 
 class Offline:
-    """Answers with the first lines of what it was asked, labelled as what they are. It costs nothing, asks for no
-    tools, and says the same every time."""
+    """Answers with the first lines of the prompt, labelled as offline. It costs nothing, calls no tools, and always
+    gives the same answer."""
 
     name = "offline"
 

@@ -1,4 +1,4 @@
-"""Any server that speaks Chat Completions, OpenAI's own first, through the official SDK, streamed."""
+"""OpenAI, or any server with the Chat Completions API, streamed through the official SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOME = "openai.com"
 
 
 class OpenAI(SdkProvider):
-    """Calls `chat.completions.create`."""
+    """A provider that calls `chat.completions.create`."""
 
     name = "openai"
 
@@ -47,12 +47,12 @@ class OpenAI(SdkProvider):
                 stop = _heard(chunk, draft) or stop
         draft.stop = stop
         if stop is not None and draft.usage is None:
-            # Some servers never tell. Then as much is counted as it can have been, since budgets rely on it.
+            # Some servers never report usage. Then the maximum is counted, since budgets rely on it.
             draft.usage = Usage(most_input_tokens(request), request.max_tokens)
 
 
 def _heard(chunk: Any, draft: Draft) -> Stop | None:
-    """Takes in one piece; returns why the model stopped, once it says so."""
+    """Add one chunk to the draft. Return why the model stopped, once a chunk states it."""
     draft.name(chunk.model)
     if getattr(chunk, "usage", None) is not None:
         _count(draft, chunk.usage)
@@ -80,7 +80,7 @@ def _piece(choice: Any, draft: Draft) -> Stop | None:
 
 
 def _count(draft: Draft, usage: Any) -> None:
-    """This API counts what was cached among the tokens of the prompt."""
+    """Add the token counts. This API counts cached tokens as tokens of the prompt."""
     details = getattr(usage, "prompt_tokens_details", None)
     read, write = (getattr(details, name, None) or 0 for name in ("cached_tokens", "cache_write_tokens"))
     prompt = usage.prompt_tokens
@@ -88,7 +88,7 @@ def _count(draft: Draft, usage: Any) -> None:
 
 
 def body(request: Request) -> dict[str, Any]:
-    """The request as the API takes it, but for the limit, which has another name elsewhere."""
+    """Return the request in the form of the API, without the limit, whose name differs between servers."""
     system = [{"role": "system", "content": request.system}] if request.system else []
     said: dict[str, Any] = {"model": request.model, "messages": [*system, *map(_message, request.messages)]}
     if request.offers:

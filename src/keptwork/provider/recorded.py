@@ -1,7 +1,7 @@
-"""The provider that answers from recordings, and makes them when asked to.
+"""The provider that answers from recordings, and makes recordings on request.
 
-A folder of cassettes holds one JSON file for each request, named by the hash of all that decides what is answered. They
-are meant to be kept with the code that needs them, so nothing secret gets into one.
+A directory of cassettes has one JSON file for each request, named by the hash of everything that affects the answer.
+Cassettes are meant to be stored with the code that needs them, so they contain no secrets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ VERSION = 1
 LARGEST_FILE = 16 << 20
 
 Redact = Callable[[str], str]
-"""Takes what is secret out of a text."""
+"""A function that removes secrets from text."""
 
 
 class Recorded:
-    """Plays recordings back; with `inner` it makes them of what that one answers. What it answers wrong is not kept."""
+    """Replays recordings. With `inner`, it records that provider's answers. Failed calls are not recorded."""
 
     def __init__(self, folder: Path, name: str, inner: Provider | None = None, redact: Redact = hidden) -> None:
         self.name = name
@@ -40,14 +40,15 @@ class Recorded:
         file = self.file(request)
         if self._inner is None:
             return _told(self._played(file, request), tell)
-        self._write(file.with_name("trial"), "")  # before somebody is paid for what cannot be kept
+        self._write(file.with_name("trial"), "")  # before paying for an answer that cannot be stored
         answer = await self._inner.answer(request, tell)
         said = {"version": VERSION, "request": json.loads(spelled(request)), "answer": asdict(answer)}
         self._write(file, self._redact(json.dumps(said, indent=2, sort_keys=True, ensure_ascii=False)) + "\n")
         return answer
 
     def file(self, request: Request) -> Path:
-        """Where the recording of a request is. Secrets are no part of its name, so others of them find it too."""
+        """Return the file of a request's recording. Secrets are not part of its name, so users with other secrets find
+        it, too."""
         digest = hashlib.sha256(self._redact(spelled(request)).encode("utf-8", "replace")).hexdigest()
         return self._folder / f"{digest[:32]}.json"
 
@@ -65,7 +66,7 @@ class Recorded:
             raise BadInput(what=f"{file} is no recording; delete it, and make it anew with KEPTWORK_RECORD=1") from None
 
     def _write(self, file: Path, text: str) -> None:
-        """As a whole or not at all. Nothing to write is a trial."""
+        """Write the whole file or nothing. With an empty text, only check that the directory is writable."""
         made = file.with_suffix(f".{os.getpid()}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the providers behind an official SDK have in common: one call, with all that can go wrong in it."""
+"""The common part of providers with an official SDK: one call, with the handling of its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = (SystemFailure, BusinessFailure, PermanentError)
 
 
 class SdkProvider(ABC):
-    """Makes calls through an SDK, which is loaded with the first of them."""
+    """A provider that makes calls through an SDK, which is loaded at the first call."""
 
     name: str
 
@@ -30,8 +30,9 @@ class SdkProvider(ABC):
         self._sdk: Any = None
 
     async def answer(self, request: Request, tell: Tell | None = None) -> Answer:
-        """One call. Its time is counted as a whole: a server that says a byte now and then cannot prolong it."""
-        self._sdk = self._sdk or await asyncio.to_thread(load, self.name)  # which can take seconds
+        """Make one call. Its time is limited as a whole, so a server that sends a byte now and then cannot prolong
+        it."""
+        self._sdk = self._sdk or await asyncio.to_thread(load, self.name)  # loading can take seconds
         from keptwork.provider.faults import fault_of
 
         draft = Draft(self.name, request, tell)
@@ -43,7 +44,7 @@ class SdkProvider(ABC):
             raise
         except Exception as error:
             fault = fault_of(error, draft, self._key, self._limits)
-        raise fault  # not from the error: that holds the request with its headers
+        raise fault  # not from the error, which contains the request with its headers
 
     async def _called(self, request: Request, draft: Draft) -> None:
         from keptwork.provider.connection import http_client
@@ -53,15 +54,15 @@ class SdkProvider(ABC):
 
     @abstractmethod
     def _client(self, sdk: Any, http: Any) -> Any:
-        """The SDK's own, which tries nothing again."""
+        """Return the SDK's client, with its own retries disabled."""
 
     @abstractmethod
     async def _listen(self, client: Any, request: Request, draft: Draft) -> None:
-        """Makes the call, and puts what comes into the draft."""
+        """Make the call, and add what arrives to the draft."""
 
 
 def load(provider: str) -> Any:
-    """The SDK of a provider."""
+    """Return the SDK of a provider."""
     try:
         return importlib.import_module(provider)
     except ModuleNotFoundError as error:
@@ -71,7 +72,7 @@ def load(provider: str) -> Any:
 
 
 def key_headers(request: Request) -> dict[str, str]:
-    """The key of a call as a header, for servers that know a call again by it. What is no plain text goes as a hash."""
+    """Return the idempotency key of a call as a header. A key that is not short printable ASCII is sent as a hash."""
     if not request.key:
         return {}
     plain = request.key.isascii() and request.key.isprintable() and len(request.key) <= 200

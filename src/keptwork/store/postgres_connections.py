@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server, kept open and lent for a statement or a transaction."""
+"""Keeps connections to a PostgreSQL server open and lends them for a statement or a transaction."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ APP_ROLE = "keptwork_app"
 NARROWING = "SELECT set_config('keptwork.tenant', $1, false)"
 
 Waiting = asyncio.Future[asyncpg.Connection | None]
-"""One who waits, for a connection or for word that the pool has one more."""
+"""A waiting caller, for a connection or for the signal that the pool has one more."""
 
 
 class Connections:
-    """Those of one pool. Going through the driver's pool takes as long as a short statement: so what is given back goes
-    to whoever waits longest, and a few that nobody waits for are kept at hand."""
+    """The connections of one pool.
+
+    Going through the driver's pool takes as long as a short statement. So a returned connection goes to the caller that
+    has waited longest, and a few idle connections are kept ready.
+    """
 
     def __init__(self, pool: asyncpg.Pool, most_at_hand: int = MOST_AT_HAND) -> None:
         self._pool = pool
@@ -45,7 +48,7 @@ class Connections:
         self._late: asyncio.TimerHandle | None = None
 
     async def acquired(self) -> asyncpg.Connection:
-        """One at hand, one of the pool, or the first that is given back."""
+        """Return a ready connection, one of the pool, or the first that is returned."""
         if not self._place.here:
             raise OtherLoop(what="this store")
         while True:
@@ -56,13 +59,13 @@ class Connections:
             else:
                 connection = await self._handed()
             if connection is not None:
-                if usable(connection):  # it may have been lost while it lay there, or on its way
+                if usable(connection):  # it might have been lost while it was idle or handed over
                     return connection
                 await self.release(connection)
 
     async def put_back(self, connection: asyncpg.Connection) -> None:
-        """After a statement that went well a connection is as it was, and good for the next one. `acquired` checks that
-        it was not lost."""
+        """Return a connection after a successful statement. It is unchanged and ready for its next user. `acquired`
+        checks that it is still open."""
         if not self._hand(connection):
             if len(self._at_hand) < self._most_at_hand:
                 self._at_hand.append(connection)
@@ -70,8 +73,8 @@ class Connections:
                 await self.release(connection)
 
     async def release(self, connection: asyncpg.Connection) -> None:
-        """After something went wrong on it, or if there are enough: the driver's pool looks whether it is good for
-        another use. Whoever waits longest asks the pool then."""
+        """Return a connection to the driver's pool, after an error or if enough are ready. The pool checks it, and the
+        caller that has waited longest then asks the pool."""
         try:
             await self._pool.release(connection)
         finally:
@@ -79,7 +82,7 @@ class Connections:
             self._hand(None)
 
     async def close(self) -> None:
-        """What is still in use goes back to the pool, which waits for it."""
+        """Return all connections to the pool and close it, which waits for those in use."""
         self._most_at_hand = 0
         if self._late is not None:
             self._late.cancel()
@@ -88,7 +91,7 @@ class Connections:
         await self._pool.close()
 
     def abandon(self) -> None:
-        """Hang up where nothing can be awaited any more, because the event loop was closed. The server then ends the
+        """Disconnect without awaiting anything, because the event loop was closed. The server then ends the
         sessions."""
         for connection in [holder._con for holder in self._pool._holders if holder._con is not None]:
             with suppress(Exception):
@@ -96,7 +99,8 @@ class Connections:
                 connection._transport._call_connection_lost(None)  # what the loop would do; not under TLS
 
     async def _from_pool(self) -> asyncpg.Connection:
-        """One that is idle is there at once; waiting with a limit, as for a new one, would take a task of its own."""
+        """Return a connection of the pool. An idle one is immediate, so it needs no timeout, which would need a task of
+        its own."""
         self._lent += 1
         try:
             found = await self._pool.acquire(timeout=None if self._pool.get_idle_size() else connect_seconds())
@@ -109,7 +113,7 @@ class Connections:
             raise
 
     async def _handed(self) -> asyncpg.Connection | None:
-        """What somebody gives back; none if there is one more to be had from the pool."""
+        """Return a connection that another caller returns, or None if the pool has one more."""
         loop = asyncio.get_running_loop()
         waiting: Waiting = loop.create_future()
         self._waiting.append((loop.time(), waiting))
@@ -118,13 +122,13 @@ class Connections:
         try:
             return await waiting
         except asyncio.CancelledError:
-            if not waiting.cancelled():  # it came at the same moment, and is for the next
+            if not waiting.cancelled():  # it arrived at the same moment, so pass it to the next caller
                 await self._pass_on(waiting)
             raise
 
     def _give_up(self) -> None:
-        """Nobody waits for ever. One clock for all of them: most wait so shortly that their own would be wound up in
-        vain."""
+        """Time out callers that have waited too long. One timer serves all of them, since most waits are so short that
+        a timer each would be wasted."""
         loop, patience = asyncio.get_running_loop(), connect_seconds()
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] + patience <= loop.time()):
             _, waiting = self._waiting.popleft()
@@ -148,15 +152,15 @@ class Connections:
         return False
 
 
-class Session(asyncpg.Connection):  # type: ignore[misc]  # the driver says nothing of its types
+class Session(asyncpg.Connection):  # type: ignore[misc]  # the driver has no type hints
     """A session that notices when the server gave up waiting for a synchronous standby.
 
-    The server then answers the commit like any other, with a warning before it. The driver passes warnings on to
-    listeners alone, and its pool removes those whenever a session is given back.
+    The server then answers the commit like any other, preceded by a warning. The driver passes warnings only to
+    listeners, and its pool removes those whenever a session is returned.
     """
 
     gave_up: ClassVar[bool] = False
-    """Whether it ever happened in this process, so that sessions need not be asked."""
+    """Whether it ever happened in this process. If not, sessions need no check."""
     _unconfirmed = False
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
@@ -171,28 +175,28 @@ class Session(asyncpg.Connection):  # type: ignore[misc]  # the driver says noth
 
 
 def insist_confirmed(session: Session) -> None:
-    """Raise if the server gave up waiting for a standby: nobody knows whether the commit lasts."""
+    """Raise if the server gave up waiting for a standby, since the commit might then be lost."""
     if Session.gave_up and session.take_unconfirmed():
         raise WaitCancelled
 
 
 class AppConnection(Session):
-    """A session of the role that sees one tenant's rows, or none at all until it was told which. It is that role from
-    its first statement on, and no RESET makes it another."""
+    """A session of the role that sees one tenant's rows, and none before the tenant is set. It has that role from its
+    first statement on, and RESET does not change it."""
 
     narrowed_to: int | None = None
 
     async def narrow(self, tenant_id: int) -> None:
-        """From here on it is this tenant's. A session that stays with its tenant is asked nothing."""
+        """Restrict the session to this tenant. If the tenant is the same as before, this sends no statement."""
         if self.narrowed_to != tenant_id:
-            self.narrowed_to = None  # should this be cut off in the middle, the next one says it again
+            self.narrowed_to = None  # if this is interrupted, the next call sets the tenant again
             await self.execute(NARROWING, str(tenant_id))
             self.narrowed_to = tenant_id
 
 
 class AppConnections(Connections):
-    """Sessions of the application's role, each narrowed to the tenant that had it last. However one comes to its next
-    user, at hand, from the pool or from somebody else's, it is narrowed before it is used."""
+    """Sessions of the role keptwork_app, each restricted to the tenant that last used it. A session is restricted
+    before each use, whether it was ready, from the pool, or from another caller."""
 
     def __init__(self, url: DatabaseUrl) -> None:
         super().__init__(new_pool(url, connection_class=AppConnection, role=APP_ROLE), MOST_CONNECTIONS)
@@ -200,11 +204,11 @@ class AppConnections(Connections):
         self._is_open = False
 
     async def acquired_for(self, tenant_id: int) -> asyncpg.Connection:
-        """A session of this tenant: one that was its own before, if there is one."""
+        """Return a session of this tenant, preferably one that it used before."""
         if not self._is_open:
             await self._open()
         if len(self._at_hand) > 1:
-            # One that was lost meanwhile says of itself nothing at all.
+            # A session that was lost meanwhile has no such attribute.
             self._at_hand.sort(key=lambda one: getattr(one, "narrowed_to", None) == tenant_id)
         connection = await self.acquired()
         try:
@@ -221,7 +225,7 @@ class AppConnections(Connections):
 
 
 class TenantConnections:
-    """The application's sessions as one tenant has them."""
+    """The sessions of the role keptwork_app, for one tenant."""
 
     def __init__(self, sessions: AppConnections, tenant_id: int) -> None:
         self._sessions = sessions
@@ -233,10 +237,10 @@ class TenantConnections:
 
 
 def new_pool(url: DatabaseUrl, *, connection_class: type = Session, **settings: str) -> asyncpg.Pool:
-    """A pool of sessions with the settings every one of ours has, and these; it is open once it was awaited."""
+    """Return a pool of sessions with Keptwork's settings and these. It is open once it was awaited."""
     return asyncpg.create_pool(
         url.text,
-        min_size=0,  # a floor would be restored in the background, with a traceback in the log whenever that fails
+        min_size=0,  # a minimum would be restored in the background, and each failure would log a traceback
         max_size=MOST_CONNECTIONS,
         timeout=connect_seconds(),
         target_session_attrs=wanted(url),
@@ -248,12 +252,13 @@ def new_pool(url: DatabaseUrl, *, connection_class: type = Session, **settings: 
 
 
 async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
-    """Sessions hold no state but what each next user of them sets anew (other settings are local to transactions), so a
-    reset would be a wasted trip."""
+    """Do nothing. Sessions hold no state except what each user sets again (other settings are local to transactions),
+    so a reset would be a wasted round trip."""
 
 
 def usable(connection: asyncpg.Connection) -> bool:
-    """One that was lost the driver's pool has taken back already; it refuses to say that it is closed."""
+    """Return whether a connection is open. If it was lost, the driver's pool has already taken it back, and the check
+    raises."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:

@@ -1,8 +1,8 @@
-"""Dumping a PostgreSQL database as of one moment, and restoring a dump under another owner or in another cluster.
+"""Dumps a PostgreSQL database as of one moment, and restores a dump under another owner or in another cluster.
 
-Row-level security is forced on Keptwork's tables, so a login that is neither a superuser nor covered by the policy of
-the engine sees no rows, and its dump would be empty without an error. Every count is therefore compared: of the
-database with the file, and of the file with the restored database.
+Row-level security is forced on Keptwork's tables. So a login that is neither a superuser nor covered by the policy of
+the engine sees no rows, and its dump would be empty without an error. Therefore all row counts are compared: the
+database with the file, and the file with the restored database.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NO_ROLE = "The role keptwork_app does not exist. If the HTTP API uses it, create
 
 
 async def back_up(url: DatabaseUrl, file: Path) -> Backup:
-    """Dump the database as of one moment into a new file, and count the rows of both."""
+    """Dump the database as of one moment into a new file, and compare the row counts of both."""
     await asyncio.to_thread(_refuse_taken, file)
     connection = await postgres_server.connect(url)
     try:
@@ -60,7 +60,7 @@ async def back_up(url: DatabaseUrl, file: Path) -> Backup:
 
 
 async def restore(url: DatabaseUrl, file: Path) -> Restored:
-    """Restore a dump into a database without Keptwork's tables; all of it belongs to the login that restores it."""
+    """Restore a dump into a database without Keptwork's tables. The login that restores it owns everything."""
     connection = await postgres_server.connect(url)
     try:
         with postgres_server.explained(url):
@@ -95,7 +95,7 @@ async def _dumped(connection: asyncpg.Connection, url: DatabaseUrl, file: Path) 
 
 
 def _dump(dumper: Program, reader: Program, url: DatabaseUrl, file: Path, snapshot: str, rows: dict[str, int]) -> None:
-    """Dump under another name, which the file loses once it is complete and compared."""
+    """Dump under a temporary name. The file gets its own name once it is complete and compared."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         partial.touch(mode=0o600, exist_ok=True)
@@ -115,7 +115,8 @@ def _dump(dumper: Program, reader: Program, url: DatabaseUrl, file: Path, snapsh
 
 
 async def _counts(connection: asyncpg.Connection) -> dict[str, int]:
-    """Count the rows of each table, the user's own included. A login that may not see all of one is refused."""
+    """Count the rows of each table, including tables of the user. Reject a login that cannot see all rows of a
+    table."""
     tables = await connection.fetch(_TABLES)
     if hidden := [name for name, is_hidden in tables if is_hidden]:
         raise NotPermitted(
@@ -126,7 +127,7 @@ async def _counts(connection: asyncpg.Connection) -> dict[str, int]:
 
 
 def _checked(restorer: Program, file: Path) -> dict[str, int]:
-    """Count the rows in a dump, and refuse what is none, or was taken by a login that saw no rows."""
+    """Count the rows in a dump. Reject a file that is not a dump, or that was made by a login that saw no rows."""
     try:
         with file.open("rb") as opened:
             magic = opened.read(len(MAGIC))
@@ -149,7 +150,7 @@ def _rows_in(reader: Program, file: Path) -> dict[str, int]:
 
 
 def _counted(printed: IO[bytes]) -> dict[str, int]:
-    """Count the lines between each COPY and its end: a row is one line, whatever is in it."""
+    """Count the lines between each COPY and its end. A row is one line, whatever its content."""
     rows: dict[str, int] = {}
     for line in printed:
         if copied := _COPY.match(line):
@@ -167,7 +168,7 @@ def _lines_of_table(printed: Iterable[bytes]) -> int:
 
 
 def _restored(restorer: Program, url: DatabaseUrl, file: Path) -> None:
-    """Restore in one transaction all but Keptwork's policies and grants, which name roles of the old cluster."""
+    """Restore, in one transaction, all but Keptwork's policies and grants, which name roles of the old cluster."""
     entries = restorer.run("--list", str(file)).splitlines()
     with tempfile.NamedTemporaryFile("w", suffix=".list") as kept:
         kept.write("\n".join(entry for entry in entries if not _names_roles(entry)))
@@ -177,7 +178,7 @@ def _restored(restorer: Program, url: DatabaseUrl, file: Path) -> None:
 
 
 def _names_roles(entry: str) -> bool:
-    """Return whether an entry of a dump is a policy or a grant of ours, or a grant on a schema.
+    """Return whether an entry of a dump is a policy or grant of Keptwork's, or a grant on a schema.
 
     >>> [_names_roles(f"3241; 0 0 ACL public {what} ann") for what in ("TABLE jobs", "COLUMN jobs.id", "TABLE orders")]
     [True, True, False]

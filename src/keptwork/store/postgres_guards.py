@@ -1,9 +1,9 @@
-"""The triggers of PostgreSQL: they refuse what is not declared, and log what the product does not log itself.
+"""Generates the triggers of PostgreSQL, which reject what is not declared and log what Keptwork does not log itself.
 
-What is legal is said in a trigger's WHEN clause, so that a declared move calls no function. The server reads it anew
-for every statement, so it is short: it knows what happens all the time, and a function decides the rest. The product
-writes its events in the statement that moves the rows and says so with the setting `keptwork.logs`; every other session
-is logged by trigger.
+A trigger's WHEN clause states what is legal, so that a declared move calls no function. The server parses that clause
+again for every statement, so it is short: it covers the usual moves, and a function decides the rest. Keptwork writes
+its events in the statement that moves the rows, and declares that with the setting `keptwork.logs`. The moves of every
+other session are logged by trigger.
 """
 
 # ruff: noqa: S608 - every word put into SQL here comes from a declaration in this package, never from a user.
@@ -38,7 +38,7 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'DT001', MESSAGE = 'keptwork: ' || TG_ARGV[0];
 END $$"""
 
-# Whatever search_path the session has, the operators are the server's own.
+# The operators are the server's own, whatever search_path the session has.
 _DECIDE_MOVE = """CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -52,7 +52,7 @@ END $$"""
 
 
 def postgres_guards() -> list[str]:
-    """Every CREATE FUNCTION and CREATE TRIGGER statement, in the order to run them."""
+    """Return every CREATE FUNCTION and CREATE TRIGGER statement in the order to run them."""
     entities = [s for lifecycle in LIFECYCLES.values() for s in (*_refusals(lifecycle), *_logs(lifecycle))]
     return [_REFUSE, *entities, *_event_refusals()]
 
@@ -90,7 +90,7 @@ def _logs(lifecycle: Lifecycle) -> Iterator[str]:
 
 
 def _by_hand_function(lifecycle: Lifecycle) -> str:
-    """Gives a move of a foreign session its time, its stamps and its actor."""
+    """Return the function that sets time, stamps, and actor of a move by another session."""
     marks = {
         "updated_at": "greatest(keptwork_now(), OLD.updated_at + 1)",
         "actor": "'sql:' || session_user",
@@ -104,7 +104,8 @@ def _by_hand_function(lifecycle: Lifecycle) -> str:
 
 
 def _born_by_hand_function(lifecycle: Lifecycle) -> str:
-    """A row of a foreign session may leave its times out or make them up: its birth is the one that counts."""
+    """Return the function that sets the times of a row by another session, which might omit or invent them. The time of
+    its creation counts."""
     body = "".join(f"    NEW.{column} := {value};\n" for column, value in birth_stamps(lifecycle).items())
     return _function(f"{_trigger_name(lifecycle)}_born_by_hand", f"{body}    RETURN NEW;\n")
 
@@ -132,7 +133,7 @@ def _event_refusals() -> Iterator[str]:
 
 
 def _function(name: str, body: str) -> str:
-    """The tables are found whatever search_path the foreign session has."""
+    """Return a trigger function that finds the tables whatever search_path the session has."""
     return (
         f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$\n"
         f"BEGIN\n{body}END $$"

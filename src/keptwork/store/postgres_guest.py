@@ -1,8 +1,8 @@
-"""Enqueueing over an asyncpg connection that is not ours, inside a transaction that its owner began.
+"""Enqueues over a caller's own asyncpg connection, inside a transaction that the caller started.
 
-Its search path may point anywhere and its session may have any settings and codecs. So nothing is said but a call of
-the SQL function `keptwork_enqueue`, by its full name and with plain text: it finds the tables, checks what it is given,
-and leaves the event to the trigger.
+The connection can have any search path, settings, and codecs. So the only statement is a call of the SQL function
+`keptwork_enqueue`, by its full name and with plain text. That function finds the tables, checks its arguments, and
+leaves the event to the trigger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keptwork.store.records import NewJob
 from keptwork.store.scope import running_loop
 from keptwork.store.url import DatabaseUrl
 
-# Of a job, what the function takes; the schema's name comes from the catalogue, quoted by the server.
+# The fields of a job that the function takes. The schema's name comes from the catalogue, quoted by the server.
 _TYPES = {
     "kind": "text",
     "payload": "text",
@@ -47,7 +47,7 @@ _MISSING = (asyncpg.UndefinedFunctionError, asyncpg.UndefinedTableError, asyncpg
 
 
 class Guest:
-    """The queue from inside somebody else's transaction."""
+    """The queue from inside a caller's own transaction."""
 
     def __init__(self, connection: Any, url: DatabaseUrl, schema: Callable[[], Awaitable[str]]) -> None:
         if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
@@ -62,12 +62,12 @@ class Guest:
         self._insist_open()
 
     def through(self, schema: Callable[[], Awaitable[str]]) -> Guest:
-        """The same, where the database must be asked another way for its schema."""
+        """Return the same queue, with another way to get the schema's name from the database."""
         self._schema = schema
         return self
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        """All jobs are queued when the transaction commits, or none."""
+        """Enqueue the jobs, all of which are committed or rolled back with the transaction."""
         if not jobs:
             return []
         columns = [[getattr(job, name) for job in jobs] for name in _TYPES]
@@ -78,7 +78,8 @@ class Guest:
         return [_key(row[0]) for row in rows]
 
     def _insist_open(self) -> None:
-        """Raise unless the connection can be used here and now. The driver's own checks come after the first byte."""
+        """Raise unless the connection can be used here and now. The driver's own checks come only after it sends the
+        first byte."""
         try:
             inside, loop = self._connection.is_in_transaction(), self._connection._loop
         except asyncpg.InterfaceError:
@@ -92,7 +93,7 @@ class Guest:
 
     @contextmanager
     def _told(self, schema: str) -> Iterator[None]:
-        """What to do about it. That a transaction must be tried again, its owner hears in the driver's own words."""
+        """Translate errors. If the transaction must be retried, its owner gets the driver's own exception."""
         try:
             with explained(self._url):
                 yield

@@ -1,4 +1,5 @@
-"""Keys for new rows, made before the rows are sent: so a call repeated after a lost answer makes no second row."""
+"""Creates IDs for new rows before the rows are sent, so that a call repeated after a lost response creates no second
+row."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from collections.abc import Awaitable, Callable
 from keptwork import ids
 
 PAGE_SIZE = 64
-# A page number comes round again after 4 million keys; by then nobody may still be using it.
+# A page number repeats after 4 million IDs. Nothing must use its IDs by then.
 PAGE_LIFE_SECONDS = 10.0
 
 Reserve = Callable[[int], Awaitable[list[int]]]
 
 
 class KeyPages:
-    """Gives out keys from pages reserved in the database, over the connection of whoever needs them.
+    """Gives out IDs from pages reserved in the database, over the caller's own connection.
 
-    (A transaction that waited for a second connection to get its keys would wait for ever once every connection of the
-    pool is lent to one like it.)
+    If a transaction waited for a second connection to get its IDs, it would wait forever once every connection of the
+    pool is lent to a transaction like it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Limits on PostgreSQL, by functions of the database: `keptwork_promote` and what it calls."""
+"""Concurrency and rate limits on PostgreSQL, by functions of the database: `keptwork_promote` and the functions it
+calls."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 async def settle(fetch: Fetch, changes: Sequence[Change], ring: bool) -> int:
-    """These have moved: what they held may go to others; those that went back are due when they are."""
+    """Promote jobs after these moves. Jobs that returned to the queue are checked again at their due time."""
     back = [change.id for change in changes if change.move.raises_epoch]
     if back:
         await fetch("wake_later", ids=back)
@@ -23,14 +24,14 @@ async def settle(fetch: Fetch, changes: Sequence[Change], ring: bool) -> int:
 
 
 async def pump(fetch: Fetch, limit: int, ring: bool) -> int:
-    """Looks at the keys that are due for it. First come those that this transaction alone knows of, for which it waits;
-    then those that others can see too, and which it leaves to them if they are at it."""
+    """Promote jobs for the keys that are due for a check. The keys that only this transaction knows come first, and it
+    waits for their locks. The other keys follow, without those that another transaction has locked."""
     let_go = await promote(fetch, {LimitKey(*row) for row in await fetch("take_wakes", limit=limit)}, ring)
     return let_go + await promote(fetch, {LimitKey(*row) for row in await fetch("keys_to_pump", limit=limit)}, ring)
 
 
 async def promote(fetch: Fetch, keys: Iterable[LimitKey], ring: bool) -> int:
-    """Lets go what these keys hold back, as far as they allow; returns how many jobs."""
+    """Promote due jobs that these keys hold, as far as their limits allow. Return the number of jobs."""
     found = sorted(keys)
     if not found:
         return 0

@@ -1,4 +1,4 @@
-"""Bringing a PostgreSQL database up to the schema of this program."""
+"""Migrates a PostgreSQL database to the schema of this program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION keptwork_tx_horizon() RETURNS bigint LANGUAGE sql STA
 
 
 async def applied(connection: asyncpg.Connection) -> int:
-    """The number of the newest migration in the database; 0 for a new one."""
+    """Return the number of the newest migration in the database, or 0 for a new database."""
     if await connection.fetchval("SELECT to_regclass('keptwork_migrations')") is None:
         return 0
     return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM keptwork_migrations"))
@@ -44,7 +44,7 @@ async def applied_at_rest(connection: asyncpg.Connection) -> int:
 
 
 async def pending(connection: asyncpg.Connection) -> list[Migration]:
-    """What is still to be done to the database."""
+    """Return the migrations that the database still needs."""
     done = await applied(connection)
     return [migration for migration in migrations(POSTGRES) if migration.number > done]
 
@@ -52,11 +52,11 @@ async def pending(connection: asyncpg.Connection) -> list[Migration]:
 async def migrate_database(
     connection: asyncpg.Connection, execute: Execute | None = None, tell: Tell = log.warning
 ) -> list[Migration]:
-    """Apply what is pending, each migration in one transaction with its row in the history, under a lock.
+    """Apply the pending migrations under a lock, each in one transaction with its row in the history.
 
-    Killed at any statement, a database is left as it was before the migration that was under way; the next call goes
-    on from there. Two programs at once take turns, and the second finds nothing left to do. Programs that use the
-    database meanwhile wait for a fraction of a second at most, however long a migration has to wait for one of them.
+    If the process dies at any statement, the database is as it was before the interrupted migration, and the next call
+    continues there. Two concurrent programs take turns, and the second finds nothing to do. Programs that use the
+    database meanwhile wait for a fraction of a second at most, however long a migration must wait for one of them.
     """
     await take_turn(connection, LOCK_KEY, tell)
     try:
@@ -72,7 +72,7 @@ async def migrate_database(
 
 
 async def realign(connection: asyncpg.Connection) -> None:
-    """After a dump was restored into another cluster: events to come must sort after those that came along."""
+    """Make new events sort after existing ones. This is needed if a dump was restored into another cluster."""
     newest, limit = await connection.fetchrow(
         "SELECT (SELECT tx FROM events ORDER BY tx DESC LIMIT 1), keptwork_tx_horizon() + "
         "pg_snapshot_xmax(pg_current_snapshot())::text::bigint - pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -82,7 +82,7 @@ async def realign(connection: asyncpg.Connection) -> None:
 
 
 async def _prepare_schema(connection: asyncpg.Connection) -> None:
-    """The tables go where the search path points first; a schema named there and missing is made."""
+    """Create the schema that the search path names first, if it is missing. The tables go there."""
     if await connection.fetchval("SELECT current_schema()") is None:
         path = await connection.fetchval("SELECT split_part(current_setting('search_path'), ',', 1)")
         await connection.execute(
@@ -92,7 +92,7 @@ async def _prepare_schema(connection: asyncpg.Connection) -> None:
 
 
 async def refuse_foreign(connection: asyncpg.Connection) -> None:
-    """A schema with tables of ours by name only is another program's."""
+    """Reject a schema that has tables with Keptwork's names but without its history."""
     tables = ["events", "tenants", "queues", *{lifecycle.table for lifecycle in LIFECYCLES.values()}]
     found = await connection.fetchval(_NAMESAKES, tables)
     if found is not None and await applied(connection) == 0:

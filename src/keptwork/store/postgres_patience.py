@@ -1,8 +1,8 @@
-"""Changes to the tables of a PostgreSQL database that is in use: waits for locks are short, and repeated.
+"""Changes the tables of a PostgreSQL database in use, with short and repeated waits for locks.
 
-A statement that waits for an exclusive lock on a table stops every later statement on that table. `patiently` runs a
-transaction whose waits end together after a fraction of a second. If that was too short, it rolls back, names the
-session it waited for, and tries again after a pause in which everybody else works.
+A statement that waits for an exclusive lock on a table blocks every later statement on that table. `patiently` runs a
+transaction whose waits together end after a fraction of a second. If that was too short, it rolls back, names the
+session it waited for, and retries after a pause in which all other sessions work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keptwork.store.migrations import Tell, log
 T = TypeVar("T")
 Bounded = Callable[[str], str]
 
-# The server looks for deadlocks after a second: a wait that ends before makes nobody else the victim of one.
+# The server looks for deadlocks after 1 s. A shorter wait makes no other session a deadlock victim.
 LOCK_SECONDS, SHORTEST_LOCK_SECONDS = 0.4, 0.02
 VACUUM_SECONDS = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
@@ -30,7 +30,7 @@ _TABLES = """SELECT string_agg(oid::regclass::text, ', ' ORDER BY relname) FROM 
 WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') AND pg_has_role(relowner, 'USAGE')
     AND EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid AND polname = 'engine')"""
 
-# A role without rights on other roles' sessions sees neither since when they work nor what they do.
+# A role without rights on other roles' sessions sees neither the start nor the state of their work.
 _SESSION = """SELECT a.pid, a.usename, a.application_name, a.state, a.backend_type,
     extract(epoch FROM clock_timestamp() - a.xact_start)::int AS seconds, {what} AS holds
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid {joined}
@@ -56,9 +56,9 @@ _MIGRATOR = _SESSION.format(
 async def patiently(
     connection: asyncpg.Connection, work: Callable[[Bounded], Awaitable[T]], tell: Tell = log.warning
 ) -> T:
-    """Run `work` in a transaction, again and again until its locks could be had; return its result.
+    """Run `work` in a transaction, retried until it gets its locks, and return its result.
 
-    `work` passes every statement that may wait for a lock through the function that it is given.
+    `work` passes every statement that might wait for a lock through the function that it is given.
     """
     told = _Told(connection, tell)
     pause = FIRST_PAUSE
@@ -74,7 +74,7 @@ async def patiently(
 
 
 async def take_turn(connection: asyncpg.Connection, key: int, tell: Tell = log.warning) -> None:
-    """Take an advisory lock of the session. After a second, name the session that holds it."""
+    """Take an advisory lock of the session. After 1 s, name the session that holds it."""
     told, told_from = _Told(connection, tell), time.monotonic() + TOLD_AFTER_SECONDS
     while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", key):
         await asyncio.sleep(TURN_SECONDS)
@@ -83,7 +83,7 @@ async def take_turn(connection: asyncpg.Connection, key: int, tell: Tell = log.w
 
 
 class _Waits:
-    """How long the statements of one attempt may wait for locks, all together."""
+    """The time that the statements of one attempt can wait for locks, in total."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + LOCK_SECONDS
@@ -94,7 +94,7 @@ class _Waits:
 
 
 class _Told:
-    """Names each session that is waited for once."""
+    """Reports each session that is waited for once."""
 
     def __init__(self, connection: asyncpg.Connection, tell: Tell) -> None:
         self._connection = connection
@@ -109,9 +109,9 @@ class _Told:
 
 
 async def _keep_vacuum_away(connection: asyncpg.Connection) -> None:
-    """Take a lock that only VACUUM and its like conflict with.
+    """Take a lock that conflicts only with VACUUM and similar commands.
 
-    The server ends an automatic VACUUM for whoever has waited for a second. Nobody else queues behind this wait.
+    The server ends an automatic VACUUM for a session that has waited for 1 s. No other session queues behind this wait.
     """
     tables = await connection.fetchval(_TABLES)
     if tables is not None:

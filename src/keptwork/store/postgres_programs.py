@@ -1,6 +1,7 @@
-"""PostgreSQL's own programs, as a backup needs them: finds `pg_dump` and `pg_restore`, and runs them without a shell.
+"""Finds PostgreSQL's programs `pg_dump` and `pg_restore` for a backup, and runs them without a shell.
 
-A password goes into the environment of the program, never into its arguments, which other users of the host can read.
+A password goes into the environment of the program. It never goes into the arguments, which other users of the host can
+read.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _VERSION = re.compile(r"\(PostgreSQL\) (\d+)")
 
 
 class Program(NamedTuple):
-    """A program and the major version of PostgreSQL that it comes from."""
+    """A program, with the major version of PostgreSQL that it comes from."""
 
     path: str
     version: int
 
     def run(self, *arguments: str, url: DatabaseUrl | None = None) -> str:
-        """Run it to its end and return what it printed; a failure is reported by its first message."""
+        """Run the program to its end and return its output. A failure raises its first error message."""
         done = subprocess.run(
             [self.path, *arguments, *(_target(url) if url else ())],
             stdin=subprocess.DEVNULL,
@@ -70,7 +71,7 @@ class Program(NamedTuple):
 
     @contextmanager
     def printing(self, *arguments: str) -> Iterator[IO[bytes]]:
-        """Run it and yield what it prints as a stream, of any length."""
+        """Run the program and yield its output as a stream of any length."""
         argv = [self.path, *arguments]
         pipe, none = subprocess.PIPE, subprocess.DEVNULL
         with subprocess.Popen(argv, stdin=none, stdout=pipe, stderr=none, env=_environment(None)) as process:
@@ -84,7 +85,7 @@ class Program(NamedTuple):
 
 
 def program(name: str, server: int) -> Program:
-    """Find a program that can work with a server of that major version: of the same one, or else of the next."""
+    """Return a program that works with a server of this major version, of the lowest version that does."""
     found = [version for folder in _folders() if (version := _version(os.path.join(folder, name)))]
     able = [one for one in found if one.version >= server]
     if not able:
@@ -110,7 +111,7 @@ def _version(path: str) -> Program | None:
 
 
 def _target(url: DatabaseUrl) -> tuple[str, ...]:
-    """The database as libpq takes it, without the password and without what only a session can be told."""
+    """Return the arguments that name the database for libpq, without the password and the session's own settings."""
     parts = urlsplit(url.text)
     user, at, hosts = parts.netloc.rpartition("@")
     given = [(name, value) for name, value in parse_qsl(parts.query) if name in LIBPQ]

@@ -1,4 +1,4 @@
-"""The store's reads on PostgreSQL. Which connection and which transaction is up to the subclass."""
+"""The store's reads on PostgreSQL. The subclass decides the connection and the transaction."""
 
 # ruff: noqa: S608 - table names come from the declarations; every value is a parameter.
 
@@ -47,13 +47,13 @@ from keptwork.store.signals import Signal
 
 
 class PostgresReads(SharedReads):
-    """The reads."""
+    """The read operations."""
 
     _catalogue: Catalogue
 
     @abstractmethod
     def _connection(self) -> AbstractAsyncContextManager[asyncpg.Connection]:
-        """Which connection: a subclass says."""
+        """Return a connection, which the subclass chooses."""
 
     async def _ask(self, statement: str, /, **values: Any) -> Rows:
         return await self._fetch(statement, **values)
@@ -233,4 +233,4 @@ class PostgresReads(SharedReads):
 
     @abstractmethod
     async def _sent(self, sql: str, values: Sequence[Any]) -> list[asyncpg.Record]:
-        """The rows a statement gives."""
+        """Send a statement and return its rows."""

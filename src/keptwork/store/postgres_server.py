@@ -1,4 +1,4 @@
-"""A PostgreSQL server: reaching it, and saying plainly what is wrong when that fails."""
+"""Connects to a PostgreSQL server, and explains the driver's errors."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CONNECT_TIMEOUT = "KEPTWORK_CONNECT_TIMEOUT"
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60
 
-# `keptwork.logs` tells the triggers that our statements write their events themselves; see postgres_guards.
-# The rest keeps plans honest: every statement of ours goes by key, and a plan that was made and kept while the tables
-# were empty must not read all of a table once it is full. It is made once: left to itself, the server plans a claim
-# anew each time, which takes longer than the claim.
+# `keptwork.logs` tells the triggers that our statements write their events themselves; see postgres_guards. The other
+# settings keep plans right. Every statement uses a key, and a plan that was cached while the tables were empty must not
+# scan a full table later. Each plan is made once. By default, the server would plan a claim again each time, which
+# takes longer than the claim.
 SESSION_SETTINGS = {
     "keptwork.logs": "self",
     "application_name": "keptwork",
     "timezone": "UTC",
-    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",  # a client that froze must not hold its locks for ever
-    "client_min_messages": "warning",  # that a standby was not waited for is told in a warning
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",  # a frozen client must not hold its locks forever
+    "client_min_messages": "warning",  # a warning tells that a standby was not waited for
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -47,20 +47,20 @@ SESSION_SETTINGS = {
 
 
 class WaitCancelled(Exception):
-    """the wait for a synchronous standby was cancelled on the server"""
+    """The wait for a synchronous standby was cancelled on the server."""
 
 
-# How the server warns of a commit that it no longer holds back for a standby: because a user cancelled the wait, or
-# because the session ends. The text of the warning is in the server's language.
+# The server's warning about a commit that no longer waits for a standby, because a user cancelled the wait or the
+# session ends. The text of the warning is in the server's language.
 CANCELLED_WAIT, CANCELLED_IN = frozenset({"01000", "57P01"}), "SyncRepWaitForLSN"
 
 
 def is_cancelled_wait(fields: Mapping[str, str]) -> bool:
-    """Return whether a message of the server says that it gave up waiting for a standby."""
+    """Return whether a message of the server means that it gave up waiting for a standby."""
     return fields.get("R") == CANCELLED_IN and fields.get("C") in CANCELLED_WAIT
 
 
-# The driver's internal error is what it says when a server dies at a bad moment: "another operation is in progress".
+# The driver raises its internal error if a server dies at a bad moment, such as "another operation is in progress".
 FROM_POSTGRES = (
     *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
     WaitCancelled,
@@ -73,12 +73,12 @@ BROKEN = (
 )
 
 
-# Of transactions that wait for each other, or cannot have come one after the other, the server undoes one.
+# The server rolls back one of several transactions that deadlock or cannot be serialized.
 AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 def connect_seconds() -> float:
-    """How long to wait for a server that does not answer: KEPTWORK_CONNECT_TIMEOUT, else ten seconds."""
+    """Return how long to wait for a server: KEPTWORK_CONNECT_TIMEOUT. Default: 10 s."""
     given = os.environ.get(CONNECT_TIMEOUT, "").strip()
     try:
         seconds = float(given or CONNECT_SECONDS)
@@ -90,13 +90,14 @@ def connect_seconds() -> float:
 
 
 def wanted(url: DatabaseUrl) -> str | None:
-    """Which of several servers to take: the one that accepts writes, unless somebody says otherwise."""
+    """Return which of several servers to use: the one that accepts writes, unless the URL or the environment sets
+    that."""
     said = "target_session_attrs" in url.text or "PGTARGETSESSIONATTRS" in os.environ
     return None if said or url.servers == 1 else "read-write"
 
 
 async def connect(url: DatabaseUrl) -> asyncpg.Connection:
-    """A connection with the settings every one of ours has."""
+    """Return a connection with Keptwork's settings."""
     with explained(url):
         connection = await asyncpg.connect(
             url.text, timeout=connect_seconds(), server_settings=SESSION_SETTINGS, target_session_attrs=wanted(url)
@@ -110,27 +111,28 @@ async def connect(url: DatabaseUrl) -> asyncpg.Connection:
 
 @contextmanager
 def explained(url: DatabaseUrl) -> Iterator[None]:
-    """Turns what the driver says into what to do about it."""
+    """Translate the driver's errors into Keptwork's."""
     try:
         yield
     except asyncpg.LockNotAvailableError:
-        raise  # the answer of a statement that asked not to wait; it knows what that means
+        raise  # an expected error of a statement that does not wait for locks, handled by its caller
     except FROM_POSTGRES as error:
         raise explanation(error, url) from error
 
 
 def lost_answer(error: StoreError) -> bool:
-    """Whether nobody knows what became of a call: its connection broke, or its commit was not confirmed."""
+    """Return whether a call's outcome is unknown, because its connection broke or its commit was not confirmed."""
     return isinstance(error.__cause__, BROKEN)
 
 
 def asks_again(error: StoreError) -> bool:
-    """Whether the server undid a transaction only because of others, so that it may be made again from the start."""
+    """Return whether the server rolled back a transaction only because of others, so that it can be retried from the
+    start."""
     return isinstance(error.__cause__, AGAIN)
 
 
 def explanation(error: BaseException, url: DatabaseUrl) -> StoreError:
-    """The error of ours that tells a user what the driver's means."""
+    """Return Keptwork's error for an error of the driver."""
     detail = " ".join(str(error).split()) or type(error).__name__
     match error:
         case WaitCancelled():

@@ -1,4 +1,4 @@
-"""The store's verbs on PostgreSQL. Which connection and which transaction is up to the subclass."""
+"""The store's operations on PostgreSQL. The subclass decides the connection and the transaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LOCK_WAIT_MS = 2000
 
 
 class PostgresVerbs(PostgresReads, SharedVerbs):
-    """The reads and the writes."""
+    """The read and write operations."""
 
     _keys: KeyPages
     _turn: Turn
@@ -69,7 +69,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
 
     @abstractmethod
     def _transaction(self, **options: Any) -> AbstractAsyncContextManager[PostgresVerbs]:
-        """The same verbs inside one transaction: this one's if it is in one already."""
+        """Return the same operations inside one transaction: this one, if there already is one."""
 
     async def _tell(self, statement: str, /, **values: Any) -> Rows:
         return await self._fetch(statement, **values)
@@ -88,12 +88,13 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
             return await work(transaction)
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A call that changes nothing when it is made twice; the store makes it again if its answer was lost. In a
-        transaction there is no again: it is gone with its connection."""
+        """Make a call that has no effect when it is repeated. The store overrides this and retries after a lost
+        response. In a transaction there is no retry, since the transaction is lost with its connection."""
         return await call()
 
     async def digest(self, after: str | None, limit: int) -> Digest:
-        """In the order of the index, also where the planner knows too little of the log and would sort all of it."""
+        """Read the log in the order of its index. Sorting is disabled because the planner, if it knows too little of
+        the log, would sort all of it."""
         async with self._transaction(readonly=True) as transaction:
             await transaction._set("enable_sort", "off")
             rows = await transaction._fetch("digest", **start(POSTGRES, after), limit=limit)
@@ -112,8 +113,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return made
 
     async def _enqueue_as(self, keys: list[int], jobs: Sequence[NewJob], ring: str | None = "") -> list[int]:
-        """What is there under its key already is not made again. Those who wait for work are told, unless `ring` is
-        none."""
+        """Enqueue the jobs whose keys are new. Notify waiting workers, unless `ring` is None."""
         if len(jobs) == 1:
             born = await self._sent(self._catalogue.enqueue(jobs[0].limit_key).sql, [*keys, *jobs[0], ring])
         else:
@@ -215,7 +215,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
             return lost
 
     def _rings(self) -> bool:
-        """Whether those who wait for work are to be told of what limits let go."""
+        """Return whether to notify waiting workers of jobs that limits promote."""
         return True
 
     async def declare_limits(self, rules: Sequence[LimitRule]) -> None:
@@ -301,7 +301,8 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return made
 
     async def _spawn_as(self, keys: list[int], save: Save, jobs: Sequence[NewJob]) -> list[int] | None:
-        """What is kept under the name decides: sent again, it is there, and so are the jobs."""
+        """Store the IDs and enqueue the children. The stored checkpoint decides, so a repeated call finds it and the
+        jobs."""
         async with self._transaction() as transaction:
             (stands,) = await transaction.checkpoint([save])
             if stands is None or stands != save.result:
@@ -435,7 +436,8 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         return bool(await self._fetch("drop_schedule", tenant_id=tenant_id, name=name))
 
     async def add_tenant(self, name: str) -> int:
-        """Two may make a tenant at the same time, and take the same key for two names: then one tries again."""
+        """Return the tenant's ID, and create the tenant if needed. If two callers choose the same ID for two names, one
+        retries."""
         while True:
             found = await self._fetch("add_tenant", name=name) or await self._fetch("tenant_by_name", name=name)
             if found:
@@ -466,7 +468,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
         await self._set("lock_timeout", str(milliseconds))
 
     async def _set(self, name: str, value: str) -> None:
-        """A setting of this transaction."""
+        """Set a setting for this transaction."""
         async with self._connection() as connection:
             await connection.execute("SELECT set_config($1, $2, true)", name, value)
 
@@ -502,7 +504,7 @@ class PostgresVerbs(PostgresReads, SharedVerbs):
 
 
 def _object(row: Mapping[str, Any]) -> str:
-    """A row as JSON. What is JSON already goes in as it was written."""
+    """Return a row as JSON. Values that are already JSON are inserted as they are."""
     verbatim = (name in JSON_COLUMNS and value is not None for name, value in row.items())
     texts = [value if raw else json.dumps(value) for raw, value in zip(verbatim, row.values(), strict=True)]
     return f"{{{','.join(f'{json.dumps(name)}:{text}' for name, text in zip(row, texts, strict=True))}}}"

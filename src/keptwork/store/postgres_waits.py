@@ -1,5 +1,5 @@
-"""What jobs wait for, on PostgreSQL: locks first, then the change, then a look at what is there. Each of these is a
-statement of its own, so that whoever waited for a lock sees what its holder has committed."""
+"""Waits of jobs on PostgreSQL: locks first, then the change, then a check of what already exists. Each is a statement
+of its own, so that a session that waited for a lock sees what its holder has committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keptwork.store.wakes import EVENT, Wakes, signal_lock
 
 
 async def prepare(fetch: Fetch, wakes: Wakes, moving: Iterable[int]) -> None:
-    """Takes the locks. With parents among them, everything is locked in one order, so that nobody waits in a circle."""
+    """Take the locks. With parents among them, everything is locked in one order, so that no two callers deadlock."""
     if wakes.listeners:
         await fetch("lock_signals", names=wakes.signals)
     if wakes.ended:
@@ -22,7 +22,7 @@ async def prepare(fetch: Fetch, wakes: Wakes, moving: Iterable[int]) -> None:
 
 
 async def wake(fetch: Fetch, wakes: Wakes) -> int:
-    """Makes those due whose wait is over; returns how many. What jobs wait for is noted first."""
+    """Record the new waits, then make the jobs due whose wait is over. Return the number of these jobs."""
     if wakes.several:
         rows = _columns(wakes.several, "job_id", "epoch", "number", "name", "until")
         await fetch("drop_waits", job_id=rows["job_id"], epoch=rows["epoch"])
@@ -38,7 +38,8 @@ async def wake(fetch: Fetch, wakes: Wakes) -> int:
 
 
 async def send_signal(fetch: Fetch, signal: NewSignal) -> Sent:
-    """In a transaction: the place in the sequence is taken under the lock, so places grow in the order of commits."""
+    """Send a signal in a transaction. Its position is assigned under the lock, so positions increase in commit
+    order."""
     await fetch("lock_signals", names=[signal_lock(signal.tenant_id, signal.name)])
     made = await fetch("send_signal", **signal._asdict())
     if not made:
@@ -49,7 +50,7 @@ async def send_signal(fetch: Fetch, signal: NewSignal) -> Sent:
 
 
 async def open_approval(fetch: Fetch, job: Job, question: NewApproval, id: int) -> Approval | None:
-    """In a transaction. A question that is there already stands, whoever asked it."""
+    """In a transaction, open an approval request, or return the same earlier one, whichever claim made it."""
     values = asked(job, question, id)
     if not await fetch("still_held", **values):
         return None
@@ -61,7 +62,8 @@ async def open_approval(fetch: Fetch, job: Job, question: NewApproval, id: int) 
 async def decide_approval(
     fetch: Fetch, tenant_id: int, id: int, decision: str, by: str | None, comment: str | None
 ) -> tuple[Approval | None, bool]:
-    """In a transaction: the job before the question, as everyone who takes both does."""
+    """In a transaction, decide an approval. The job is locked before the approval, as in every operation that locks
+    both."""
     which = {"tenant_id": tenant_id, "id": id}
     await fetch("lock_asker", **which)
     decided = await fetch("decide_approval", **which, decision=decision, decided_by=by, comment=comment)
@@ -75,5 +77,5 @@ async def decide_approval(
 
 
 def _columns(rows: list[Any], *names: str) -> dict[str, list[Any]]:
-    """Sorted by job, as everyone names them."""
+    """Return columns of the rows, sorted by job ID, which is the lock order of all callers."""
     return {name: list(column) for name, column in zip(names, zip(*sorted(rows), strict=True), strict=True)}
