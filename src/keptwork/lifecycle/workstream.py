@@ -1,4 +1,4 @@
-"""The workstream: a graph of steps that may be retried, skipped and abandoned."""
+"""The workstream: a graph of steps that can be retried, skipped, and abandoned."""
 
 from keptwork.lifecycle.guards import retries_left
 from keptwork.lifecycle.machine import Lifecycle, Move, State, Verb

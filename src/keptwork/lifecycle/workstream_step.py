@@ -1,4 +1,4 @@
-"""A step of a workstream: a tool, an agent, a call or an approval in the graph."""
+"""A step of a workstream: a tool, an agent, a call, or an approval in the graph."""
 
 from keptwork.lifecycle.guards import earlier_steps_done, retries_left
 from keptwork.lifecycle.machine import Lifecycle, Move, State, Verb

@@ -139,7 +139,7 @@ def stamps(lifecycle: Lifecycle, at: str, row: str, state: str) -> dict[str, str
 
 
 def birth_stamps(lifecycle: Lifecycle) -> dict[str, str]:
-    """Return SQL for the times of a new row, by column: those that a replay of its first event gives."""
+    """Return SQL for the times of a new row, by column, as a replay of its first event sets them."""
     started = "NEW.created_at" if lifecycle.initial.started else "NULL"
     return {"updated_at": "NEW.created_at", "started_at": started, "completed_at": "NULL"}
 

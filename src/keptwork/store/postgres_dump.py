@@ -150,7 +150,7 @@ def _rows_in(reader: Program, file: Path) -> dict[str, int]:
 
 
 def _counted(printed: IO[bytes]) -> dict[str, int]:
-    """Count the lines between each COPY and its end. A row is one line, whatever its content."""
+    """Count the lines between each COPY and its end. Each row is one line."""
     rows: dict[str, int] = {}
     for line in printed:
         if copied := _COPY.match(line):

@@ -78,7 +78,7 @@ class Guest:
         return [_key(row[0]) for row in rows]
 
     def _insist_open(self) -> None:
-        """Raise unless the connection can be used here and now. The driver's own checks come only after it sends the
+        """Raise unless the connection can be used by the caller. The driver's own checks come only after it sends the
         first byte."""
         try:
             inside, loop = self._connection.is_in_transaction(), self._connection._loop

@@ -20,7 +20,7 @@ from keptwork.store.migrations import Tell, log
 T = TypeVar("T")
 Bounded = Callable[[str], str]
 
-# The server looks for deadlocks after 1 s. A shorter wait makes no other session a deadlock victim.
+# The server looks for deadlocks after 1 s. A shorter wait does not make another session a deadlock victim.
 LOCK_SECONDS, SHORTEST_LOCK_SECONDS = 0.4, 0.02
 VACUUM_SECONDS = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0

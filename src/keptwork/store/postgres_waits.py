@@ -22,7 +22,7 @@ async def prepare(fetch: Fetch, wakes: Wakes, moving: Iterable[int]) -> None:
 
 
 async def wake(fetch: Fetch, wakes: Wakes) -> int:
-    """Record the new waits, then make the jobs due whose wait is over. Return the number of these jobs."""
+    """Record the new waits, then make the jobs due whose wait has ended. Return the number of these jobs."""
     if wakes.several:
         rows = _columns(wakes.several, "job_id", "epoch", "number", "name", "until")
         await fetch("drop_waits", job_id=rows["job_id"], epoch=rows["epoch"])

@@ -119,7 +119,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _paths(given: Any, is_uri: bool) -> list[str]:
-    """Return the paths that an opening can mean: none for a descriptor, two for a possible `file:` URI."""
+    """Return the paths that an opening can mean: an empty list for a descriptor, two for a possible `file:` URI."""
     try:
         path = os.fsdecode(given)
     except (TypeError, ValueError):

@@ -54,7 +54,7 @@ MOST_IN_AN_ARRAY = 1 << 24
 """Larger arrays are written in parts, since SQLite accepts no text of a gigabyte."""
 
 _array = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Serializes rows for a statement. Unpaired surrogates stay as they are, so that binding rejects them; if they were
+"""Serializes rows for a statement. Unpaired surrogates are not escaped, so that binding rejects them; if they were
 escaped, SQLite would turn them into invalid text."""
 
 

@@ -15,7 +15,7 @@ Run = Callable[..., list[tuple[Any, ...]]]
 
 
 def wake(run: Run, wakes: Wakes) -> int:
-    """Record the new waits, then make the jobs due whose wait is over. Return the number of these jobs."""
+    """Record the new waits, then make the jobs due whose wait has ended. Return the number of these jobs."""
     if wakes.several:
         given = json.dumps(wakes.several)
         run("drop_waits", given=given)

@@ -1,6 +1,6 @@
 """The only thread that writes to a SQLite file. It commits all waiting work as one group.
 
-A commit costs one disk sync, whatever it contains. While one group syncs, the next group forms, so under load many
+Each commit costs one disk sync. While one group syncs, the next group forms, so under load many
 callers share a sync. Each caller is notified only when its own work is on disk. A unit of work that fails is rolled
 back alone, by its savepoint.
 

@@ -1,21 +1,22 @@
--- Statements about breakers and the jobs they hold back, for both databases.
+-- Statements about breakers and the jobs they hold, for both databases.
 
 -- name: breaker
--- One by its name.
+-- Get a breaker by its name.
 SELECT {breaker_columns} FROM breakers WHERE tenant_id = :tenant_id AND name = :name;
 
 -- name: lock_breaker
--- The same, until the transaction is over nobody else's to change.
+-- Get a breaker by its name, and lock it against changes until the transaction ends.
 SELECT {breaker_columns} FROM breakers WHERE tenant_id = :tenant_id AND name = :name {for_change};
 
 -- name: breakers
--- Those of a tenant, with how many jobs each holds back.
+-- List a tenant's breakers with the number of jobs each holds.
 SELECT {breaker_columns}, (SELECT count(*) FROM jobs AS j
     WHERE j.held_by = 'breaker:' || b.name AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id AND j.state = {job.queued})
 FROM breakers AS b WHERE tenant_id = :tenant_id AND (CAST(:name AS text) IS NULL OR name = :name) ORDER BY name;
 
 -- name: breakers_that_hold
--- Those to look after: whether there is something to hold back, and to let go, and whether their probe is at it.
+-- List breakers that need attention, with whether there are jobs to hold, whether there are held jobs, and whether the
+-- probe is running.
 SELECT {breaker_columns},
     EXISTS (SELECT 1 FROM jobs AS j WHERE j.hold_key = 'breaker:' || b.name AND j.hold_key IS NOT NULL
         AND j.held_by IS NULL AND j.tenant_id = b.tenant_id AND j.state = {job.queued}
@@ -27,16 +28,16 @@ SELECT {breaker_columns},
 FROM breakers AS b WHERE holds = 1 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: is_claimed
--- Whether a claim of a job is alive.
+-- Check that the claim of a job is alive.
 SELECT 1 FROM jobs WHERE id = :id AND epoch = :epoch AND state IN ({job.assigned}, {job.running}) AND lease_until > {now};
 
 -- name: holds_any
--- Whether a job in the queue is held by that name.
+-- Check whether a queued job has this hold.
 SELECT 1 FROM jobs
 WHERE held_by = :hold AND held_by <> 'limit' AND tenant_id = :tenant_id AND state = {job.queued} LIMIT 1;
 
 -- name: hold_back
--- What would need something that is open is held back, some at a time; one that is being claimed is left alone.
+-- Hold some jobs that have this hold key and no hold yet. A job that is being claimed is skipped.
 WITH next AS MATERIALIZED (
     SELECT id FROM jobs
     WHERE hold_key = CAST(:hold AS text) AND hold_key IS NOT NULL AND tenant_id = :tenant_id AND held_by IS NULL
@@ -45,7 +46,7 @@ WITH next AS MATERIALIZED (
 UPDATE jobs SET held_by = CAST(:hold AS text) WHERE id IN (SELECT id FROM next) RETURNING id, limit_key;
 
 -- name: let_held_go
--- What is held by that name can be claimed again, as far as its limit lets it, some at a time.
+-- Lift a hold from some jobs. A job with a limit is then held by that limit.
 WITH next AS MATERIALIZED (
     SELECT id FROM jobs
     WHERE held_by = CAST(:hold AS text) AND held_by <> 'limit' AND tenant_id = :tenant_id AND state = {job.queued}
@@ -53,12 +54,12 @@ WITH next AS MATERIALIZED (
 UPDATE jobs SET held_by = {held_back} WHERE id IN (SELECT id FROM next) RETURNING id, limit_key;
 
 -- name: next_held_queue
--- The next queue, by name, with jobs that are held by that name.
+-- Get the next queue by name that has jobs with this hold.
 SELECT min(queue) FROM jobs WHERE held_by = :hold AND held_by <> 'limit' AND tenant_id = :tenant_id
     AND state = {job.queued} AND (CAST(:after AS text) IS NULL OR queue > :after);
 
 -- name: let_one_held_go
--- The first job of a queue that is due and held by that name: the highest priority, then the oldest.
+-- Lift a hold from the first due job of a queue: the highest priority, then the earliest due time.
 WITH next AS MATERIALIZED (
     SELECT id FROM jobs
     WHERE held_by = CAST(:hold AS text) AND held_by <> 'limit' AND tenant_id = :tenant_id AND queue = :queue
@@ -67,7 +68,7 @@ WITH next AS MATERIALIZED (
 UPDATE jobs SET held_by = {held_back} WHERE id IN (SELECT id FROM next) RETURNING id, limit_key;
 
 -- name: free_places
--- What limits hold back may go in the place of these jobs.
+-- Check the limits of these jobs again, since the jobs have given up their places.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT DISTINCT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE id IN {ids} AND limit_key IS NOT NULL;

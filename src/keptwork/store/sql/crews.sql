@@ -1,28 +1,28 @@
--- Statements about crews, for both databases. {ids} and {names} are lists of keys and of texts.
+-- Statements about crews, for both databases. {ids} is a list of IDs, and {names} a list of strings.
 
 -- name: crew_by_key
--- The crew an idempotency key has already made.
+-- Get the crew that was created with an idempotency key.
 SELECT id FROM crews WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: listed_crews
--- Crews, the newest first.
+-- List crews, newest first.
 SELECT id FROM crews WHERE tenant_id = :tenant_id AND (CAST(:after AS {key}) IS NULL OR id < :after)
     AND (CAST(:inside AS {int}) = 1 OR parent_id IS NULL) AND ({no_names} OR state IN {names})
 ORDER BY id DESC LIMIT :limit;
 
 -- name: shares
--- The jobs of crews, in order: all, or those that have not ended.
+-- List the jobs of crews in order, all or only the unfinished ones.
 SELECT {job_columns} FROM jobs
 WHERE crew_id IN {ids} AND (CAST(:unfinished AS {int}) = 0 OR completed_at IS NULL) ORDER BY crew_id, id;
 
 -- name: subcrews
--- The crews directly inside others: all, or those that have not ended.
+-- List the crews directly inside others, all or only the unfinished ones.
 SELECT id FROM crews
 WHERE parent_id IN {ids} AND (CAST(:unfinished AS {int}) = 0 OR completed_at IS NULL) ORDER BY id;
 
 -- name: quotas
--- Of each depth that has any of it: its quota, if one was set, how many shares hold a worker of it, and whether somebody
--- is in line for one. Crews in line are asked for depth by depth: there may be many of them.
+-- List, per depth, the quota if one is set, the number of shares that have a worker, and whether a share or crew is in
+-- line. Pending crews are read depth by depth, because there can be many.
 WITH RECURSIVE depths(depth) AS (
     SELECT min(depth) FROM crews WHERE tenant_id = :tenant_id AND state = {crew.PENDING}
     UNION ALL
@@ -43,46 +43,46 @@ SELECT depth, max(most), CAST(sum(used) AS {int}), max(in_line) FROM (
 GROUP BY depth ORDER BY depth;
 
 -- name: set_quota
--- How many workers the crews of a depth may have at once from now on.
+-- Set the maximum concurrent workers of a depth's crews.
 INSERT INTO crew_quotas (tenant_id, depth, most) VALUES (:tenant_id, :depth, :most)
 ON CONFLICT (tenant_id, depth) DO UPDATE SET most = excluded.most;
 
 -- name: shares_in_line
--- Shares of one depth that waited for a crew inside their own and could go on, the longest first.
+-- List shares of one depth that their quota holds and that are otherwise ready, earliest first.
 SELECT j.id FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
 WHERE j.tenant_id = :tenant_id AND j.held_by = 'quota' AND j.completed_at IS NULL AND j.waits_for IS NULL
     AND c.depth = :depth ORDER BY j.run_at, j.id LIMIT :limit;
 
 -- name: crews_in_line
--- Crews of one depth that wait for workers, in the order they were submitted. One that needs more than there are at all, or
--- does not say what to do, is passed over: nobody waits behind it.
+-- List pending crews of one depth in the order of their submission. A crew that needs more than `most` workers, or has
+-- no work, is passed over, so that it blocks no other crew.
 SELECT id, worker_count FROM crews
 WHERE tenant_id = :tenant_id AND depth = :depth AND state = {crew.PENDING} AND work IS NOT NULL
     AND worker_count <= :most ORDER BY id LIMIT :limit;
 
 -- name: go_on
--- These shares hold a worker again, and can be claimed as far as a limit of their own lets them.
+-- Lift the quota hold of shares. A share with a limit of its own is then held by that limit.
 UPDATE jobs SET held_by = {held_back} WHERE id IN {ids} AND held_by = 'quota' AND state = {job.queued}
 RETURNING id, limit_key;
 
 -- name: wake_for_crews
--- Those of these jobs that wait for one of these crews do so no longer.
+-- Make those of these jobs due that wait for one of these crews.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
 WHERE id IN {ids} AND state = {job.queued} AND waits_for IS NOT NULL AND (waits_for IN {names} OR EXISTS (
     SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name IN {names}))
 RETURNING id;
 
 -- name: crews_of_step
--- The crews a step of a flow consists of, the newest first.
+-- List the crews that run for a step of a flow, newest first.
 SELECT id FROM crews WHERE step_id = :step_id ORDER BY id DESC;
 
 -- name: crew_tenants
--- Whose crews there are that have not ended.
+-- List the tenants that have unfinished crews.
 SELECT DISTINCT tenant_id FROM crews WHERE completed_at IS NULL ORDER BY tenant_id;
 
 -- name: crews_amiss
--- Crews that should have moved: their time is over, what they belong to has ended, a share of theirs has failed, or
--- nothing is left to be done.
+-- List crews that should have moved: past their deadline, not validated, with an ended parent crew, a cancelled asker,
+-- an unsuccessful share, or no unfinished work left.
 SELECT c.tenant_id, c.id FROM crews AS c WHERE c.completed_at IS NULL AND (
     c.deadline_at <= (SELECT {now}) OR c.state = {crew.SUBMITTED}
     OR EXISTS (SELECT 1 FROM crews AS p WHERE p.id = c.parent_id AND p.completed_at IS NOT NULL)
@@ -95,12 +95,12 @@ SELECT c.tenant_id, c.id FROM crews AS c WHERE c.completed_at IS NULL AND (
 ORDER BY c.id LIMIT :limit;
 
 -- name: outlived_crews
--- Crews that have ended although shares of theirs have not, with whose they are.
+-- List finished crews that have unfinished shares, with their tenants.
 SELECT DISTINCT j.tenant_id, j.crew_id FROM jobs AS j JOIN crews AS c ON c.id = j.crew_id
 WHERE j.crew_id IS NOT NULL AND j.completed_at IS NULL AND c.completed_at IS NOT NULL ORDER BY j.crew_id LIMIT :limit;
 
 -- name: forgotten_askers
--- Jobs that wait for a crew although none that they made has still to end.
+-- List jobs that wait for a crew although every crew that they created has ended.
 SELECT f.id, f.name FROM (
     SELECT j.id, j.waits_for AS name FROM jobs AS j
     WHERE j.tenant_id = :tenant_id AND j.waits_for LIKE 'crew %' AND j.state = {job.queued}

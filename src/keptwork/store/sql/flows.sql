@@ -1,21 +1,21 @@
--- Statements about flows, for both databases. {ids} and {names} are lists of keys and of texts; {flows} is the table of
--- one kind of flows.
+-- Statements about flows, for both databases. {ids} is a list of IDs, {names} a list of strings, and {flows} the table
+-- of one kind of flow.
 
 -- name: lock_tree
--- Whoever changes a tree of flows locks it first, so that all its steps are seen as they are.
+-- Lock a tree of flows. Every change of a tree takes this lock first, so that it sees all steps as they are.
 {lock_tree};
 
 -- name: put_template
--- A definition, as a version of its own.
+-- Store a definition as a version of its own.
 INSERT INTO templates (id, created_at, tenant_id, version, kind, name, hash, definition)
 VALUES (:id, {now}, :tenant_id, :version, :kind, :name, :hash, :definition) RETURNING {template_columns};
 
 -- name: template
--- A definition by its key.
+-- Get a template by its ID.
 SELECT {template_columns} FROM templates WHERE id = :id AND tenant_id = :tenant_id;
 
 -- name: templates
--- Definitions by name, the newest version first.
+-- List templates by name, newest version first.
 SELECT {template_columns} FROM templates AS t
 WHERE tenant_id = :tenant_id AND (CAST(:name AS text) IS NULL OR name = :name) AND (CAST(:newest AS {int}) = 0 OR
     version = (SELECT max(version) FROM templates AS n WHERE n.tenant_id = t.tenant_id AND n.name = t.name))
@@ -23,66 +23,67 @@ WHERE tenant_id = :tenant_id AND (CAST(:name AS text) IS NULL OR name = :name) A
 ORDER BY name, version DESC LIMIT :limit;
 
 -- name: steps_of_flow
--- All steps of a flow, in order.
+-- List all steps of a flow in order.
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id ORDER BY position, place;
 
 -- name: steps_by_key
--- Some steps, whatever flow they are of.
+-- List steps by ID, of any flow.
 SELECT {step_columns} FROM steps WHERE id IN {ids};
 
 -- name: steps_of_step
--- The elements of a step, in order.
+-- List the items of a step in order.
 SELECT {step_columns} FROM steps WHERE flow_id = :flow_id AND parent_id = :parent_id ORDER BY place;
 
 -- name: step_outputs
--- What came of some steps of a flow.
+-- Get the results of some steps of a flow.
 SELECT name, state, output, output_hash, item FROM steps WHERE flow_id = :flow_id AND name IN {names};
 
 -- name: element_outputs
--- What came of the elements of a step, in order.
+-- Get the results of a step's items in order.
 SELECT name, state, output, output_hash, item FROM steps WHERE parent_id = :parent_id ORDER BY place;
 
 -- name: elements_in
--- The first elements of a step that are in a state.
+-- List the first items of a step that are in a state.
 SELECT {step_columns} FROM steps WHERE parent_id = :parent_id AND state = :state ORDER BY place LIMIT :limit;
 
 -- name: step_counts
--- The steps of a flow by state.
+-- Count the steps of a flow per state, without items.
 SELECT state, count(*) FROM steps WHERE flow_id = :flow_id AND parent_id IS NULL GROUP BY state;
 
 -- name: element_counts
--- The elements of a step by state.
+-- Count the items of a step per state.
 SELECT state, count(*) FROM steps WHERE parent_id = :parent_id GROUP BY state;
 
 -- name: by_key
--- The flow an idempotency key has made.
+-- Get the flow that was created with an idempotency key.
 SELECT id FROM {flows} WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: any_unfinished
--- Whether any step has not ended, other than in these states. In the order of the index that has only those.
+-- Check whether a flow has an unfinished step in other states than these. The order is that of the index that has only
+-- unfinished steps.
 SELECT 1 FROM steps
 WHERE flow_id = :flow_id AND completed_at IS NULL AND parent_id IS NULL AND state NOT IN {names}
 ORDER BY state LIMIT 1;
 
 -- name: unfinished_jobs
--- What still works for a tree of flows.
+-- List the unfinished jobs of a tree of flows.
 SELECT {job_columns} FROM jobs WHERE tree_id = :tree_id AND completed_at IS NULL ORDER BY id;
 
 -- name: subflows
--- The flows a step consists of, the newest first.
+-- List the flows that run for a step, newest first.
 SELECT id FROM {flows} WHERE step_id = :step_id ORDER BY id DESC;
 
 -- name: resumption
--- The fork that continues a flow which ended without success.
+-- Get the fork that resumes an unsuccessful flow.
 SELECT id FROM {flows} WHERE forked_from = :id AND resumes = 1;
 
 -- name: forks
--- The workstreams that were forked from one, the newest first.
+-- List the workstreams that were forked from one, newest first.
 SELECT id FROM workstreams WHERE forked_from = :id ORDER BY id DESC;
 
 -- name: ended_amiss
--- Flows that have ended although a step or a job of theirs has not, or in that state although a step ended in one of
--- these. What has not ended has small indexes; what has is looked through.
+-- List finished flows with an unfinished step or job or an open approval, and flows in this state with a step in one of
+-- these states. Unfinished rows have small indexes. Finished flows are scanned.
 SELECT f.id FROM {flows} AS f WHERE f.completed_at IS NOT NULL AND f.id > :after AND (
     EXISTS (SELECT 1 FROM steps AS s WHERE s.flow_id = f.id AND s.completed_at IS NULL)
     OR EXISTS (SELECT 1 FROM jobs AS j JOIN steps AS s ON s.id = j.step_id
@@ -94,8 +95,8 @@ SELECT f.id FROM {flows} AS f WHERE f.completed_at IS NOT NULL AND f.id > :after
 ORDER BY f.id LIMIT :limit;
 
 -- name: lost_steps
--- Steps in these states whose job has ended or is gone, and for which no other works. Workers ask again and again, so only
--- the index of what has not ended is read.
+-- List unfinished steps in these states whose job has ended or was deleted, and which no other job runs. Workers run
+-- this often, so it reads only the index of unfinished steps.
 SELECT s.id FROM steps AS s {by_unfinished_steps} LEFT JOIN jobs AS j ON j.id = s.job_id
 WHERE s.flow_id IS NOT NULL AND s.completed_at IS NULL AND s.job_id IS NOT NULL AND s.state IN {names}
     AND (j.id IS NULL OR (j.completed_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM jobs AS o
@@ -103,26 +104,26 @@ WHERE s.flow_id IS NOT NULL AND s.completed_at IS NULL AND s.job_id IS NOT NULL 
 LIMIT :limit;
 
 -- name: long_at_work
--- Jobs with workers that have been in one of these states since before then, the longest first.
+-- List jobs that have been in one of these claimed states since before a time, the longest first.
 SELECT id FROM jobs WHERE state IN ({job.assigned}, {job.running}) AND state IN {names} AND updated_at <= :before
 ORDER BY updated_at LIMIT :limit;
 
 -- name: unleased
--- Jobs that a worker is said to have, though none holds a lease on them.
+-- List jobs in a claimed state that have no lease.
 SELECT id FROM jobs WHERE state IN ({job.assigned}, {job.running}) AND lease_until IS NULL ORDER BY id LIMIT :limit;
 
 -- name: holds
--- What holds back jobs in queues, other than limits: how many, and since when at the longest.
+-- Count held jobs per tenant and hold, without limits, with the time of the oldest.
 SELECT tenant_id, held_by, count(*), min(updated_at) FROM jobs
 WHERE state = {job.queued} AND held_by IS NOT NULL AND held_by <> 'limit'
 GROUP BY tenant_id, held_by ORDER BY tenant_id, held_by;
 
 -- name: unclosed_breakers
--- Breakers that are open, or were and are being tried.
+-- List breakers that are open or half-open.
 SELECT id FROM breakers WHERE state IN ({breaker.OPEN}, {breaker.HALF_OPEN}) ORDER BY id LIMIT :limit;
 
 -- name: listed
--- Flows, the newest first.
+-- List flows, newest first.
 SELECT id FROM {flows} WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id)
     AND (CAST(:after AS {key}) IS NULL OR id < :after) AND (CAST(:name AS text) IS NULL OR name = :name)
     AND (CAST(:inside AS {int}) = 1 OR step_id IS NULL) AND ({no_names} OR state IN {names})
@@ -131,37 +132,38 @@ SELECT id FROM {flows} WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :
 ORDER BY id DESC LIMIT :limit;
 
 -- name: to_wake
--- Flows whose time has come.
+-- List flows whose wake time has passed, earliest first.
 SELECT id FROM {flows} WHERE wake_at <= {now} ORDER BY wake_at LIMIT :limit;
 
 -- name: next_flow_wake
--- When time will next move a flow.
+-- Get when time will next move a flow or expire its approval.
 SELECT min(at) FROM (
     SELECT min(wake_at) AS at FROM runs WHERE wake_at IS NOT NULL
     UNION ALL SELECT min(wake_at) FROM workstreams WHERE wake_at IS NOT NULL
     UNION ALL SELECT min(expires_at) FROM approvals WHERE step_id IS NOT NULL AND decision IS NULL) AS times;
 
 -- name: expired_gates
--- Open questions of flows whose time is over.
+-- List open approvals of flow steps whose deadline has passed, earliest first.
 SELECT {approval_columns} FROM approvals WHERE step_id IS NOT NULL AND decision IS NULL AND expires_at <= {now}
 ORDER BY expires_at LIMIT :limit;
 
 -- name: gate
--- The last question asked at a step.
+-- Get the latest approval request of a step.
 SELECT {approval_columns} FROM approvals WHERE step_id = :step_id AND tenant_id = :tenant_id ORDER BY id DESC LIMIT 1;
 
 -- name: open_gate
--- A question that is a step of its own.
+-- Open the approval request of a flow step.
 INSERT INTO approvals (id, created_at, expires_at, tenant_id, step_id, step, question, details, digest, scope)
 VALUES (:id, {now}, {now} + CAST(:expires_us AS {time}), :tenant_id, :step_id, :step, :question, :details, :digest, :scope);
 
 -- name: withdraw_gate
--- What it asks about is no longer what would be done.
+-- Withdraw the open approval of a step, since the action it describes has changed.
 UPDATE approvals SET decision = 'withdrawn', decided_at = {now}
 WHERE step_id = :step_id AND tenant_id = :tenant_id AND decision IS NULL RETURNING id;
 
 -- name: close_gate
--- One decision, in time; that nobody decided, only when it is over.
+-- Decide the open approval of a step. The decision is `expired` only after the deadline, and anything else only before,
+-- except `withdrawn`.
 UPDATE approvals SET decision = CAST(:decision AS text), decided_at = {now}, decided_by = :decided_by, comment = :comment
 WHERE step_id = :step_id AND tenant_id = :tenant_id AND decision IS NULL
     AND (CAST(:decision AS text) = 'withdrawn'

@@ -1,32 +1,32 @@
--- What several statements have in common: `{NAME}` in one of them stands for the text of a part.
+-- Parts that several statements share. `{NAME}` in a statement stands for the text of a part.
 
 -- name: old_enough
--- It is one of the tenant's, if there is one, and ended long enough ago for its state.
+-- The entity ended long enough ago for its state and belongs to the given tenant, if any.
 completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
 
 -- name: key_may_go
--- It has no idempotency key, or ended so long ago that the key need not hold any longer.
+-- The entity has no idempotency key, or ended so long ago that the key is no longer needed.
 (key IS NULL OR completed_at < CAST(:keyed_before AS {time}));
 
 -- name: job_may_go
--- With an idempotency key it stays longer. What runs another job again stays while that one does: without it, that one
--- would seem never to have been run again. A share stays while its crew is at work: its result is part of what that
--- comes to.
+-- A job with an idempotency key stays longer. A rerun stays while its original job does. Without the rerun, the
+-- original would seem never to have been rerun. A share stays while its crew is unfinished, since its result is part of
+-- the crew's.
 {old_enough} AND {key_may_go} AND NOT EXISTS (SELECT 1 FROM jobs AS first WHERE first.id = jobs.redriven_from {by_itself})
     AND (crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews AS own
         WHERE own.id = jobs.crew_id AND own.completed_at IS NULL {by_itself}));
 
 -- name: must_stay
--- A job, the only table of its query, that is not old enough.
+-- A job, the only table of its query, is not old enough.
 (completed_at < {ended_before} AND {key_may_go}) IS NOT TRUE;
 
 -- name: agent_may_go
--- It stays while its job does, of which the conversation is a part.
+-- An agent job stays while its job does, since the conversation belongs to the job.
 {old_enough} AND NOT EXISTS (SELECT 1 FROM jobs AS own WHERE own.id = agent_jobs.job_id AND {must_stay} {by_itself});
 
 -- name: crew_may_go
--- The outermost, with all crews inside; it stays while one of its shares does, and while the job that made it may still ask
--- what came of it. One that is a step of a flow goes with that.
+-- An outermost crew can be deleted with all crews inside. It stays while one of its shares must, and while the job that
+-- created it can still ask for its result. A crew that belongs to a flow step is deleted with the flow.
 {old_enough} AND {key_may_go}
     AND NOT EXISTS (SELECT 1 FROM crews AS around WHERE around.id = crews.parent_id {by_itself})
     AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = crews.step_id {by_itself})
@@ -37,8 +37,9 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
         WHERE paid.tenant_id = crews.tenant_id AND paid.owner = crews.id AND paid.reserved_micros > 0 {by_itself});
 
 -- name: flow_may_go
--- The outermost, with all that is inside. The key of one that a schedule started is only there for the job that did: a day
--- later that has ended, too. It stays while something works for it, is to be told of it, or may be paid for it.
+-- An outermost flow can be deleted with everything inside. The key of a flow that a schedule started protects the flow
+-- for a day, since only the job of that tick uses the key. A flow stays while a job works for it, a webhook delivery is
+-- pending, or money is reserved for it.
 {old_enough} AND ({key_may_go} OR (completed_at < {now} - 86400000000 AND EXISTS (SELECT 1 FROM events AS birth
         WHERE birth.entity_id = {flows}.id AND birth.seq = 1 AND birth.actor = {scheduler} {by_itself})))
     AND NOT EXISTS (SELECT 1 FROM steps AS around WHERE around.id = {flows}.step_id {by_itself})
@@ -50,21 +51,21 @@ completed_at < {ended_before} AND (CAST(:tenant_id AS {int}) IS NULL OR tenant_i
         WHERE paid.tenant_id = {flows}.tenant_id AND paid.owner = {flows}.id AND paid.reserved_micros > 0 {by_itself});
 
 -- name: stale
--- An open question whose job has ended, or is gone.
+-- An open approval whose job has ended or was deleted.
 a.decision IS NULL AND a.job_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = a.job_id AND j.completed_at IS NULL);
 
 -- name: worker_may_go
--- No job is left in its name.
+-- No claimed job belongs to the worker.
 {old_enough} AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.owner = workers.id AND jobs.state IN ({job.assigned}, {job.running})
         AND jobs.lease_until IS NOT NULL);
 
 -- name: held_back
--- Back in the queue, a job that has a limit does not count against it, and waits for its turn.
+-- A job that returns to the queue does not count against its limit and waits for its turn.
 CASE WHEN jobs.limit_key IS NOT NULL THEN 'limit' END;
 
 -- name: born_started
--- PostgreSQL: a job is born, and started where its worker may claim and its queue is served without a limit.
+-- PostgreSQL: insert a job, and start it if its worker may claim and its queue is served without a limit.
 able AS MATERIALIZED (
     SELECT 1 FROM workers WHERE id = :worker::bigint AND state IN ({worker.IDLE}, {worker.RUNNING}) FOR SHARE),
 way AS MATERIALIZED (
@@ -90,7 +91,7 @@ born AS (
     RETURNING {job_columns}, created_at, actor);
 
 -- name: started_events
--- PostgreSQL: its events, one or three.
+-- PostgreSQL: the job's events, one or three.
 SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.seq, 0, 'job', e.type, e.trigger,
         e.from_state, e.to_state, CASE e.seq WHEN 1 THEN :actor::text ELSE b.actor END, b.correlation_id, b.trace_id,
         CASE e.seq WHEN 1 THEN :cause::text END
@@ -100,13 +101,13 @@ SELECT (SELECT tx FROM clock), b.id, b.created_at + e.seq - 1, b.tenant_id, e.se
         ON e.seq <= b.seq;
 
 -- name: held_by_budget
--- How many jobs a budget holds back.
+-- The number of jobs that a budget holds.
 (SELECT count(*) FROM jobs AS j
     WHERE j.held_by = 'budget:' || b.scope || ':' || b.subject AND j.held_by <> 'limit' AND j.tenant_id = b.tenant_id
         AND j.state = {job.queued})
 
 -- name: call_sums
--- Calls added up: how many, how many of them lost, what they cost, the lost ones among it, what is reserved, and tokens.
+-- Sums of calls: number, number of lost calls, cost, cost of lost calls, reserved amount, and tokens.
 CAST(count(*) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN 1 ELSE 0 END) AS {key}),
     CAST(sum(cost_micros) AS {key}), CAST(sum(CASE WHEN state = {charge_lost} THEN cost_micros ELSE 0 END) AS {key}),
     CAST(sum(CASE WHEN state = {charge_open} THEN ceiling_micros ELSE 0 END) AS {key}),

@@ -1,12 +1,12 @@
--- Statements written for PostgreSQL: a batch at a time, events in the statement that moves the rows.
+-- Statements for PostgreSQL: a batch at a time, with the events in the statement that moves the rows.
 
 -- name: take_pages
--- Pages of 64 keys each.
+-- Reserve pages of 64 IDs each.
 SELECT nextval('keptwork_pages') FROM generate_series(1, :count);
 
 -- name: enqueue
--- Jobs enter the queue; one whose key is taken does not, and a repeated call changes nothing. Rings for whoever waits for
--- work, if it is time to.
+-- Enqueue jobs. A job whose key is taken is not inserted, and a repeated call has no effect. Notifies waiting workers
+-- if `ring` is set.
 WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 born AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, tenant_id, state, move, actor, correlation_id, trace_id, cause,
@@ -28,14 +28,14 @@ logged AS (
 SELECT id FROM born LEFT JOIN rung ON true;
 
 -- name: jobs_by_key
--- The jobs that idempotency keys have already made.
+-- List the jobs that were created with idempotency keys.
 SELECT j.tenant_id, j.key, j.id FROM jobs AS j
 JOIN unnest(:tenant_id::int[], :key::text[]) AS g(tenant_id, key) ON j.tenant_id = g.tenant_id AND j.key = g.key;
 
 -- name: claim
--- Takes the jobs that are due, for a worker that may claim, out of queues that are not paused: tenants in turn, as the
--- function `keptwork_due` finds and locks them. `due` is materialised, so that it is called once. A row that is locked stays
--- where it is, so it is found again by its place. Starts that count against a rate or a queue are noted.
+-- Claim due jobs for a worker that may claim, from queues that are not paused, with tenants in turn. The function
+-- `keptwork_due` finds and locks the jobs. `due` is materialized, so that it is called once. A locked row does not
+-- move, so it is found again by its place (ctid). Starts that count against a rate or a queue are recorded.
 WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 due AS MATERIALIZED (
     SELECT d.place, d.rank, d.limited FROM clock CROSS JOIN LATERAL keptwork_due(
@@ -62,9 +62,9 @@ used AS (
 SELECT {job_columns} FROM moved ORDER BY rank;
 
 -- name: enqueue_started
--- A job enters the queue and, if its queue is served without a limit and the worker may claim, is claimed and started in
--- the same row and the same moment: for a worker that asked and found nothing due, so that nobody is overtaken. A repeated
--- call changes nothing, and returns nothing.
+-- Enqueue a job and, if its queue is served without a limit and the worker may claim, claim and start it in the same
+-- row and moment. This is for a worker that has just found nothing due, so that the job overtakes no other. A repeated
+-- call has no effect and returns no row.
 WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx),
 {born_started},
 logged AS (
@@ -74,9 +74,9 @@ logged AS (
 SELECT {job_columns} FROM born;
 
 -- name: hand_over
--- A job ends, and with it the step it worked for; the next step begins with a job that is born started: all of it in one
--- statement, or none. Nothing is touched unless nobody else is at the tree of flows. Rows that only matter must be as they
--- were read: locked, each is looked at as it is now, whatever this statement saw when it began.
+-- End a job and its step, and start the next step with a job that is inserted as started: all in one statement, or
+-- nothing. It does nothing if another transaction works on the tree of flows. Rows that are only checked must be as
+-- they were read. Each is locked, and so compared as it is now, even if it changed after this statement started.
 WITH free AS MATERIALIZED (SELECT 1 WHERE pg_try_advisory_xact_lock(:tree_id::bigint)),
 clock AS MATERIALIZED (SELECT keptwork_now() AS now, keptwork_tx() AS tx FROM free),
 {unmoved}{moved}{born_started},
@@ -87,45 +87,46 @@ logged AS (
 SELECT {job_columns} FROM born WHERE keptwork_insist(owner IS NOT NULL{all_found});
 
 -- name: job
--- A job as a claim returns it.
+-- Get a job as a claim returns it.
 SELECT {job_columns} FROM jobs WHERE id = :id::bigint;
 
 -- name: claimed_before
--- The jobs of a claim whose answer was lost.
+-- List the jobs of a claim whose response was lost.
 SELECT {job_columns} FROM jobs
 WHERE claim_id = :claim_id::bigint AND owner = :worker::bigint AND state IN ({job.assigned}, {job.running})
 ORDER BY priority DESC, run_at, id;
 
 -- name: promote
--- Lets go what these keys hold back, as far as they allow.
+-- Promote the jobs that these keys hold, as far as their limits allow.
 SELECT keptwork_promote(:tenant_id::int[], :key::text[], :ring::boolean);
 
 -- name: take_wakes
--- The keys of jobs that have become due while their limits held them back; those that somebody else has taken are left.
+-- Take the keys of jobs that have become due while their limits held them. Rows that another transaction has locked are
+-- skipped.
 DELETE FROM limit_wakes WHERE id = ANY(ARRAY(
     SELECT id FROM limit_wakes WHERE at <= keptwork_now() ORDER BY at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
 RETURNING tenant_id, key;
 
 -- name: keys_to_pump
--- The keys whose rates let the next jobs go, locked; those that somebody else looks after are left.
+-- List and lock the keys whose rates allow the next jobs. Rows that another transaction has locked are skipped.
 SELECT tenant_id, key FROM limits WHERE pump_at <= keptwork_now() ORDER BY pump_at LIMIT :limit::int
 FOR UPDATE SKIP LOCKED;
 
 -- name: look_at_limits_of
--- What limits hold back of these jobs may go now, as far as they allow.
+-- Check the limits that hold these jobs again.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued};
 
 -- name: wake_later
--- Of these jobs, those that went back behind their limits and are due later.
+-- Record when those of these jobs are due that returned behind their limits.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT run_at, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND held_by = 'limit' AND state = {job.queued} AND run_at > keptwork_now()
     AND run_at < keptwork_now() + 315360000000000;
 
 -- name: renew
--- The holders keep their leases a while longer; nobody else can.
+-- Extend the leases of their holder.
 UPDATE jobs SET lease_until = clock.now + :lease_us::bigint
 FROM unnest(:id::bigint[], :epoch::int[]) AS g(id, epoch), (SELECT keptwork_now() AS now) AS clock
 WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
@@ -133,7 +134,7 @@ WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint
 RETURNING jobs.id, jobs.epoch;
 
 -- name: renew_free
--- The same for many leases, but only for rows that are not locked. A transaction that settles several jobs locks them in
+-- Renew many leases, but only of rows that are not locked. A transaction that completes several jobs locks them in
 -- its own order, so this statement must not wait for one row while it holds others.
 WITH free AS MATERIALIZED (
     SELECT j.id FROM unnest(:id::bigint[]) AS g(id) CROSS JOIN LATERAL (
@@ -145,19 +146,20 @@ WHERE jobs.id = g.id AND jobs.epoch = g.epoch AND jobs.owner = :worker::bigint A
 RETURNING jobs.id, jobs.epoch;
 
 -- name: silent_workers
--- Workers that should have been heard of, the longest silent first. One that is just being heard of, or ended by somebody
--- else, is left out; the others are kept from it until the transaction is over.
+-- List and lock workers whose heartbeat is overdue, the longest first. Rows that another transaction has locked are
+-- skipped. The other workers cannot send a heartbeat until the transaction ends.
 SELECT * FROM workers
 WHERE state IN ({worker.IDLE}, {worker.RUNNING}, {worker.PAUSED}) AND seen_at <= keptwork_now() - :silent_us::bigint
 ORDER BY seen_at LIMIT :limit::int FOR UPDATE SKIP LOCKED;
 
 -- name: overdue
--- Jobs whose lease is over, the longest first.
+-- List jobs whose lease has expired, the earliest expiry first.
 SELECT {job_columns} FROM jobs
 WHERE state IN ({job.assigned}, {job.running}) AND lease_until <= keptwork_now() ORDER BY lease_until LIMIT :limit::int;
 
 -- name: applied_already
--- Which of these moves the log has under the same actor: a repeated call whose first answer was lost.
+-- List those of these moves that the log has under the same actor, which means that a call was repeated after its
+-- response was lost.
 SELECT e.entity_id FROM events AS e
 JOIN unnest(:id::bigint[], :seq::int[], :trigger::text[], :actor::text[], :entity::text[])
     AS g(id, seq, trigger, actor, entity)
@@ -165,11 +167,11 @@ JOIN unnest(:id::bigint[], :seq::int[], :trigger::text[], :actor::text[], :entit
 WHERE e.trigger = g.trigger AND e.actor IS NOT DISTINCT FROM g.actor;
 
 -- name: log_end
--- The end of the last transaction before the oldest that is still open: what commits later comes after it.
+-- Get the end of the last transaction before the oldest open one, after which all later commits come.
 SELECT (keptwork_tx_horizon() - 1) || '-' || 9223372036854775807;
 
 -- name: waiting_for_limits
--- How many jobs of a tenant limits hold back, key by key, of each no more than `most`.
+-- Count a tenant's jobs that limits hold, key by key, for each key at most `most`.
 WITH RECURSIVE keys AS (
     SELECT (SELECT limit_key FROM jobs WHERE held_by = 'limit' AND state = {job.queued}
         ORDER BY limit_key LIMIT 1) AS limit_key, 1 AS number
@@ -183,74 +185,75 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
     LIMIT :most) AS waiting)) FROM keys;
 
 -- name: unseen_tables
--- Tables of tenants that this role may not read.
+-- List the tables of tenants that this role may not read.
 SELECT c.relname FROM pg_policy AS p JOIN pg_class AS c ON c.oid = p.polrelid
 WHERE p.polname = 'tenant' AND NOT has_table_privilege(c.oid, 'SELECT')
     AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('jobs')) ORDER BY 1;
 
 -- name: home
--- The schema that holds the tables, quoted.
+-- Get the schema of the tables, quoted.
 SELECT quote_ident(n.nspname) FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
 WHERE c.oid = to_regclass('keptwork_migrations');
 
 -- name: ring
--- Tells those who wait for work, and by whom they are told.
+-- Notify waiting workers, with the name of this process.
 SELECT pg_notify('keptwork_jobs', :ring::text);
 
 -- name: resume_queue
--- From the next claim on the queue is served again; rings, for what waits in it could be due. A queue that was never
--- paused has no row.
+-- Resume a queue from the next claim on, and notify waiting workers, since its jobs might be due. A queue that was
+-- never paused has no row.
 WITH served AS (UPDATE queues SET paused_at = NULL WHERE tenant_id = :tenant_id AND name = :name RETURNING name),
 rung AS (SELECT pg_notify('keptwork_jobs', ''))
 SELECT name FROM served LEFT JOIN rung ON true;
 
 -- name: confirm
--- Writes a record to the log, so that the commit waits for the standbys as that of a write does.
+-- Write a record to the write-ahead log, so that the commit waits for the standbys like the commit of a write.
 SELECT pg_logical_emit_message(true, 'keptwork', '');
 
 -- name: held
--- Which of these jobs a worker still holds, under which epoch, and which of them were asked to end.
+-- List those of these jobs that a worker holds, with their epochs and whether cancellation was requested.
 SELECT id, epoch, cancel_requested_at IS NOT NULL FROM jobs
 WHERE id = ANY(:ids::bigint[]) AND owner = :worker AND state = {job.running};
 
 -- name: count
--- Adds to the counters.
+-- Add to the counters.
 INSERT INTO counters (tenant_id, name, labels, value)
 SELECT * FROM unnest(:tenant_id::int[], :name::text[], :labels::text[], :value::bigint[])
 ON CONFLICT (tenant_id, name, labels) DO UPDATE SET value = counters.value + excluded.value;
 
 -- name: blobs_kept
--- Which content is there already. It stays until this transaction has ended, and need not be sent again.
+-- List and lock the content that exists. It stays until this transaction ends and need not be sent again.
 SELECT b.tenant_id, b.hash FROM blobs AS b
 JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
 ORDER BY b.tenant_id, b.hash FOR KEY SHARE OF b;
 
 -- name: keep_blobs
--- Content is kept once. What somebody else has just kept is locked like our own, so that it stays.
+-- Store content once. Content that another transaction has just stored is also locked, so that it stays.
 INSERT INTO blobs (tenant_id, size, created_at, hash, content)
 SELECT g.tenant_id, g.size, {now}, g.hash, g.content
 FROM unnest(:tenant_id::int[], :hash::text[], :size::int[], :content::bytea[]) AS g(tenant_id, hash, size, content)
 ON CONFLICT (tenant_id, hash) DO UPDATE SET size = excluded.size;
 
 -- name: refer_to_blobs
--- Jobs whose results are blobs; the moves themselves were written just before, in the same transaction.
+-- Set the blobs of jobs' results. The moves themselves were written just before, in the same transaction.
 UPDATE jobs SET result_hash = g.hash FROM unnest(:id::bigint[], :tenant_id::int[], :hash::text[]) AS g(id, tenant_id, hash)
 WHERE jobs.id = g.id AND jobs.tenant_id = g.tenant_id;
 
 -- name: lock_blobs
--- Of what seemed unused, what nobody is about to use: whoever refers to a blob holds a lock on it until that commits.
+-- Lock those of the unused blobs that no other transaction is about to use. A transaction that refers to a blob holds a
+-- lock on it until it commits.
 SELECT b.tenant_id, b.hash FROM blobs AS b
 JOIN unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash) ON b.tenant_id = g.tenant_id AND b.hash = g.hash
 FOR UPDATE OF b SKIP LOCKED;
 
 -- name: drop_blobs
--- Those of them that nothing refers to now. They are locked, so this sees every reference there is.
+-- Delete those of these blobs that nothing refers to now. They are locked, so this sees every reference.
 DELETE FROM blobs USING unnest(:tenant_id::int[], :hash::text[]) AS g(tenant_id, hash)
 WHERE blobs.tenant_id = g.tenant_id AND blobs.hash = g.hash AND {unused} RETURNING blobs.hash;
 
 -- name: new_checkpoint
--- The result of a single step, if its job is still held and none of that name is there: as the next statement, which tells
--- more and takes longer.
+-- Store the result of one step if the claim still holds the job and the name is new. The next statement reports more
+-- and takes longer.
 INSERT INTO checkpoints (job_id, created_at, tenant_id, epoch, version, name, code, hash, result)
 SELECT :job_id::bigint, keptwork_now(), j.tenant_id, :epoch::int, :version::int, :name::text, :code::text, :hash::text,
     :result::json
@@ -261,9 +264,10 @@ ON CONFLICT (job_id, name) DO NOTHING
 RETURNING true;
 
 -- name: checkpoint
--- The results of steps whose jobs are still held; nobody can take a job away before this is committed. Tells which jobs
--- are held, and again which results are new: one of that name that is there already stands. Each job is found by its key
--- and locked before it is looked at: were the conditions in one place, the planner would search all that run for each.
+-- Store the results of steps whose claims still hold their jobs. On PostgreSQL, the claims cannot be lost before the
+-- commit. Returns the results whose jobs are held, and again those that are new. An existing result of the same name
+-- stays. Each job is found by its key and locked before its values are checked. With all conditions in one place, the
+-- planner would search all running jobs for each.
 WITH held AS MATERIALIZED (
     SELECT g.*, j.tenant_id FROM unnest(:job_id::bigint[], :epoch::int[], :owner::bigint[], :name::text[],
         :result::json[], :hash::text[], :code::text[], :version::int[])
@@ -279,7 +283,7 @@ kept AS (
 SELECT job_id, name, false FROM held UNION ALL SELECT job_id, name, true FROM kept;
 
 -- name: note_progress
--- How far jobs that are still held have come: the newest report of each is replaced.
+-- Store the progress of jobs whose claims still hold them, in place of their previous reports.
 WITH clock AS MATERIALIZED (SELECT keptwork_now() AS now),
 told AS MATERIALIZED (
     SELECT j.id, j.tenant_id, g.payload, clock.now
@@ -296,23 +300,23 @@ SELECT tenant_id, 'job', id, :kind, now, now + :ttl_us::bigint, payload FROM tol
 WHERE id NOT IN (SELECT entity_id FROM replaced) ON CONFLICT DO NOTHING;
 
 -- name: lift_holds
--- What was held by one of these names can be claimed again, as far as its limit lets it.
+-- Lift these holds from jobs. A job with a limit is then held by that limit.
 UPDATE jobs SET held_by = {held_back}
 WHERE held_by = ANY(:holds::text[]) AND state = {job.queued} RETURNING id, limit_key;
 
 -- name: unfinished_children
--- The children of these jobs that have not ended.
+-- List the unfinished children of these jobs.
 SELECT id FROM jobs WHERE tenant_id = :tenant_id AND parent_id = ANY(:jobs::bigint[]) AND completed_at IS NULL ORDER BY id;
 
 -- name: lock_signals
--- One at a time for a name, sender or waiter, until the transaction ends; in one order for everyone. Names share a few
--- hundred locks, for the server has room for some thousands.
+-- Lock the names of signals until the transaction ends, in the order of all callers, so that only one sender or waiter
+-- uses a name. Names share 256 locks, because the server has room for only some thousands.
 SELECT pg_advisory_xact_lock(k.class, k.number) FROM (
     SELECT DISTINCT 1684370548 AS class, hashtext(name) & 255 AS number FROM unnest(:names::text[]) AS g(name)
     ORDER BY 2 OFFSET 0) AS k;
 
 -- name: wake_parents
--- Jobs whose children were waited for: all of them, or any of more than there are now.
+-- Wake jobs that wait for children: for all of them, or for any of more than are unfinished now.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL AND (
@@ -325,7 +329,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NUL
 RETURNING jobs.id;
 
 -- name: wake_listeners
--- Jobs that began to wait for a signal that had been sent.
+-- Wake jobs that started to wait for a signal that was already sent.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :name::text[], :seen::bigint[]) AS g(id, name, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
@@ -337,7 +341,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NUL
 RETURNING jobs.id;
 
 -- name: wake_askers
--- Jobs that began to wait for a decision that had been made.
+-- Wake jobs that started to wait for a decision that was already made.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM unnest(:id::bigint[], :seen::bigint[]) AS g(id, seen)
 WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NULL
@@ -348,7 +352,7 @@ WHERE jobs.id = g.id AND jobs.state = {job.queued} AND jobs.waits_for IS NOT NUL
 RETURNING jobs.id;
 
 -- name: wake_for_signal
--- The jobs that wait for a signal of this name, in one order for everyone.
+-- Wake the jobs that wait for a signal of this name, locked in the order of all callers.
 UPDATE jobs SET run_at = least(jobs.run_at, {now}), waits_for = NULL
 FROM (SELECT j.id FROM jobs AS j WHERE j.state = {job.queued} AND j.waits_for IS NOT NULL
         AND :job_id::bigint IN (0, j.id) AND j.id IN (
@@ -360,12 +364,12 @@ FROM (SELECT j.id FROM jobs AS j WHERE j.state = {job.queued} AND j.waits_for IS
 WHERE jobs.id = w.id RETURNING jobs.id;
 
 -- name: drop_waits
--- What these jobs waited for before.
+-- Delete the previous waits of these jobs.
 DELETE FROM waits USING unnest(:job_id::bigint[], :epoch::int[]) AS g(job_id, epoch)
 WHERE waits.job_id = g.job_id AND waits.epoch <= g.epoch;
 
 -- name: note_waits
--- What these jobs wait for, as far as they have begun to.
+-- Store the waits of these jobs if they are now waiting.
 INSERT INTO waits (job_id, tenant_id, epoch, number, name, until)
 SELECT j.id, j.tenant_id, j.epoch, g.number, g.name, g.until
 FROM unnest(:job_id::bigint[], :epoch::int[], :number::int[], :name::text[], :until::bigint[])
@@ -375,12 +379,12 @@ WHERE j.state = {job.queued} AND j.waits_for IS NOT NULL
 ON CONFLICT DO NOTHING;
 
 -- name: steps_by_name
--- Some steps of a flow, each by its name: otherwise the planner would look at all of the flow's.
+-- List steps of a flow, each by its own lookup. Otherwise, the planner would read all steps of the flow.
 SELECT {step_columns} FROM unnest(:names::text[]) AS wanted CROSS JOIN LATERAL (
     SELECT {step_columns} FROM steps WHERE flow_id = :flow_id::bigint AND name = wanted OFFSET 0) AS s;
 
 -- name: scene
--- A flow and some of its steps, at one look.
+-- Get a flow and some of its steps in one query.
 SELECT f, s.* FROM {flows} AS f CROSS JOIN unnest(:names::text[]) AS wanted CROSS JOIN LATERAL (
     SELECT {step_columns} FROM steps WHERE flow_id = f.id AND name = wanted OFFSET 0) AS s
 WHERE f.id = :id::bigint;

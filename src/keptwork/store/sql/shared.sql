@@ -1,29 +1,29 @@
--- Statements both databases understand as they stand.
+-- Statements that both databases run in the same form.
 
 -- name: tenant_by_name
--- The key of a tenant.
+-- Get the ID of a tenant.
 SELECT id FROM tenants WHERE name = :name;
 
 -- name: tenants
--- Every tenant, in the order they were made.
+-- List all tenants in the order of their creation.
 SELECT id, name, created_at, limits FROM tenants ORDER BY id;
 
 -- name: add_tenant
--- A tenant under the next number; nothing if the name is taken, or if another was given the same number just now.
+-- Add a tenant under the next ID. Returns no row if the name is taken, or if another call has just used that ID.
 INSERT INTO tenants (id, name, created_at) SELECT coalesce(max(id), 0) + 1, :name, {now} FROM tenants WHERE true
 ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: tenant_limits
--- What a tenant may ask of a server, where it has something of its own.
+-- Get a tenant's own request limits.
 SELECT limits FROM tenants WHERE id = :tenant_id;
 
 -- name: set_tenant_limits
--- From now on a tenant may ask that much.
+-- Set a tenant's own request limits.
 UPDATE tenants SET limits = :limits WHERE id = :tenant_id RETURNING id;
 
 -- name: waiting_in_queues
--- How many jobs of a tenant could be claimed now or later, of each queue no more than `most`. Each step from queue to queue
--- is one look into the index that claims read, and jobs of others are not read.
+-- Count a tenant's queued jobs without a hold, in each queue at most `most`. Each step to the next queue is one lookup
+-- in the index that claims use, and other tenants' jobs are not read.
 WITH RECURSIVE lines AS (
     SELECT (SELECT queue FROM jobs WHERE state = {job.queued} AND held_by IS NULL ORDER BY queue LIMIT 1) AS queue
     UNION ALL
@@ -35,7 +35,7 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
     LIMIT :most) AS waiting)) FROM lines;
 
 -- name: waiting_and_held
--- The same of those that something holds back, but for limits.
+-- Count a tenant's queued jobs with a hold other than a limit, for each hold at most `most`.
 WITH RECURSIVE holders AS (
     SELECT (SELECT held_by FROM jobs WHERE held_by <> 'limit' AND state = {job.queued} ORDER BY held_by LIMIT 1) AS held_by
     UNION ALL
@@ -47,39 +47,39 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 FROM jobs AS j
     LIMIT :most) AS waiting)) FROM holders;
 
 -- name: request_seen
--- What was answered to a request of this key, if it is still remembered.
+-- Get the request hash and the response of a remembered request key.
 SELECT request_hash, response FROM idempotency_keys
 WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
 
 -- name: forget_request
--- A key whose time is over may be used again.
+-- Delete a request key that has expired, so that it can be used again.
 DELETE FROM idempotency_keys
 WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key AND expires_at <= {now};
 
 -- name: remember_request
--- The first request of a key takes the row; nobody else can until its transaction ends.
+-- Insert the row of a key's first request. No other transaction can insert it until this one ends.
 INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, created_at, expires_at)
 VALUES (:tenant_id, :endpoint, :key, :request_hash, {now}, {now} + :ttl_us)
 ON CONFLICT DO NOTHING RETURNING key;
 
 -- name: answer_request
--- The answer to repeat.
+-- Store the response for repeated requests.
 UPDATE idempotency_keys SET response = :response
 WHERE tenant_id = :tenant_id AND endpoint = :endpoint AND key = :key;
 
 -- name: forget_old_requests
--- Keys whose time is over, the oldest first.
+-- Delete expired request keys, oldest first.
 DELETE FROM idempotency_keys WHERE (tenant_id, endpoint, key) IN (
     SELECT tenant_id, endpoint, key FROM idempotency_keys WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
 RETURNING key;
 
 -- name: pause_queue
--- From the next claim on nothing is taken from the queue.
+-- Pause a queue from the next claim on.
 INSERT INTO queues (tenant_id, name, paused_at) VALUES (:tenant_id, :name, {now})
 ON CONFLICT (tenant_id, name) DO UPDATE SET paused_at = coalesce(queues.paused_at, excluded.paused_at);
 
 -- name: declare_limit
--- What holds from now on for a kind of jobs or a queue.
+-- Set the limit of a kind of jobs or a queue. Returns a row only if it changed.
 INSERT INTO limit_rules (what, name, most, rate, window_us, per)
 VALUES (:what, :name, :most, :rate, :window_us, :per)
 ON CONFLICT (what, name) DO UPDATE SET most = excluded.most, rate = excluded.rate, window_us = excluded.window_us,
@@ -89,21 +89,21 @@ WHERE limit_rules.most IS DISTINCT FROM excluded.most OR limit_rules.rate IS DIS
 RETURNING name;
 
 -- name: drop_limit
--- From now on there is none.
+-- Delete the limit of a kind of jobs or a queue.
 DELETE FROM limit_rules WHERE what = :what AND name = :name RETURNING name;
 
 -- name: look_at_kind
--- Its limit has changed: all that it holds back is looked at again.
+-- Check all held jobs of a kind again, because its limit has changed.
 INSERT INTO limit_wakes (at, tenant_id, key)
 SELECT DISTINCT 0, CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END, limit_key FROM jobs
 WHERE state = {job.queued} AND held_by = 'limit' AND kind = :name;
 
 -- name: limit_rules
--- Every limit that was declared.
+-- List every declared limit.
 SELECT what, name, most, rate, window_us, per FROM limit_rules ORDER BY what, name;
 
 -- name: limit_uses
--- What counts against the keys of a tenant and those of all, and what they hold back.
+-- Count the running and held jobs per key, for the keys of one tenant and those of all tenants.
 SELECT tenant_id, key, CAST(sum(running) AS {int}), CAST(sum(waiting) AS {int}), min(next_at) FROM (
     SELECT CASE WHEN limit_key LIKE '*:%' THEN 0 ELSE tenant_id END AS tenant_id, limit_key AS key, 1 AS running,
         0 AS waiting, CAST(NULL AS {time}) AS next_at
@@ -120,17 +120,17 @@ SELECT tenant_id, key, CAST(sum(running) AS {int}), CAST(sum(waiting) AS {int}),
 WHERE tenant_id IN (0, :tenant_id) GROUP BY tenant_id, key ORDER BY tenant_id, key;
 
 -- name: recent_job
--- The job that calls under a key have made, with its row locked.
+-- Get the job that earlier calls under a key created, and lock the key's row.
 INSERT INTO recent_jobs (tenant_id, key, first_at, until) VALUES (:tenant_id, :key, {now}, 0)
 ON CONFLICT (tenant_id, key) DO UPDATE SET key = excluded.key RETURNING job_id, first_at, until > {now};
 
 -- name: job_made
--- A call under a key has made a job; until then others fall to it.
+-- Record that a call under a key created a job. Until the window ends, further calls get that job.
 UPDATE recent_jobs SET job_id = :job_id, first_at = {now}, until = {now} + :window_us
 WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: push_back
--- A job that has not started becomes the job of the newest call, and waits once more, but not beyond its time.
+-- Give a job that has not started the values of the newest call, and postpone it, but not beyond its latest time.
 UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by, priority = :priority, queue = :queue,
     correlation_id = :correlation_id, trace_id = :trace_id,
     run_at = CASE WHEN {now} + CAST(:wait_us AS {time}) < CAST(:latest AS {time}) THEN {now} + CAST(:wait_us AS {time})
@@ -138,19 +138,19 @@ UPDATE jobs SET payload = :payload, limit_key = :limit_key, held_by = :held_by, 
 WHERE id = :id AND tenant_id = :tenant_id AND state = {job.queued} AND epoch = 0 RETURNING id;
 
 -- name: forget_recent_jobs
--- Keys whose windows are over.
+-- Delete keys whose windows have elapsed.
 DELETE FROM recent_jobs WHERE (tenant_id, key) IN (
     SELECT tenant_id, key FROM recent_jobs WHERE until <= {now} ORDER BY until LIMIT :limit) RETURNING key;
 
 -- name: forget_uses
--- Starts that are older than every window there is.
+-- Delete starts that are older than every rate window.
 DELETE FROM limit_uses WHERE (tenant_id, key, used_at, job_id, epoch) IN (
     SELECT tenant_id, key, used_at, job_id, epoch FROM limit_uses WHERE key NOT LIKE 'queue:%'
         AND used_at <= {now} - coalesce((SELECT max(window_us) FROM limit_rules WHERE what = 'job'), 0) LIMIT :limit)
 RETURNING key;
 
 -- name: forget_limit_rows
--- Keys that nothing counts against, and that hold nothing back.
+-- Delete the rows of keys with no running and no held jobs.
 DELETE FROM limits WHERE pump_at IS NULL AND (tenant_id, key) IN (
     SELECT l.tenant_id, l.key FROM limits AS l
     WHERE NOT EXISTS (SELECT 1 FROM jobs AS j
@@ -161,33 +161,33 @@ DELETE FROM limits WHERE pump_at IS NULL AND (tenant_id, key) IN (
 RETURNING key;
 
 -- name: next_pump
--- When a limit is to be looked at next: what waits behind it is due, or its rate lets something go.
+-- Get when a limit must be checked next: a job that it holds is due, or its rate allows a start.
 SELECT min(at) FROM (SELECT min(at) AS at FROM limit_wakes
     UNION ALL SELECT min(pump_at) FROM limits WHERE pump_at IS NOT NULL) AS either;
 
 -- name: event_count
--- How many events there are, of one tenant or of all.
+-- Count the events of one tenant or of all.
 SELECT count(*) FROM events WHERE (CAST(:tenant_id AS {int}) IS NULL OR tenant_id = :tenant_id);
 
 -- name: request_stop
--- Asks a running job to come to an end by itself.
+-- Request cancellation of a running job.
 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, {now})
 WHERE id = :id AND tenant_id = :tenant_id AND state = {job.running} RETURNING id;
 
 -- name: worker_states
--- How many workers of a tenant are in which state.
+-- Count a tenant's workers per state.
 SELECT state, count(*) FROM workers WHERE tenant_id = :tenant_id GROUP BY state ORDER BY state;
 
 -- name: beat
--- A worker's process is alive. What it reads here was asked of it, and by whom its row was moved last.
+-- Record a worker's heartbeat. Returns its state, its requested end, and the actor and reason of its last move.
 UPDATE workers SET seen_at = {now} WHERE id = :worker RETURNING state, ending, actor, reason;
 
 -- name: ask_to_end
--- How a worker is to come to an end.
+-- Request that a worker ends, and how.
 UPDATE workers SET ending = :ending WHERE id = :worker AND tenant_id = :tenant_id RETURNING id;
 
 -- name: queues
--- Each queue of a tenant: a row for every state its jobs are in, and one for what was ever said about it.
+-- Summarize each queue of a tenant: a row for each state of its jobs, and one with the time of its pause.
 SELECT j.queue, j.state, count(*), min(CASE WHEN j.state = {job.queued} AND j.held_by IS NULL AND j.run_at <= clock.now
     THEN j.run_at END), CAST(NULL AS {time}), count(CASE WHEN j.state = {job.queued}
     AND j.held_by NOT IN ('limit', 'quota') THEN 1 END)
@@ -196,8 +196,8 @@ UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at, 0 FROM queues AS q WHERE q.tenant_id = :tenant_id;
 
 -- name: unfinished_queues
--- The same without the jobs that have ended: what can be claimed, what is held back and what is leased has an index each,
--- so that however many have ended cost nothing.
+-- Summarize each queue of a tenant without finished jobs. Claimable, held, and leased jobs have an index each, so
+-- finished jobs cost nothing.
 SELECT j.queue, j.state, count(*), min(CASE WHEN j.run_at <= clock.now THEN j.run_at END), CAST(NULL AS {time}), 0
 FROM jobs AS j, (SELECT {now} AS now) AS clock
 WHERE j.tenant_id = :tenant_id AND j.state = {job.queued} AND j.held_by IS NULL GROUP BY j.queue, j.state
@@ -212,7 +212,7 @@ UNION ALL
 SELECT q.name, NULL, 0, NULL, q.paused_at, 0 FROM queues AS q WHERE q.tenant_id = :tenant_id;
 
 -- name: place
--- Where a job stands in its queue. What is due before it is counted no further than people count.
+-- Get the position of a job in its queue. At most 1,000 due jobs ahead of it are counted.
 SELECT (SELECT q.paused_at FROM queues AS q WHERE q.tenant_id = j.tenant_id AND q.name = j.queue),
     (SELECT count(*) FROM (SELECT 1 FROM jobs AS a
         WHERE a.state = {job.queued} AND a.held_by IS NULL AND a.queue = j.queue AND a.tenant_id = j.tenant_id
@@ -222,10 +222,10 @@ SELECT (SELECT q.paused_at FROM queues AS q WHERE q.tenant_id = j.tenant_id AND 
 FROM jobs AS j WHERE j.id = :id AND j.tenant_id = :tenant_id;
 
 -- name: digest
--- The next events of the log, counted by what is alike in them. An entity has been in the state it leaves since its last
--- move; a job that is claimed has waited since it came into the queue, or since it was due if that was later, which only
--- the row knows and only until the job is put back. Each look behind is one step in an index, whatever the planner
--- believes of the tables.
+-- Count the next events of the log in groups. An entity has been in the state it leaves since its last move. A claimed
+-- job has waited since it entered the queue, or since it was due if that was later. Only the row has the due time, and
+-- only until the job returns to the queue. Each lookup of a previous event is one step in an index, whatever the
+-- planner expects of the tables.
 WITH page AS MATERIALIZED (
     SELECT {tx} AS tx, id, tenant_id, entity, entity_id, seq, epoch, trigger, ts, from_state, to_state,
         CASE trigger WHEN {job.dead_letter} THEN reason END AS reason
@@ -249,36 +249,36 @@ SELECT tenant_id, entity, kind, trigger, from_state, to_state, reason, {lasted_b
 FROM measured GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9;
 
 -- name: log_position
--- How far a reader of the log has come.
+-- Get the cursor that a reader of the log has reached.
 SELECT cursor FROM log_positions WHERE reader = :reader;
 
 -- name: move_on
--- A reader moves on, if it still stands where it began to read.
+-- Advance a reader if it is still at the cursor where it started to read.
 INSERT INTO log_positions (reader, cursor) VALUES (:reader, :upto)
 ON CONFLICT (reader) DO UPDATE SET cursor = excluded.cursor WHERE log_positions.cursor = :after
 RETURNING reader;
 
 -- name: counters
--- What was counted for a tenant.
+-- List the counters of a tenant.
 SELECT tenant_id, name, labels, value FROM counters WHERE tenant_id = :tenant_id ORDER BY name, labels;
 
 -- name: job_moves_since
--- The moves of a tenant's jobs since a point in time and before another, by trigger.
+-- Count the moves of a tenant's jobs between two times, by trigger.
 SELECT trigger, count(*) FROM events
 WHERE ts >= :since AND ts < coalesce(CAST(:until AS {time}), 9223372036854775807) AND tenant_id = :tenant_id
     AND entity = 'job' GROUP BY trigger;
 
 -- name: blob
--- Content by its hash.
+-- Get content by its hash.
 SELECT content FROM blobs WHERE tenant_id = :tenant_id AND hash = :hash;
 
 -- name: artifacts
--- What a job keeps beside its result.
+-- List the artifacts of a job.
 SELECT name, media_type, size, hash, epoch, created_at FROM artifacts
 WHERE tenant_id = :tenant_id AND job_id = :job_id ORDER BY name;
 
 -- name: keep_artifact
--- Only for whoever holds the job; PostgreSQL lets nobody take it away before this is committed.
+-- Store an artifact if the claim still holds the job. On PostgreSQL, the claim cannot be lost before the commit.
 INSERT INTO artifacts (tenant_id, job_id, epoch, size, created_at, name, hash, media_type)
 SELECT tenant_id, id, epoch, CAST(:size AS {int}), {now}, CAST(:name AS text), CAST(:hash AS text),
     CAST(:media_type AS text)
@@ -289,42 +289,42 @@ ON CONFLICT (tenant_id, job_id, name) DO UPDATE SET epoch = excluded.epoch, size
 RETURNING created_at;
 
 -- name: unused_blobs
--- Blobs that nothing refers to, the oldest first.
+-- List blobs that nothing refers to, oldest first.
 SELECT tenant_id, hash FROM blobs WHERE created_at < :older_than AND {unused} ORDER BY created_at LIMIT :limit;
 
 -- name: record_telemetry
--- Something seen of an entity, worth keeping for a while. Two of a kind in one microsecond are one.
+-- Store telemetry of an entity until it expires. Two rows of one kind in the same microsecond count as one.
 INSERT INTO telemetry (tenant_id, entity, entity_id, kind, ts, expires_at, payload)
 VALUES (:tenant_id, :entity, :entity_id, :kind, {now}, {now} + :ttl_us, :payload) ON CONFLICT DO NOTHING;
 
 -- name: telemetry
--- What was lately seen of an entity, the newest first.
+-- List the latest telemetry of an entity, newest first.
 SELECT kind, ts, payload FROM telemetry
 WHERE entity_id = :entity_id AND entity = :entity AND tenant_id = :tenant_id ORDER BY ts DESC LIMIT :limit;
 
 -- name: forget_telemetry
--- What was to be kept until now, the oldest first.
+-- Delete expired telemetry, oldest first.
 DELETE FROM telemetry WHERE (entity_id, ts, kind, entity) IN (
     SELECT entity_id, ts, kind, entity FROM telemetry WHERE expires_at <= {now} ORDER BY expires_at LIMIT :limit)
 RETURNING entity_id;
 
 -- name: take_duty
--- The first to come when a duty is due takes it, and the next time is set. A duty that is not due is only read: a conflict
--- would lock its row, and PostgreSQL writes a lock to its log.
+-- Take a duty that is due, and set its next time. Only the first caller gets a row. A duty that is not due is only
+-- read, because a conflict would lock its row, and PostgreSQL writes locks to its write-ahead log.
 INSERT INTO duties (name, next_at) SELECT CAST(:name AS text), {now} + CAST(:every_us AS {time})
 WHERE NOT EXISTS (SELECT 1 FROM duties AS d WHERE d.name = :name AND d.next_at > {now})
 ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at WHERE duties.next_at <= {now} RETURNING name;
 
 -- name: schedules
--- The schedules of a tenant.
+-- List the schedules of a tenant.
 SELECT {schedule_columns} FROM schedules WHERE tenant_id = :tenant_id ORDER BY name;
 
 -- name: schedule_due
--- How long it is until the next schedule of any tenant is due.
+-- Get the time until the next schedule of any tenant is due.
 SELECT next_at - (SELECT {now}) FROM schedules WHERE paused_at IS NULL ORDER BY next_at LIMIT 1;
 
 -- name: put_schedule
--- A schedule, or what is said anew about one. Its pause and how far it has got stay; a changed rule begins from now.
+-- Create a schedule or replace its definition. Its pause and its next tick stay, unless its rule changed.
 INSERT INTO schedules (tenant_id, name, kind, queue, payload, rules, cron, every_us, tz, catch_up, declared_by, next_at,
     created_at, updated_at)
 VALUES (:tenant_id, :name, :kind, :queue, :payload, :rules, :cron, :every_us, :tz, :catch_up, :declared_by, :next_at,
@@ -336,41 +336,41 @@ ON CONFLICT (tenant_id, name) DO UPDATE SET kind = excluded.kind, queue = exclud
         AND schedules.every_us IS NOT DISTINCT FROM excluded.every_us THEN schedules.next_at ELSE excluded.next_at END;
 
 -- name: due_schedules
--- Those whose tick has come, the longest first. On PostgreSQL they are this transaction's; SQLite has one writer.
+-- List due schedules, longest overdue first. On PostgreSQL, this transaction locks them. SQLite has one writer.
 SELECT {schedule_columns} FROM schedules WHERE paused_at IS NULL AND next_at <= (SELECT {now})
 ORDER BY next_at LIMIT :limit {for_update_skip_locked};
 
 -- name: move_schedule
--- To its next tick, if it still stands where it was read.
+-- Move a schedule to its next tick if it is still as it was read.
 UPDATE schedules SET next_at = :next_at, last_at = coalesce(:last_at, last_at)
 WHERE tenant_id = :tenant_id AND name = :name AND next_at = :was AND paused_at IS NULL RETURNING name;
 
 -- name: pause_schedule
--- From now on it is never due.
+-- Pause a schedule.
 UPDATE schedules SET paused_at = coalesce(paused_at, {now}) WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
 
 -- name: resume_schedule
--- From its next tick on it is due again; those of its pause are over.
+-- Resume a schedule from its next tick. The ticks during its pause are skipped.
 UPDATE schedules SET next_at = CASE WHEN paused_at IS NULL THEN next_at ELSE :next_at END, paused_at = NULL
 WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
 
 -- name: drop_schedule
--- Jobs that it enqueued stay.
+-- Delete a schedule. The jobs that it enqueued stay.
 DELETE FROM schedules WHERE tenant_id = :tenant_id AND name = :name RETURNING name;
 
 -- name: checkpoints
--- What a job's steps have left, in the order they did.
+-- List the checkpoints of a job in the order in which its steps saved them.
 SELECT {checkpoint_columns} FROM checkpoints
 WHERE tenant_id = :tenant_id AND job_id = :job_id ORDER BY created_at, name;
 
 -- name: checkpoint_changed
--- A step whose result was made by other code than a worker has now.
+-- Record when a worker first had other code than the code that saved the checkpoint.
 UPDATE checkpoints SET changed_at = coalesce(changed_at, {now})
 WHERE tenant_id = :tenant_id AND job_id = :job_id AND name = :name;
 
 -- name: cancelled_parents
--- Cancelled jobs with children that have not ended. Of such children the index is read one parent at a time, however
--- many each has.
+-- List cancelled jobs with unfinished children. The index of such children is read one parent at a time, however many
+-- children each has.
 WITH RECURSIVE parents(id) AS (
     SELECT min(parent_id) FROM jobs WHERE parent_id IS NOT NULL AND completed_at IS NULL
     UNION ALL
@@ -379,12 +379,12 @@ WITH RECURSIVE parents(id) AS (
 SELECT p.tenant_id, p.id FROM parents JOIN jobs AS p ON p.id = parents.id WHERE p.state = {job.cancelled} LIMIT :limit;
 
 -- name: stopped_waits
--- Jobs that wait although they were asked to end.
+-- List jobs that wait although cancellation was requested.
 SELECT tenant_id, id FROM jobs
 WHERE cancel_requested_at IS NOT NULL AND waits_for IS NOT NULL AND state = {job.queued} ORDER BY id LIMIT :limit;
 
 -- name: next_signal
--- The first signal of a name after a position: of those for everyone, or of those for this job.
+-- Get the first signal of a name after a position, sent to all jobs or to this job.
 SELECT id, payload FROM (
     SELECT * FROM (SELECT id, payload FROM signals
         WHERE tenant_id = :tenant_id AND name = :name AND job_id = 0 AND id > :after ORDER BY id LIMIT 1) AS everyones
@@ -394,38 +394,38 @@ SELECT id, payload FROM (
 ) AS next ORDER BY id LIMIT 1;
 
 -- name: send_signal
--- The next signal of its name; nothing if its key was used before.
+-- Send a signal at the next position of its name. Returns no row if its key was used before.
 INSERT INTO signals (created_at, job_id, tenant_id, name, key, payload)
 VALUES ({now}, :job_id, :tenant_id, :name, :key, :payload) ON CONFLICT (tenant_id, key) DO NOTHING RETURNING id;
 
 -- name: signal_by_key
--- The signal a key has already sent.
+-- Get the signal that a key has already sent.
 SELECT id FROM signals WHERE tenant_id = :tenant_id AND key = :key;
 
 -- name: forget_signals
--- Signals that were sent before then, the oldest first.
+-- Delete signals sent before a time, oldest first.
 DELETE FROM signals WHERE id IN (
     SELECT id FROM signals WHERE created_at < :older_than ORDER BY created_at LIMIT :limit)
 RETURNING id;
 
 -- name: approval
--- A question by its key.
+-- Get an approval by its ID.
 SELECT {approval_columns} FROM approvals WHERE id = :id AND tenant_id = :tenant_id;
 
 -- name: approvals
--- Questions, the newest first: of one job or of all, open or of any kind.
+-- List approvals, newest first, of one job or of all, in any state.
 SELECT {approval_columns} FROM approvals
 WHERE tenant_id = :tenant_id AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
     AND (CAST(:after AS {key}) IS NULL OR id < :after) ORDER BY id DESC LIMIT :limit;
 
 -- name: open_approvals
--- The same, of those without a decision.
+-- List open approvals, newest first, of one job or of all.
 SELECT {approval_columns} FROM approvals
 WHERE tenant_id = :tenant_id AND decision IS NULL AND (CAST(:job_id AS {key}) IS NULL OR job_id = :job_id)
     AND (CAST(:after AS {key}) IS NULL OR id < :after) ORDER BY id DESC LIMIT :limit;
 
 -- name: still_held
--- Whether a claim of a job still holds it; PostgreSQL lets nobody take it away before this is committed.
+-- Check that the claim still holds the job. On PostgreSQL, the claim cannot be lost before the commit.
 SELECT 1 FROM jobs
 WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.running} AND lease_until > {now} {for_share};
 
@@ -434,27 +434,28 @@ WHERE id = :job_id AND epoch = :epoch AND owner = :owner AND state = {job.runnin
 SELECT id, epoch, completed_at FROM jobs WHERE id IN {ids} ORDER BY id {for_change};
 
 -- name: approval_asked
--- The same question of the same job and place, if it was not withdrawn.
+-- Get the same approval request of the same job and step if it was not withdrawn.
 SELECT {approval_columns} FROM approvals
 WHERE job_id = :job_id AND step = :step AND digest = :digest AND coalesce(decision, '') <> 'withdrawn';
 
 -- name: withdraw_others
--- Other questions of the same job and place that are still open: what they ask about is no longer what would be done.
+-- Withdraw other open approval requests of the same job and step, since the action they describe has changed.
 UPDATE approvals SET decision = 'withdrawn', decided_at = {now}
 WHERE job_id = :job_id AND step = :step AND digest <> :digest AND decision IS NULL;
 
 -- name: open_approval
--- A question, unless it was asked before.
+-- Open an approval request, unless the same one exists.
 INSERT INTO approvals (id, created_at, expires_at, job_id, tenant_id, step, question, details, digest, scope)
 VALUES (:id, {now}, {now} + :expires_us, :job_id, :tenant_id, :step, :question, :details, :digest, :scope)
 ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: lock_asker
--- The job that asks, so that nothing moves it before the decision is written.
+-- Lock the job that requested an approval, so that nothing moves it before the decision is written.
 SELECT id FROM jobs WHERE id = (SELECT job_id FROM approvals WHERE id = :id AND tenant_id = :tenant_id) {for_change};
 
 -- name: decide_approval
--- One decision for ever: of what is open, while its job has not ended, and in time; or, once it is late, that it is late.
+-- Decide an approval once. It must be open and its job unfinished. Before the deadline, the decision cannot be
+-- `expired`. After the deadline, it can only be `expired`.
 UPDATE approvals SET decision = :decision, decided_at = {now}, decided_by = :decided_by, comment = :comment
 WHERE id = :id AND tenant_id = :tenant_id AND decision IS NULL
     AND (job_id IS NULL OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = approvals.job_id AND j.completed_at IS NULL))
@@ -463,14 +464,14 @@ WHERE id = :id AND tenant_id = :tenant_id AND decision IS NULL
 RETURNING job_id;
 
 -- name: wake_asker
--- The job that waits for this decision is due.
+-- Make the job due that waits for this decision.
 UPDATE jobs SET run_at = {now}, waits_for = NULL
 WHERE id = :job_id AND state = {job.queued} AND waits_for IS NOT NULL AND (waits_for = :waits_for OR EXISTS (
     SELECT 1 FROM waits AS w WHERE w.job_id = jobs.id AND w.epoch = jobs.epoch AND w.name = :waits_for))
 RETURNING id;
 
 -- name: withdraw_approvals
--- Open questions of jobs that have ended, or are gone.
+-- Withdraw open approvals whose jobs have ended or were deleted.
 UPDATE approvals SET decision = 'withdrawn', decided_at = {now} WHERE id IN (
     SELECT a.id FROM approvals AS a WHERE {stale} LIMIT :limit)
     AND decision IS NULL RETURNING id;
