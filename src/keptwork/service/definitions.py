@@ -72,7 +72,7 @@ def shape_of(template: Template) -> Shape:
 
 async def shape(store: Reader, tenant_id: int, template_id: int) -> Shape:
     """Return the shape of a stored definition, by its key."""
-    known = _by_key.setdefault(store.tally, Shapes())  # stores and transactions have a tally
+    known = _by_key.setdefault(store.tally, Shapes())  # type: ignore[attr-defined]  # stores and transactions have one
     if (found := known.get(template_id)) is not None:
         return found
     template = await store.template(tenant_id, template_id)

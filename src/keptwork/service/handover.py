@@ -84,7 +84,7 @@ class Picture:
         Return None if anything else happens as well.
         """
         self.changes, self.jobs, self._asked = [], [], {}
-        await advance.settled(self, [change])  # the subset of a transaction that `settled` needs
+        await advance.settled(self, [change])  # type: ignore[arg-type]  # the part of a transaction that it needs
         of_steps = all(one.lifecycle is not self.kind.flow for one in self.changes)
         alone = of_steps and len(self.changes) == 1 and len(self.jobs) == 1 and seat.is_for(self.jobs[0])
         return self.jobs[0] if alone else None
