@@ -1,1 +1,4 @@
-"""The command line: one file per noun or verb. A command parses, calls and prints; it decides nothing."""
+"""The command line: one file per command group.
+
+A command parses its arguments, calls a service, and prints the result. Decisions are left to the services.
+"""

@@ -1,4 +1,4 @@
-"""`keptwork agent`: a task given to an agent here and now, with the database and a worker in this process."""
+"""`keptwork agent`: run one agent task in this process, with a worker for that task only."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 LARGEST_SCHEMA = 256 << 10
 
-Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="What the agent is to do; - reads stdin.")]
-Tier = Annotated[str | None, typer.Option(metavar="TIER", help="haiku, sonnet or opus; else by how hard it looks.")]
-Skill = Annotated[str | None, typer.Option(metavar="NAME", help="A skill; else by the words of the text.")]
-SchemaFile = Annotated[
-    Path | None, typer.Option("--schema", metavar="FILE", help="A JSON Schema that the answer has to fit.")
+Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Task for the agent. Use - to read stdin.")]
+Tier = Annotated[
+    str | None,
+    typer.Option(metavar="TIER", help="Model tier: haiku, sonnet, or opus. Default: chosen by task difficulty."),
 ]
-Retries = Annotated[int, typer.Option(metavar="N", help="How often a failed call is made again.")]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with one that has not ended.")]
-Budget = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What it may cost at most.")]
+Skill = Annotated[str | None, typer.Option(metavar="NAME", help="Skill. Default: chosen from the task text.")]
+SchemaFile = Annotated[
+    Path | None, typer.Option("--schema", metavar="FILE", help="JSON Schema that the answer must match.")
+]
+Retries = Annotated[int, typer.Option(metavar="N", help="Maximum retries of a failed model call.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="ID of the unfinished agent job to resume.")]
+Budget = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Maximum cost in US dollars.")]
 
 
 def agent(
@@ -46,10 +49,11 @@ def agent(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Give an agent a task: see what it says as it says it, then which model that was, what it took and cost.
+    """Run an agent task. Streams the answer, then shows the model, duration, and cost.
 
-    Exit code 0 if there is an answer, 1 if there is none, 2 for what cannot be asked. Ctrl-C cancels it. The answer is
-    on stdout, the rest on stderr; with --json one document on stdout at the end.
+    Exit code 0 if there is an answer, 1 if there is none, 2 for invalid input, 130 if it was interrupted. Ctrl-C
+    cancels the task. The answer goes to stdout, everything else to stderr. With --json, one document goes to stdout at
+    the end.
     """
     from keptwork.cli.agent_session import Session
 
@@ -67,7 +71,7 @@ def agent(
 
 
 def _text(given: str | None) -> str:
-    """What is to be done; what no agent could begin with is refused before anything is stored."""
+    """Return the task text. Reject an invalid text before anything is stored."""
     from keptwork.service.agents import LONGEST_DESCRIPTION, insist_fit
 
     if given is None:

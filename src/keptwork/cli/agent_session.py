@@ -1,4 +1,4 @@
-"""One agent job carried out in this process: a worker for it alone, and what is shown meanwhile and at the end."""
+"""Run one agent job in this process, stream its answer, and show its outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFLINE = "offline"
 
 
 class Session:
-    """From the start of an agent job to the exit code."""
+    """One agent job, from its start or resumption to the exit code."""
 
     def __init__(self, db: str | None, tenant: str, config: str | None, as_json: bool) -> None:
         self._where = (db, tenant, config)
@@ -40,12 +40,12 @@ class Session:
         self._skipped: set[int] = set()
 
     async def started(self, text: str, ask: Ask) -> int:
-        """A new one."""
+        """Start a new agent job, run it, and return the exit code."""
         async with self._app() as app:
             return await self._outcome(app, await app.agent(text, **ask))
 
     async def resumed(self, id: str) -> int:
-        """One that was left."""
+        """Resume an unfinished agent job and return the exit code."""
         from keptwork.agent_handle import AgentHandle
         from keptwork.service import agents
 
@@ -71,10 +71,10 @@ class Session:
     def _hear(self, job: str, piece: str) -> None:
         self._streamed = screen.write(piece, sys.stdout, end="")
 
-    # --- carrying out
+    # --- running the job
 
     async def _carried_out(self, app: Keptwork, agent: AgentHandle, queue: str) -> str | None:
-        """Works until it has ended, or waits for what will not come by itself; returns what it waits for."""
+        """Run the job until it finishes or waits for a budget or a reviewer; return what it waits for, or None."""
         work = asyncio.create_task(app.work(queues=[queue], concurrency=1, lease="10s", name="agent"))
         watch = asyncio.create_task(self._watch(app, agent))
         with self._listening(app, agent):
@@ -116,7 +116,7 @@ class Session:
         screen.complain(text)
 
     async def _answered(self, app: Keptwork) -> bool:
-        """Whether somebody at the terminal has said yes or no to what it asks."""
+        """Return whether the user at the terminal has approved or rejected all open requests."""
         if self._as_json or not run_prompt.at_a_terminal():
             return False
         now = await (await app.open()).now()
@@ -132,7 +132,7 @@ class Session:
                 await decide(question.public_id, by=operator())
         return True
 
-    # --- being asked to stop
+    # --- cancellation
 
     @contextlib.contextmanager
     def _listening(self, app: Keptwork, agent: AgentHandle) -> Iterator[None]:
@@ -159,7 +159,7 @@ class Session:
             store, why = await app.open(), "somebody pressed Ctrl-C"
             await jobs.cancel(store, app.tenant_id, agent.job_id, hard=hard, reason=why, actor=operator())
 
-    # --- telling
+    # --- output
 
     async def _told(self, app: Keptwork, agent: AgentHandle, held: str | None) -> int:
         from keptwork.service import agents
@@ -176,7 +176,7 @@ class Session:
         return 0 if result is not None else INTERRUPTED if self._interrupted else FAILED
 
     def _print(self, result: dict[str, Any] | None) -> None:
-        """What was shown as it came is not shown again."""
+        """Print the answer, unless it was streamed."""
         if result is not None and not self._streamed:
             print(result["text"], flush=True)
 
@@ -186,7 +186,7 @@ class Session:
 
 
 def _summary(row: dict[str, Any], result: dict[str, Any] | None) -> str:
-    """In a line: who answered, what it took, what it cost."""
+    """Return one line: model, tokens, cost, and duration, or why there is no answer."""
     from keptwork.budget import dollars
     from keptwork.service.entities import public_id
 

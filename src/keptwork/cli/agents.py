@@ -1,4 +1,4 @@
-"""`keptwork agents`: the agent jobs, what was chosen for them, and the record of each that has ended."""
+"""`keptwork agents`: list agent jobs, and show the choices, transcript, and record of one."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The agent job, by its public id or that of its job.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the agent job, or of its job.")]
 LONGEST = 60
 
 
 @app.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help="Only in these states; may be repeated.")
+        list[str] | None, typer.Option(metavar="STATE", help="Only agent jobs in this state. Repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List agent jobs, the newest first."""
+    """List agent jobs, newest first."""
     states = states_named(AGENT, state or [])
 
     async def read(store: Store, tenant_id: int) -> tuple[list[dict[str, Any]], int]:
@@ -54,7 +54,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show an agent job: what was chosen for it and why, what it took, and every move it made."""
+    """Show an agent job: its skill and model with the reasons, its use of tokens, and its moves."""
 
     async def read(store: Store, tenant_id: int) -> service.Story:
         return await service.story(store, tenant_id, id)
@@ -69,7 +69,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
 
 @app.command()
 def audit(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show the record of an agent job that has ended: its states, its agent, its cost, its answer."""
+    """Show the record of a finished agent job: its states, agent, cost, and answer."""
 
     async def read(store: Store, tenant_id: int) -> AgentAudit:
         return await service.audit(store, tenant_id, id)
@@ -80,7 +80,7 @@ def audit(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: 
 
 @app.command()
 def transcript(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show the conversation of an agent job: its instructions, prompts, answers and tool calls."""
+    """Show the conversation of an agent job: its instructions, prompts, answers, and tool calls."""
 
     async def read(store: Store, tenant_id: int) -> tuple[str, list[dict[str, Any]]]:
         row = await service.find(store, tenant_id, id)
@@ -93,7 +93,7 @@ def transcript(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_j
 
 
 def _talk(said: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a conversation line by line, message below message."""
+    """Yield the lines of a conversation, message by message."""
     tools = {use["id"]: use["name"] for one in said for use in one.get("uses", ())}
     for one in said:
         of = f" {harmless(tools.get(one.get('answers'), ''))}".rstrip()
@@ -163,7 +163,7 @@ def _record(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _asked(description: str, agent: str) -> dict[str, str | None]:
-    """Return the facts about a prompt. Of a long one only the beginning is on record."""
+    """Return the facts about a prompt. Only the start of a long prompt is on record."""
     text, sent = service.shortened(description)
     whole = None if sent is None else f"{sent}; all of it: keptwork agents transcript {agent}"
     return {"asked": _short(text, 200), "sent": whole}

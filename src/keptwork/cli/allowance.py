@@ -1,4 +1,4 @@
-"""The options that say what a tenant may ask of the HTTP API."""
+"""Options that set the HTTP API limits of a tenant."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from keptwork.allowance import LARGEST
 _BOUND = {"min": 0, "max": LARGEST, "metavar": "N", "show_default": False}
 
 RequestsPerSecond = Annotated[
-    int | None, typer.Option(help="Requests of a tenant that a server process takes in a second.", **_BOUND)
+    int | None, typer.Option(help="Requests per second and tenant, in each server process.", **_BOUND)
 ]
-Burst = Annotated[int | None, typer.Option(help="So many of them may come at once.", **_BOUND)]
-MaxInFlight = Annotated[int | None, typer.Option(help="Requests of a tenant under way at once.", **_BOUND)]
-MaxStreams = Annotated[int | None, typer.Option(help="Streams and long waits of a tenant at once.", **_BOUND)]
-MaxQueued = Annotated[int | None, typer.Option(help="Jobs of a tenant that may wait, to about.", **_BOUND)]
+Burst = Annotated[int | None, typer.Option(help="Maximum burst of requests.", **_BOUND)]
+MaxInFlight = Annotated[int | None, typer.Option(help="Maximum concurrent requests per tenant.", **_BOUND)]
+MaxStreams = Annotated[int | None, typer.Option(help="Maximum concurrent streams and long polls per tenant.", **_BOUND)]
+MaxQueued = Annotated[int | None, typer.Option(help="Maximum queued jobs per tenant (approximate).", **_BOUND)]

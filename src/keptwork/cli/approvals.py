@@ -1,4 +1,4 @@
-"""`keptwork approvals`: what jobs ask people, and the decisions."""
+"""`keptwork approvals`: list, show, approve, and reject approval requests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The approval, by its public id.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; else the user of this terminal.")]
-Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the job is told.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the approval.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Name of the reviewer. Default: the current user.")
+]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason, passed to the job.")]
 
 
 @app.command("list")
 def list_(
-    all: Annotated[bool, typer.Option("--all", help="Those that are decided, too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+    all: Annotated[bool, typer.Option("--all", help="Include decided approvals.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List what waits for a decision, the newest first."""
+    """List pending approvals, newest first."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[Approval], int]:
         return await service.listed(store, tenant_id, open_only=not all, limit=limit), await store.now()
@@ -51,7 +53,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show exactly what is asked, and what was decided."""
+    """Show an approval: its exact details and its decision."""
 
     async def read(store: Store, tenant_id: int) -> tuple[Approval, int]:
         return await service.find(store, tenant_id, id), await store.now()
@@ -69,7 +71,10 @@ def approve(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Approve: the job goes on. Approving twice changes nothing; what was rejected stays so."""
+    """Approve a request and resume its job.
+
+    You can repeat an approval, but you cannot approve a rejected request.
+    """
     _decide(id, service.APPROVED, reason, by, tenant, db, as_json)
 
 
@@ -82,7 +87,7 @@ def reject(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Reject: the job fails, unless it knows what else to do."""
+    """Reject a request. Its job fails unless it handles the rejection."""
     _decide(id, service.REJECTED, reason, by, tenant, db, as_json)
 
 

@@ -1,4 +1,4 @@
-"""`keptwork audit`: does the log explain every row; and the log as a file."""
+"""`keptwork audit`: check the event log against the rows, seal it, and export it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ PROBLEMS = 1
 
 @app.command()
 def verify(
-    against: Annotated[str | None, typer.Option(metavar="HASH", help="A seal that was kept elsewhere.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Hash of a seal that you stored elsewhere.")
+    ] = None,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Replay every event, compare it with the rows and check every seal; exit with 1 if anything does not fit."""
+    """Replay all events, compare them with the rows, and check every seal.
+
+    Exit code 1 if anything does not match.
+    """
 
     async def check() -> service.Verdict:
         async with opened(db) as store:
@@ -47,7 +52,7 @@ def verify(
 
 @app.command()
 def seal(db: Db = None, as_json: screen.Json = False) -> None:
-    """Seal the events that are not sealed yet, and tell the newest seal: a line to keep elsewhere."""
+    """Seal the unsealed events and print the newest seal, a line to store elsewhere."""
 
     async def make() -> tuple[int, Seal | None]:
         async with opened(db) as store, store.acknowledging():
@@ -60,12 +65,15 @@ def seal(db: Db = None, as_json: screen.Json = False) -> None:
 
 @app.command()
 def export(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to; stdout if left out.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Only what an earlier export lacks.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Output file. Default: stdout.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Cursor that an earlier export printed. Writes only later events."),
+    ] = None,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Write every event as a line of JSON, in the order of commits. The file appears when it is complete."""
+    """Write every event as a line of JSON, in commit order. The file appears when it is complete."""
 
     async def write() -> service.Exported:
         async with opened(db) as store:
@@ -79,7 +87,7 @@ def export(
 
 
 def as_dict(verdict: service.Verdict) -> dict[str, Any]:
-    """A verdict as JSON has it."""
+    """Return a verdict as JSON data."""
     return {
         "clean": verdict.clean,
         "events": verdict.events,
@@ -96,7 +104,7 @@ def as_dict(verdict: service.Verdict) -> dict[str, Any]:
 
 
 def drawn(verdict: service.Verdict, seconds: float) -> RenderableType:
-    """A verdict for people: the problems if there are any, then one line."""
+    """Return a verdict as text: its problems, if any, and a summary."""
     from rich.console import Group
 
     rows = ", ".join(f"{count:,} {name}" for name, count in verdict.rows.items() if count) or "none"

@@ -1,4 +1,4 @@
-"""`keptwork backup`: write a database into a file that can be relied on."""
+"""`keptwork backup`: write a verified copy of a database to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`keptwork breakers`: what is held back because something it needs does not work, and when it is tried again."""
+"""`keptwork breakers`: list, show, and reset circuit breakers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The breaker, such as payments-api or tool:ruff.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the breaker, such as payments-api or tool:ruff.")]
 
 
 @app.command("list")
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """List the breakers: their states, how many jobs each holds back, and when the next one is let through to try."""
+    """List circuit breakers: their states, held jobs, and next probes."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[BreakerView], int]:
         return await store.breakers(tenant_id), await store.now()
@@ -44,7 +44,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 
 @app.command()
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show everything about one breaker: why it opened, when it is tried again, and what happened to it."""
+    """Show one circuit breaker: why it opened, its next probe, and its history."""
 
     async def read(store: Store, tenant_id: int) -> tuple[BreakerView, list[Event], int]:
         return *await service.show(store, tenant_id, name), await store.now()
@@ -57,12 +57,12 @@ def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_jso
 @app.command()
 def reset(
     name: Name,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the event log.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Close a breaker by hand, and let go everything it holds back."""
+    """Close a circuit breaker and lift its holds."""
     check_name("reason", reason)
 
     async def close(store: Store, tenant_id: int) -> int:
@@ -74,7 +74,7 @@ def reset(
     screen.emit({"name": name, "state": CLOSED.name, "let_go": let_go}, lambda: said, as_json)
 
 
-# --- for people
+# --- text output
 
 
 def _table(found: list[BreakerView], now: int) -> RenderableType:

@@ -1,4 +1,4 @@
-"""`keptwork budgets`: what may be spent, what is, and giving more."""
+"""`keptwork budgets`: list, show, set, and raise budgets for model calls."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ NO_CAP = "none"
 
 app = typer.Typer()
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The budget: tenant, today, a day, or the id of a job or a flow.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Budget: tenant, today, a date, or the ID of a job or flow.")]
 
 
 @app.command("list")
 def list_(
-    scope: Annotated[str | None, typer.Option("--scope", metavar="|".join(Scope), help="Only these.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    scope: Annotated[
+        str | None, typer.Option("--scope", metavar="|".join(Scope), help="Only budgets with this scope.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Maximum number of results.")] = 50,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List the budgets: what is spent and reserved of each, its cap, and how many jobs it holds back."""
+    """List budgets: spent and reserved amounts, caps, and held jobs."""
     if scope is not None and scope not in list(Scope):
         raise BadInput(what=f"--scope {scope}: a budget is for a {', '.join(Scope)}")
 
@@ -57,7 +57,7 @@ def list_(
 
 @app.command()
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one budget, the last calls that count against it, and how long lost calls stay counted."""
+    """Show one budget, its latest calls, and how long lost calls count against it."""
 
     async def read(store: Store, tenant_id: int) -> tuple[BudgetView, dict[str, Any], list[Charge]]:
         standing = await service.find(store, tenant_id, name)
@@ -72,12 +72,12 @@ def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_jso
 @app.command("set")
 def set_(
     name: Name,
-    usd: Annotated[str, typer.Argument(metavar="USD", help="Its cap in dollars, as in 2.50; or none.")],
+    usd: Annotated[str, typer.Argument(metavar="USD", help="Cap in US dollars, such as 2.50, or none.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Give a budget a cap, whatever the configuration or a flow's file says. Jobs that then fit go on."""
+    """Set the cap of a budget, over the configuration or the flow file. Held jobs that now fit resume."""
     cap = None if usd == NO_CAP else micros(usd)
 
     async def write(store: Store, tenant_id: int) -> Raised:
@@ -89,12 +89,12 @@ def set_(
 @app.command("raise")
 def raise_(
     name: Name,
-    usd: Annotated[str, typer.Argument(metavar="USD", help="How much more, in dollars, as in 1.00.")],
+    usd: Annotated[str, typer.Argument(metavar="USD", help="Amount to add in US dollars, such as 1.00.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Add to the cap of a budget; two who do so at the same time both count. Jobs that then fit go on."""
+    """Raise the cap of a budget. Concurrent raises add up. Held jobs that now fit resume."""
     by = micros(usd)
 
     async def write(store: Store, tenant_id: int) -> Raised:
@@ -109,7 +109,7 @@ def _told(raised: Raised, as_json: bool) -> None:
     screen.emit({**standing, "let_go": raised.let_go}, lambda: _said(raised), as_json)
 
 
-# --- for people
+# --- text output
 
 
 def _said(raised: Raised) -> str:

@@ -1,4 +1,4 @@
-"""`keptwork cost`: what calls to models did cost, added up and drawn."""
+"""`keptwork cost`: show the cost of model calls, with bars."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 WIDTH = 32
 MONTH = "30d"
 
-By = Annotated[str, typer.Option("--by", metavar="|".join(service.BY), help="What to add up by.")]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="From when on: a time, or how long ago, as in 7d.")]
+By = Annotated[str, typer.Option("--by", metavar="|".join(service.BY), help="Grouping of the costs.")]
+Since = Annotated[
+    str,
+    typer.Option("--since", metavar="TIME", help="Start of the period: a time, or a duration before now such as 7d."),
+]
 
 
 def cost(
@@ -36,7 +39,7 @@ def cost(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show what was spent on calls to models, by model, tenant, flow or day. Lost calls are told apart."""
+    """Show the cost of model calls by model, tenant, flow, or day. Lost calls are shown separately."""
     if by not in service.BY:
         raise BadInput(what=f"--by {by}: costs are added up by {', '.join(service.BY)}")
 
@@ -47,7 +50,7 @@ def cost(
     screen.emit(service.as_json(found), lambda: _page(found), as_json)
 
 
-# --- for people
+# --- text output
 
 
 def _page(found: Costs) -> RenderableType:
@@ -73,7 +76,7 @@ def _chart(found: Costs) -> RenderableType:
 
 
 def bar(cost: Cost, most: int) -> Text:
-    """A bar as long as what was spent, with what the lost calls are counted with at its end."""
+    """Return a bar as long as the cost, with the share of lost calls at its end."""
     from rich.text import Text
 
     long = 0 if most == 0 else -(-cost.micros * WIDTH // most)

@@ -1,4 +1,4 @@
-"""`keptwork crews`: tasks for several workers, as trees of crews and shares."""
+"""`keptwork crews`: submit, list, show, and cancel crews, and set quotas."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The crew, by its public id.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the crew.")]
 Quotas = list[tuple[int, int, int]]
 
 
 @app.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help="Only in these states; may be repeated.")
+        list[str] | None, typer.Option(metavar="STATE", help="Only crews in this state. Repeatable.")
     ] = None,
-    all: Annotated[bool, typer.Option("--all", help="Those inside other crews, too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+    all: Annotated[bool, typer.Option("--all", help="Include crews inside other crews.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List crews, the newest first."""
+    """List crews, newest first."""
     states = states_named(CREW, state or [])
 
     async def read(store: Store, tenant_id: int) -> tuple[list[dict[str, Any]], int]:
@@ -57,7 +57,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show a crew with its shares, the crews inside it, and the workers in use."""
+    """Show a crew with its shares, its inner crews, and the workers in use."""
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Tree, Quotas, int]:
         found = await service.tree(store, tenant_id, id)
@@ -71,12 +71,14 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
 @app.command()
 def cancel(
     id: Id,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the log keeps it.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the event log.")
+    ] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Cancel a crew, the crews inside it and all their jobs, all at once. What runs is stopped."""
+    """Cancel a crew with its inner crews and all their jobs, in one transaction. Running jobs are stopped."""
 
     async def write(store: Store, tenant_id: int) -> list[int]:
         return await service.cancel(store, tenant_id, id, reason=reason, actor=operator())
@@ -88,17 +90,21 @@ def cancel(
 
 @app.command()
 def submit(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")],
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The declared job that each share is.")],
-    task: Annotated[str, typer.Option(metavar="TEXT", help="What the crew is to do.")],
-    workers: Annotated[int, typer.Option(metavar="N", help="For how many workers, 1 to 10.")] = 1,
-    payload: Annotated[str, typer.Option(metavar="JSON", help="What every share is called with.")] = "{}",
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="The same key again makes no second crew.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="Cancel it after this long, such as 2h.")] = None,
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Application, such as shop.jobs:app.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Declared job that each share runs.")],
+    task: Annotated[str, typer.Option(metavar="TEXT", help="Task of the crew.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Number of workers, from 1 to 10.")] = 1,
+    payload: Annotated[str, typer.Option(metavar="JSON", help="Arguments of every share, as a JSON object.")] = "{}",
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Idempotency key. A repeated key returns the existing crew.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Time after which the crew is cancelled, such as 2h.")
+    ] = None,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Give a task to a crew: each worker gets one share, a job of the application."""
+    """Give a task to a crew. Each worker gets one share, a job of the application."""
     from keptwork.cli.work import application
     from keptwork.declared_job import DeclaredJob
 
@@ -123,13 +129,13 @@ def submit(
 @app.command()
 def quotas(
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="DEPTH=N", help="Set the quota of a depth; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="DEPTH=N", help="Set the quota of a depth. Repeatable.")
     ] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show how many workers the crews of each depth may have, and how many they have."""
+    """Show the quota of workers at each crew depth, and how many are in use."""
     wanted = dict(_setting(text) for text in set or [])
 
     async def change(store: Store, tenant_id: int) -> Quotas:
@@ -188,7 +194,7 @@ def _facts(tree: service.Tree, used: Quotas, now: int) -> Iterator[tuple[str, An
 
 
 def _drawn(tree: service.Tree, now: int, under: Drawing | None = None) -> Drawing:
-    """Crews inside hang below the share that waits for them; those that no share made, below the crew."""
+    """Draw inner crews below the share that waits for them. Draw those without a share below the crew."""
     from rich.tree import Tree as Drawing
 
     row = tree.crew
@@ -213,7 +219,7 @@ def _standing(job: dict[str, Any], now: int) -> str:
 
 
 def _lately(row: dict[str, Any], now: int) -> str:
-    """Since when it is as it is: an end was some time ago, the rest lasts."""
+    """Return how long a crew has been in its state, or how long ago it finished."""
     if row["completed_at"] is not None:
         return screen.ago(row["updated_at"], now)
     return f"for {screen.span(now - row['updated_at'])}"

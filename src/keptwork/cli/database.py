@@ -1,4 +1,4 @@
-"""The database a command works on: the option that names it, and opening it without changing it."""
+"""The options that name a database and a tenant, and functions that open the database."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 Db = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="The database; else KEPTWORK_DB, else sqlite:///keptwork.db."),
+    typer.Option("--db", metavar="URL", help="Database URL. Default: $KEPTWORK_DB, then sqlite:///keptwork.db."),
 ]
 """The option of every command that opens a database."""
 
-Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose.")]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Tenant name.")]
 """The option of every command that works for one tenant."""
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, by its public id.")]
-"""The argument of every command that is about one job."""
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the job.")]
+"""The argument of every command about one job."""
 
 DEFAULT_TENANT_NAME = "default"
 
 
 def operator() -> str:
-    """Who types this command, as the event log names them."""
+    """Return the name of the current user for the event log, such as `cli:ann`."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a user without a name, as in some containers
@@ -37,7 +37,11 @@ def operator() -> str:
 
 @asynccontextmanager
 async def opened(url: str | None, *, creates: bool = False) -> AsyncIterator[Store]:
-    """Open a database, and refuse a missing or older one. With `creates` open it as a program does."""
+    """Open a database.
+
+    Reject a missing or outdated database, unless `creates` is set: then create it, and bring an older SQLite file up to
+    date.
+    """
     from keptwork.store import open_store
 
     store = await open_store(url, migrate=None if creates else False, create=creates)
@@ -48,6 +52,6 @@ async def opened(url: str | None, *, creates: bool = False) -> AsyncIterator[Sto
 
 
 async def with_tenant(url: str | None, tenant: str, use: Any, *, creates: bool = False) -> Any:
-    """What the use of an open database as this tenant comes to."""
+    """Open a database, call `use(store, tenant_id)`, and return its result."""
     async with opened(url, creates=creates) as store:
         return await use(store, await store.tenant(tenant))

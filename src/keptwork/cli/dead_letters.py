@@ -1,4 +1,4 @@
-"""`keptwork dead-letters`: the jobs that were given up, and running them again."""
+"""`keptwork dead-letters`: list, show, and redrive dead letters."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")]
-Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind.")]
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
+Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind of job.")]
 Reason = Annotated[
     str | None,
     typer.Option(
         metavar="CODE",
-        help="Only given up for this reason: " + ", ".join(DEAD_LETTER_REASONS) + ".",
+        help="Only this reason code: " + ", ".join(DEAD_LETTER_REASONS) + ".",
         autocompletion=lambda: list(DEAD_LETTER_REASONS),
     ),
 ]
-Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Only given up since then; 10m is ten minutes ago.")]
+Since = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Only jobs dead-lettered since this time; 10m means ten minutes ago.")
+]
 
 
 @app.command("list")
@@ -48,13 +50,13 @@ def list_(
     reason: Reason = None,
     since: Since = None,
     text: screen.Search = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="ID of the last job of the previous page.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List dead letters, the newest job first."""
+    """List dead letters, newest job first."""
 
     async def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None, int]:
         async with opened(db) as store:
@@ -77,12 +79,12 @@ def list_(
 
 @app.command()
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The job, by its public id.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Public ID of the job.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show why one job was given up. Its whole story: keptwork jobs show ID."""
+    """Show why one job was dead-lettered. For its full history, run: keptwork jobs show ID"""
 
     async def read() -> tuple[dict[str, Any], dict[str, Any], int]:
         async with opened(db) as store:
@@ -101,23 +103,29 @@ def show(
 
 @app.command()
 def redrive(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One dead letter; else choose by options.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="All that the other options leave.")] = False,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Dead letter to redrive. Omit it to choose by options.")
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Redrive every dead letter that matches the other options.")
+    ] = False,
     queue: Queue = None,
     kind: Kind = None,
     reason: Reason = None,
     since: Since = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many, the oldest first.")] = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="No more than so many a second.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the number.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number to redrive, oldest first.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number to redrive per second.")] = None,
     payload: Edited = None,
     again: Again = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Run dead letters again as new jobs: one by its id, or many by queue, kind, reason and time. Those that were run
-    again before are passed over unless --again."""
+    """Redrive dead letters as new jobs: one by ID, or many by queue, kind, reason, and time.
+
+    Without --again, this command skips dead letters that were already rerun.
+    """
     chooses = any((all, queue, kind, reason, since))
     _check_choice(id, chooses, payload)
 
@@ -161,7 +169,7 @@ async def _redrive_one(
 async def _redrive_many(
     store: Store, wanted: JobFilter, again: bool, limit: int | None, rate: float | None, as_json: bool
 ) -> None:
-    """People see each as it happens, for a slow rate takes its time."""
+    """Redrive jobs and print each one immediately, because a low rate can take a long time."""
     done = service.redrive(store, wanted, again=again, limit=limit, rate=rate, actor=operator())
     _report([_said(one, as_json) async for one in done], as_json)
 
@@ -193,7 +201,10 @@ async def _among(
 
 
 def _table(rows: list[dict[str, Any]], shown: list[dict[str, Any]], now: int) -> RenderableType:
-    """Ids are never cut, for they are there to be copied: a narrow terminal gets what else there is below them."""
+    """Return dead letters as a table.
+
+    IDs are never cut, so that they can be copied. On a narrow terminal, the other values are below them.
+    """
     cells = [_cells(row, letter, now) for row, letter in zip(rows, shown, strict=True)]
     if screen.stdout().width < WIDE_ENOUGH:
         table = screen.table("job", "given up")

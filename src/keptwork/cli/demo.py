@@ -1,4 +1,4 @@
-"""`keptwork demo`: real jobs through their lifecycle, the log they leave, and the audit of it."""
+"""`keptwork demo`: run example jobs, then show their event log and its audit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 WIDE_ENOUGH = 112
 
 Where = Annotated[
-    str | None, typer.Option("--db", metavar="URL", help="The database to use, instead of a temporary one.")
+    str | None, typer.Option("--db", metavar="URL", help="Database URL. Default: a temporary SQLite database.")
 ]
 
 
 def demo(db: Where = None, as_json: screen.Json = False) -> None:
-    """Take real jobs through their lifecycle: success, retry, a dead worker, a cancel, a dead letter. Takes 2 s."""
+    """Run example jobs: success, retry, a dead worker, a cancellation, and a dead letter. Takes 2 s."""
     if db and ":memory:" in db:
         raise BadInput(what="the demo also looks from outside, which a database in memory does not allow; give a file")
     with _database(db) as (url, shown):
@@ -61,7 +61,7 @@ async def _perform(url: str, story: _Story) -> tuple[Demonstration, audit.Verdic
 
 
 class _Story:
-    """Prints what happens as it happens, and remembers it. The title waits for the first thing that happens."""
+    """Print and record what happens. The title is printed before the first line."""
 
     def __init__(self, title: str, *, silent: bool) -> None:
         self._title = title
@@ -116,7 +116,7 @@ def _epilogue(shown: Demonstration, verdict: audit.Verdict, seconds: float) -> A
 
 
 def _log(shown: Demonstration) -> Table:
-    """A narrow terminal leaves out what the event's name says already."""
+    """Return the event log as a table. On a narrow terminal, omit the state and epoch columns."""
     wide = screen.stdout().width >= WIDE_ENOUGH
     names = ("time (UTC)", "entity", "event", "state", "epoch", "by", "reason")
     chosen = [place for place, name in enumerate(names) if wide or name not in ("state", "epoch")]

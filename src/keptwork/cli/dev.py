@@ -1,4 +1,4 @@
-"""`keptwork dev`: server and worker together on one's own machine, with a token made for this time."""
+"""`keptwork dev`: run a server and a worker in one process on this machine, with a temporary token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keptwork.app import Keptwork
 
 App = Annotated[
-    str | None, typer.Argument(metavar="[MODULE:APP]", help="The application whose jobs are run, as in shop.jobs:app.")
+    str | None, typer.Argument(metavar="[MODULE:APP]", help="Application whose jobs run, such as shop.jobs:app.")
 ]
 
 
@@ -32,8 +32,10 @@ def dev(
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Serve the HTTP API and the dashboard and run jobs in one process, for development: on this machine only, for
-    whoever has the token it prints. A database that is not there is made."""
+    """Serve the HTTP API and the dashboard and run jobs in one process, for development.
+
+    The server listens on this machine only and accepts only the token that it prints. A missing database is created.
+    """
     from_extra()
     if not _is_loopback(host):
         raise BadInput(what=f"keptwork dev serves this machine only, not {host}; for a network use: keptwork serve")
@@ -43,7 +45,7 @@ def dev(
 
 
 async def _both(app: Keptwork | None, host: str, port: int, db: str | None, as_json: bool) -> None:
-    """The worker ends with the server."""
+    """Run the server and the worker until the server ends."""
     from keptwork.api_key import Scope
     from keptwork.config import read
     from keptwork.dashboard.site import install

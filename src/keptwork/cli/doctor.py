@@ -1,4 +1,4 @@
-"""`keptwork doctor`: finds what is wrong with flows, jobs and breakers, and mends it by declared moves."""
+"""`keptwork doctor`: find stuck or inconsistent flows, jobs, and breakers, and repair them by declared moves."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ FOUND = 1
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what declared moves can mend.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair findings for which a declared move exists.")] = False,
     stuck_after: Annotated[
         list[str] | None,
-        typer.Option(metavar="[STATE=]SPAN", help="What counts as stuck, in any state or in one; else 1h."),
+        typer.Option(
+            metavar="[STATE=]SPAN",
+            help="Time after which an entity counts as stuck, for all states or one. Default: 1h.",
+        ),
     ] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only of this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant.")] = None,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Find what is stuck or contradicts itself, and say what mends it. Exit code 0 if nothing is wrong or all of it was
-    mended, 1 if something is."""
+    """Find stuck or inconsistent entities and show how to repair each.
+
+    Exit code 0 if nothing is wrong or everything was repaired, 1 otherwise.
+    """
     limits = Limits.said(stuck_after or [])
     outcome, now = asyncio.run(_done(fix, limits, tenant, db))
     screen.emit(rounds.as_json(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)

@@ -1,4 +1,4 @@
-"""`keptwork events`: the log of every move, a page at a time or as it grows."""
+"""`keptwork events`: list events page by page, or follow them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ app = typer.Typer()
 
 Entity = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Only of this lifecycle.", autocompletion=lambda: list(LIFECYCLES)),
+    typer.Option(metavar="NAME", help="Only this lifecycle.", autocompletion=lambda: list(LIFECYCLES)),
 ]
-Id = Annotated[
-    str | None, typer.Option(metavar="ID", help="Only of this entity, by its public id; a step also as FLOW/NAME.")
-]
-Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Only of this type, such as job_failed.")]
-Correlation = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs together under this id.")]
+Id = Annotated[str | None, typer.Option(metavar="ID", help="Only this entity, by public ID. A step also by FLOW/NAME.")]
+Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Only this event type, such as job_failed.")]
+Correlation = Annotated[str | None, typer.Option(metavar="ID", help="Only events with this correlation ID.")]
 
 LOOK_FOR_READER_SECONDS = 0.2
 WIDE_ENOUGH = 175
@@ -50,17 +48,17 @@ def list_(
     type: Type = None,
     correlation: Correlation = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="From this time on; 10m is ten minutes ago.")
+        str | None, typer.Option(metavar="WHEN", help="Start of the period; 10m means ten minutes ago.")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Before this time.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="End of the period (exclusive).")] = None,
     text: screen.Search = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on after an earlier answer.")] = None,
-    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="In the order they happened.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Cursor of the previous page.")] = None,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="List the oldest first.")] = False,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List events, the newest first. WHEN is a time such as 2026-11-15T17:10:20Z, or a duration such as 10m."""
+    """List events, newest first. WHEN is a time such as 2026-11-15T17:10:20Z, or a duration such as 10m."""
 
     async def read() -> service.Page:
         async with opened(db) as store:
@@ -88,12 +86,12 @@ def follow(
     id: Id = None,
     type: Type = None,
     correlation: Correlation = None,
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="From here on, instead of from now on.")] = None,
-    from_start: Annotated[bool, typer.Option("--from-start", help="From the first event on.")] = False,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Start after this cursor instead of now.")] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Start with the first event.")] = False,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Print events as they are committed, until interrupted; none is missed. With --json one line of JSON each."""
+    """Print every event as it is committed, until interrupted. With --json, each event is one line of JSON."""
     if after and from_start:
         raise BadInput(what="--after and --from-start exclude each other")
 
@@ -133,7 +131,7 @@ async def _between(store: Store, wanted: EventFilter, since: str | None, until: 
 
 
 async def _insist_on(store: Store, id: str, wanted: EventFilter) -> None:
-    """No events that match is one thing, no such entity another."""
+    """Raise an error if the entity does not exist. Without one, no event matched the filter."""
     if not await store.events(EventFilter(entity=wanted.entity, entity_id=wanted.entity_id), limit=1):
         raise unknown(id)
 
@@ -143,7 +141,10 @@ def _with_cursor(event: Event) -> dict[str, Any]:
 
 
 def _table(events: list[Event]) -> Table:
-    """Ids are never cut, for they are there to be copied: a narrow terminal gets what else there is below them."""
+    """Return events as a table.
+
+    IDs are never cut, so that they can be copied. On a narrow terminal, the other values are below them.
+    """
     if screen.stdout().width < WIDE_ENOUGH:
         return _narrow_table(events)
     table = screen.table("when", "entity", "event", "state", "by", "reason")
@@ -176,7 +177,10 @@ def _cells(event: Event) -> tuple[str, ...]:
 
 
 async def _while_read(work: Awaitable[None]) -> None:
-    """Do the work until it ends or nobody reads what it prints: a silent log would never notice that by writing."""
+    """Run the work until it ends or the reader of stdout leaves.
+
+    A log without new events writes nothing, so a failed write alone would not reveal that the reader left.
+    """
     tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_reader_leaves())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -191,6 +195,6 @@ async def _while_read(work: Awaitable[None]) -> None:
 async def _reader_leaves() -> None:
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
-    while not output.poll(0):  # noqa: ASYNC110 - the kernel tells this to those who ask, and sets no event
+    while not output.poll(0):  # noqa: ASYNC110 - poll(2) must be repeated: no event announces that the reader left
         await asyncio.sleep(LOOK_FOR_READER_SECONDS)
     raise BrokenPipeError

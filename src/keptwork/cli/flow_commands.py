@@ -1,5 +1,4 @@
-"""What the commands for runs and those for workstreams have in common: lists, one flow with all there is to know, and
-what is done to one."""
+"""Commands that runs and workstreams share: list, show, hold, and release."""
 
 from __future__ import annotations
 
@@ -31,30 +30,30 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Command = Callable[..., None]
 CANCELS = {"run": "cancel", "workstream": "abandon"}
-"""The command that ends a flow of a kind."""
+"""The command that cancels a flow of each kind."""
 
 Deed = Callable[["Store", "FlowRef", Actor], Awaitable[Any]]
 
-FlowId = Annotated[str, typer.Argument(metavar="ID", help="By its public id.")]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")]
+FlowId = Annotated[str, typer.Argument(metavar="ID", help="Public ID.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, recorded in the event log.")]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; may be repeated.")
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="Value for an input. Repeatable.")
 ]
-States = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; may be repeated.")
-]
+States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only this state. Repeatable.")]
 
 
 def lister(kind: Kind) -> Command:
-    """The command that lists flows of a kind."""
+    """Return the command that lists flows of a kind."""
 
     def list_(
         state: States = None,
-        name: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this definition.")] = None,
-        inside: Annotated[bool, typer.Option("--inside", help="Those inside other flows, too.")] = False,
+        name: Annotated[str | None, typer.Option(metavar="NAME", help="Only flows of this definition.")] = None,
+        inside: Annotated[bool, typer.Option("--inside", help="Include flows inside other flows.")] = False,
         text: screen.Search = None,
-        limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
-        after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last of a page.")] = None,
+        limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
+        after: Annotated[
+            str | None, typer.Option(metavar="ID", help="ID of the last flow of the previous page.")
+        ] = None,
         tenant: Tenant = DEFAULT_TENANT_NAME,
         db: Db = None,
         as_json: screen.Json = False,
@@ -74,11 +73,11 @@ def lister(kind: Kind) -> Command:
         if page.next and not as_json:
             screen.complain(f"There are more; go on with: --after {page.next}")
 
-    return _documented(list_, f"List {kind.name}s, the newest first.")
+    return _documented(list_, f"List {kind.name}s, newest first.")
 
 
 def shower(kind: Kind) -> Command:
-    """The command that shows one flow of a kind."""
+    """Return the command that shows one flow of a kind."""
 
     def show(id: FlowId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
         async def read(store: Store, tenant_id: int) -> tuple[Story, int]:
@@ -87,11 +86,11 @@ def shower(kind: Kind) -> Command:
         story, now = asyncio.run(with_tenant(db, tenant, read))
         screen.emit(stories.story_json(story), lambda: _story(story, now), as_json)
 
-    return _documented(show, f"Show everything about one {kind.name}: its steps, what it asks, what happened last.")
+    return _documented(show, f"Show one {kind.name}: its steps, open approvals, and latest events.")
 
 
 def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
-    """The command of that word, which does something to one flow of a kind, and says what it is then."""
+    """Return the command `word`, which changes one flow of a kind and prints its new state."""
 
     def do(
         id: FlowId,
@@ -120,7 +119,7 @@ def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
 
 
 def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> InvalidTransition:
-    """A refusal as who types commands reads it: what was typed and what could be, not what lifecycles call it."""
+    """Return a rejection with the names of commands instead of the names of lifecycle triggers."""
     deeds = flow_deeds.of_flow(kind, row)
     return InvalidTransition(
         lifecycle=refusal.lifecycle,
@@ -133,7 +132,7 @@ def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> In
 
 
 def _hint(kind: Kind, word: str, row: Row) -> str:
-    """Who looks at a flow once more that has failed may want what failed to be run once more."""
+    """Return a hint to retry, if a resumed flow has failed steps."""
     if word != "resume" or "retry" not in flow_deeds.of_flow(kind, row):
         return ""
     id = public_id(kind.flow.name, row["id"])
@@ -141,7 +140,7 @@ def _hint(kind: Kind, word: str, row: Row) -> str:
 
 
 def add_common(app: typer.Typer, kind: Kind) -> None:
-    """The commands that flows of every kind have."""
+    """Add the commands that flows of every kind have."""
     app.command("list")(lister(kind))
     app.command("show")(shower(kind))
     app.command("hold")(
@@ -150,11 +149,11 @@ def add_common(app: typer.Typer, kind: Kind) -> None:
             "hold",
             flows.hold,
             "{id} is held.",
-            f"Hold a {kind.name}: nothing more of it begins; what runs goes on.",
+            f"Hold a {kind.name}: no new steps start, and running steps finish.",
         )
     )
     app.command("release")(
-        doer(kind, "release", flows.let_go, "{id} goes on; it is {state}.", f"Let a held {kind.name} go on.")
+        doer(kind, "release", flows.let_go, "{id} goes on; it is {state}.", f"Lift the hold of a {kind.name}.")
     )
 
 
@@ -167,7 +166,7 @@ def _documented(command: Command, doc: str) -> Command:
 
 
 def lately(row: Row, now: int) -> str:
-    """How a flow is getting on, in a few words."""
+    """Return a short text about a flow's progress: when it finished, is due, or was held, or how long it has lasted."""
     if row["completed_at"] is not None:
         return screen.ago(row["completed_at"], now)
     if row["held_at"] is not None:
@@ -227,13 +226,13 @@ def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
 
 
 def money(cost: Cost) -> str:
-    """Return what something cost, with its lost calls named."""
+    """Return a cost as text, with its lost calls."""
     lost = costs.lost_words(cost)
     return f"${cost.micros / 1_000_000:.6f}{f'; {lost}' if lost else ''}"
 
 
 def steps_table(steps: list[Row], now: int, story: Story | None = None) -> RenderableType:
-    """Steps in the order of their graph: state, attempts, how long, and what there is to say."""
+    """Return a table of steps in the order of their graph: state, attempts, duration, and remarks."""
     table = screen.table("step", "state", "tries", "took", "")
     for row in steps:
         name = row["name"] if row["parent_id"] is None else f"  {row['name']}"
@@ -258,8 +257,10 @@ def _questions(story: Story, now: int) -> Iterator[RenderableType]:
 
 
 def _events(story: Story) -> RenderableType:
-    """The last moves, each with the step that made it; those of the flow itself have none. Who made them is left out
-    where there is no room for it."""
+    """Return a table of the latest moves, each with its step, or a dash for moves of the flow.
+
+    A narrow terminal has no column for the actor.
+    """
     names = {row["id"]: str(row["name"]) for row in story.steps}
     days = {screen.moment(event.ts)[:10] for event in story.events}
     one_day, wide = len(days) == 1, screen.stdout().width >= WIDE_ENOUGH

@@ -1,4 +1,4 @@
-"""`keptwork flows`: what a flow file may say, whether one is right, and what it looks like."""
+"""`keptwork flows`: check and draw flow files, and print their JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from keptwork.flow_files import read, read_flow
 
 app = typer.Typer()
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Flow file. Use - to read stdin.")]
 
 
 @app.command()
 def check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files; - reads stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files. Use - to read stdin.")],
     as_json: screen.Json = False,
 ) -> None:
-    """Check flow files and those inside them: every problem with its line, and what was expected. Exit code 2 if there
-    is any."""
+    """Check flow files and the flows inside them.
+
+    Every problem is listed with its line and what was expected. Exit code 2 if there are problems.
+    """
     found = [(file, *_checked(file)) for file in files]
     for _, flow, error in found:
         if not as_json:
@@ -41,7 +43,7 @@ def graph_(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     as_json: screen.Json = False,
 ) -> None:
-    """Draw a flow: its steps level by level; those of one level can run side by side."""
+    """Draw the steps of a flow, level by level. Steps of one level can run concurrently."""
     if mermaid and as_json:
         raise BadInput(what="--mermaid and --json exclude each other")
     flow = read_flow(file)

@@ -1,4 +1,4 @@
-"""`keptwork jobs result|artifacts|artifact`: what came of a job, and what it keeps beside that."""
+"""`keptwork jobs result|artifacts|artifact`: print the result and the artifacts of a job."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ HEAD = 200
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Where to: a file, a folder, or - for stdout whatever it is."),
+    typer.Option("--out", metavar="FILE", help="Output file or directory. Use - to write any content to stdout."),
 ]
 
 
 def result(
     id: JobId,
-    timeout: Annotated[str, typer.Option(metavar="SPAN", help="How long to wait for it to end.")] = "0s",
+    timeout: Annotated[str, typer.Option(metavar="SPAN", help="Maximum time to wait for the job.")] = "0s",
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Print the whole result of a job that succeeded, as JSON. Exit code 1 if it ended otherwise, 124 if it has not."""
+    """Print the full result of a successful job as JSON.
+
+    Exit code 1 if the job finished otherwise, 124 if it has not finished.
+    """
 
     async def read(store: Store, tenant_id: int) -> str | None:
         return await results.result_text(store, tenant_id, id, timeout)
@@ -47,7 +50,7 @@ def result(
 
 
 def artifacts(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """List what a job keeps beside its result."""
+    """List a job's artifacts."""
 
     async def read(store: Store, tenant_id: int) -> list[Artifact]:
         return await service.listed(store, tenant_id, id)
@@ -59,13 +62,16 @@ def artifacts(id: JobId, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as
 
 def artifact(
     id: JobId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The artifact.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Artifact name.")],
     out: Out = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Write what is in an artifact to stdout or a file, byte for byte. With --json, only tell about it."""
+    """Write the content of an artifact to stdout or a file, byte for byte.
+
+    With --json and without --out, this command prints only the metadata of the artifact.
+    """
 
     async def read(store: Store, tenant_id: int) -> tuple[Artifact, bytes]:
         return await service.content(store, tenant_id, id, name)
@@ -85,7 +91,7 @@ def artifact(
 
 
 def head(row: dict[str, Any], text: str) -> str:
-    """A result to be shown among other things: what is large enough to be kept apart is cut."""
+    """Return a result for display. A result that is stored as a separate blob is shortened."""
     if row["result_hash"] is None:
         return text
     id = public_id(JOB.name, row["id"])
@@ -94,7 +100,10 @@ def head(row: dict[str, Any], text: str) -> str:
 
 
 def _file(out: Path, name: str) -> Path:
-    """A folder gets a file of the artifact's name, which may have been put into the database by anybody."""
+    """Return the output file.
+
+    A directory gets a file with the artifact's name, which is checked because any program can store any name.
+    """
     if not out.is_dir():
         return out
     service.check_name(name)
@@ -102,7 +111,7 @@ def _file(out: Path, name: str) -> Path:
 
 
 def _is_text(content: bytes) -> bool:
-    """Fit for a terminal: no sign that would command it."""
+    """Return whether content is text without control characters, which could command a terminal."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`keptwork jobs signal`: send an event that jobs wait for."""
+"""`keptwork jobs signal`: send a signal that jobs wait for."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 
 
 def signal(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The event, as jobs wait for it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Signal name.")],
     payload: Annotated[
-        str, typer.Option("--payload", metavar="JSON", help="What they are told; - reads stdin.")
+        str, typer.Option("--payload", metavar="JSON", help="Payload of the signal. Use - to read stdin.")
     ] = "null",
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only for this job.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Idempotency key: the same key sends once.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Idempotency key. A repeated key sends nothing.")
+    ] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Send an event to the jobs that wait for it, now or within a week."""
+    """Send a signal to the jobs that wait for it now or within a week."""
     told = _read(sys.stdin.read() if payload == "-" else payload)
 
     async def send(store: Store, tenant_id: int) -> Sent:

@@ -1,4 +1,4 @@
-"""How far a job has come, as `keptwork jobs show` draws it."""
+"""The progress and steps of a job, as `keptwork jobs show` draws them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_CODE = "made by other code than the worker has now; its result stands"
 
 
 def bar(said: Said | None, now: int) -> str | None:
-    """What the handler said last.
+    """Return the progress that the handler reported last, as a bar.
 
     >>> from keptwork.service.job_steps import Said
     >>> bar(Said(0.42, "page 2", 0), 5_000_000)
@@ -33,14 +33,14 @@ def bar(said: Said | None, now: int) -> str | None:
 
 
 def waiting(waits_for: str | None, run_at: int | None, now: int) -> str | None:
-    """What a job waits for that has left its slot."""
+    """Return what a suspended job waits for."""
     if waits_for is None:
         return None
     return f"{waits_for}, {screen.ago(run_at, now)}" if waits_for == "sleep" and run_at is not None else waits_for
 
 
 def table(steps: list[Checkpoint]) -> Table:
-    """Each step in the order they were done."""
+    """Return a table of the completed steps, in the order of their completion."""
     drawn = screen.table("step", "done", "size", "epoch", "")
     drawn.columns[1].no_wrap = True
     for one in steps:
@@ -50,7 +50,7 @@ def table(steps: list[Checkpoint]) -> Table:
 
 
 def _wait(one: Checkpoint) -> str:
-    """When a sleep is over; it is what the step keeps."""
+    """Return when a sleep ends. The result of a sleep step is that time."""
     if not one.name.startswith(f"{OWN}sleep "):
         return ""
     try:

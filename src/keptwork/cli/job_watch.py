@@ -1,5 +1,7 @@
-"""`keptwork jobs show --watch`: a job as it goes on, until it has ended. On a terminal it is drawn again and again,
-elsewhere each change is a line."""
+"""`keptwork jobs show --watch`: follow a job until it finishes.
+
+On a terminal, the job is redrawn in place. Elsewhere, each change is a line.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Draw = Callable[["Story", int], "RenderableType"]
 
 
 async def watch(look: Look, draw: Draw, shown: Callable[[Story], dict[str, Any]], as_json: bool) -> None:
-    """Shows a job until it has ended."""
+    """Show a job until it has finished."""
     if as_json:
         await _each_as_json(look, shown)
     elif screen.stdout().is_terminal:
@@ -71,7 +73,7 @@ async def _line_by_line(look: Look) -> None:
 
 
 def _lines(story: Story) -> Iterator[str]:
-    """What there is to tell, in the order it happened."""
+    """Yield a line for every event, step, and progress report, in order of time."""
     lines = [(event.ts, 0, f"{event.type}: {event.to_state}") for event in story.events]
     lines += [(step.created_at, 1, _told(step)) for step in story.steps]
     if story.progress is not None:
@@ -81,6 +83,6 @@ def _lines(story: Story) -> Iterator[str]:
 
 
 def _told(step: Checkpoint) -> str:
-    """What waits leaves a mark where it begins."""
+    """Return a line about a step. A wait stores its checkpoint when it starts, other steps when they are done."""
     waits = step.name.startswith(OWN)
     return f"{step.name.removeprefix(OWN)} has begun" if waits else f"step {step.name} is done"

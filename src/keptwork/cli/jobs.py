@@ -1,4 +1,4 @@
-"""`keptwork jobs`: put work into a queue, find it, stop it, run it again, wait for it."""
+"""`keptwork jobs`: enqueue, list, show, cancel, rerun, and wait for jobs."""
 
 from __future__ import annotations
 
@@ -35,41 +35,44 @@ app.command()(job_output.artifacts)
 app.command()(job_output.artifact)
 app.command()(job_signals.signal)
 
-Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="The arguments as a JSON object; - reads stdin.")]
+Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Arguments as a JSON object. Use - to read stdin.")]
 Edited = Annotated[
-    str | None, typer.Option("--payload", metavar="JSON", help="Other arguments instead; - reads stdin.")
+    str | None, typer.Option("--payload", metavar="JSON", help="New arguments as a JSON object. Use - to read stdin.")
 ]
 States = Annotated[
     list[str] | None,
     typer.Option(
         "--state",
         metavar="STATE",
-        help="Only in this state; may be repeated.",
+        help="Only this state. Repeatable.",
         autocompletion=lambda: [state.name for state in JOB.states],
     ),
 ]
 WIDE_ENOUGH = 120
 
-Again = Annotated[bool, typer.Option("--again", help="Even if it was run again before.")]
+Again = Annotated[bool, typer.Option("--again", help="Rerun even if it was already rerun.")]
 
 
 @app.command()
 def enqueue(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What to do: the name of a declared job.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of job: the name of a declared job.")],
     payload: Payload = "{}",
-    queue: Annotated[str, typer.Option(metavar="NAME", help="Where it waits.")] = "default",
-    priority: Annotated[int, typer.Option(metavar="N", help="Higher goes first.")] = 0,
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Queue of the job.")] = "default",
+    priority: Annotated[int, typer.Option(metavar="N", help="Priority. Higher runs first.")] = 0,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Idempotency key: the same key makes one job, for ever.")
+        str | None, typer.Option(metavar="KEY", help="Idempotency key. A repeated key returns the existing job.")
     ] = None,
-    run_in: Annotated[str, typer.Option(metavar="SPAN", help="Not before this has passed, such as 5m.")] = "0s",
-    max_attempts: Annotated[int, typer.Option(metavar="N", help="How often it is started at most.")] = 4,
-    correlation: Annotated[str | None, typer.Option(metavar="ID", help="What it belongs to.")] = None,
+    run_in: Annotated[str, typer.Option(metavar="SPAN", help="Delay before the job can run, such as 5m.")] = "0s",
+    max_attempts: Annotated[int, typer.Option(metavar="N", help="Maximum number of attempts.")] = 4,
+    correlation: Annotated[str | None, typer.Option(metavar="ID", help="Correlation ID.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Put a job into a queue. Use the queue and the limits its kind is declared with, for they are not known here."""
+    """Enqueue a job.
+
+    Pass the queue and the limits that the job declares, because this command does not know them.
+    """
 
     async def put(store: Store, tenant_id: int) -> tuple[dict[str, Any], int]:
         before = await store.now()
@@ -96,18 +99,18 @@ def enqueue(
 @app.command("list")
 def list_(
     state: States = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")] = None,
-    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind.")] = None,
-    correlation: Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs together.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind of job.")] = None,
+    correlation: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs with this correlation ID.")] = None,
     text: screen.Search = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last job of a page.")] = None,
-    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="In the order they were made.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="ID of the last job of the previous page.")] = None,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="List the oldest first.")] = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
     states = service.states_named(state or [])
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Page, int]:
@@ -129,12 +132,12 @@ def list_(
 @app.command()
 def show(
     id: JobId,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep up with it until it has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the job until it finishes.")] = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show everything about one job, what its steps have done, and what happened to it."""
+    """Show one job, its steps, and its history."""
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Story, int]:
         return await service.show(store, tenant_id, id), await store.now()
@@ -165,13 +168,15 @@ def _shown(story: service.Story) -> dict[str, Any]:
 @app.command()
 def cancel(
     id: JobId,
-    hard: Annotated[bool, typer.Option("--hard", help="Do not wait for a running job to end by itself.")] = False,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")] = None,
+    hard: Annotated[
+        bool, typer.Option("--hard", help="Cancel a running job now, without waiting for its handler.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, recorded in the event log.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Cancel a job. One that is running is asked to end by itself; --hard takes it from its worker at once."""
+    """Cancel a job. A running job receives a cancellation request; with --hard, it is cancelled now."""
 
     async def stop(store: Store, tenant_id: int) -> tuple[str, dict[str, Any], str | None]:
         done = await service.cancel(store, tenant_id, id, hard=hard, reason=reason, actor=operator())
@@ -195,7 +200,7 @@ def retry(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Run a job that failed, was cancelled or dead-lettered again, as a new job."""
+    """Rerun a failed, cancelled, or dead-lettered job as a new job."""
     edited = None if payload is None else _given(payload)
 
     async def run(store: Store, tenant_id: int) -> tuple[str, str]:
@@ -210,13 +215,16 @@ def retry(
 def wait(
     id: JobId,
     timeout: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Give up after this long, with exit code 124.")
+        str | None, typer.Option(metavar="SPAN", help="Maximum time to wait. On timeout, the exit code is 124.")
     ] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Wait until a job has ended. Exit code 0 if it succeeded, 1 if it ended otherwise, 124 if the time was over."""
+    """Wait until a job finishes.
+
+    Exit code 0 if it succeeded, 1 if it finished otherwise, 124 on timeout.
+    """
 
     async def read(store: Store, tenant_id: int) -> dict[str, Any]:
         return await whole(store, await service.wait(store, tenant_id, id, timeout))
@@ -235,7 +243,7 @@ def _given(payload: str) -> str:
 
 
 def state_name(name: str) -> str:
-    """A state as people write it."""
+    """Return the label of a state."""
     return name.replace("_", "-")
 
 
@@ -254,7 +262,10 @@ def _table(rows: list[dict[str, Any]], now: int) -> RenderableType:
 
 
 def _narrow_table(rows: list[dict[str, Any]], now: int) -> RenderableType:
-    """Ids are never cut, for they are there to be copied: what else there is goes below them."""
+    """Return jobs as a narrow table.
+
+    IDs are never cut, so that they can be copied. The other values are below them.
+    """
     table = screen.table("job", "state")
     table.columns[0].no_wrap = True
     for row in rows:
@@ -299,7 +310,7 @@ def _story(story: service.Story, now: int) -> RenderableType:
 
 
 def lines(facts: Iterator[tuple[str, Any]]) -> list[str]:
-    """Names and values below one another; what there is none of is left out."""
+    """Return names and values as lines. Empty values are left out."""
     return [f"{name:<16}{value}" for name, value in facts if value not in (None, "", [])]
 
 

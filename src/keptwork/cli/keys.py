@@ -1,4 +1,4 @@
-"""`keptwork keys`: who may use the HTTP API, and for what."""
+"""`keptwork keys`: create, list, rotate, and revoke API keys."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ app = typer.Typer()
 
 NEVER = "never"
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The key, by its public id (key_…); never the secret.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the key (key_…), never the secret.")]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Option(metavar="NAME", help="Who or what it is for.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the key, such as its user or program.")],
     scopes: Annotated[
         str,
-        typer.Option(metavar="SCOPE[,…]", help=f"What it may be used for: {KNOWN_SCOPES}; admin is all of them."),
+        typer.Option(metavar="SCOPE[,…]", help=f"Scopes of the key: {KNOWN_SCOPES}. admin includes all."),
     ],
-    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lives, as in 90d; or never.")] = (
+    expires: Annotated[str, typer.Option(metavar="TIME", help="Lifetime of the key, such as 90d, or never.")] = (
         service.USUAL_LIFE
     ),
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Make a key. Its secret is printed this once: only its hash is kept."""
+    """Create a key. Its secret is printed only once, because Keptwork stores only its hash."""
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
     life = None if expires == NEVER else expires
 
@@ -54,13 +54,13 @@ def create(
 
 @app.command("list")
 def list_(
-    all: Annotated[bool, typer.Option("--all", help="Also those that were revoked or have expired.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
+    all: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 100,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List the keys, the newest first: what each may be used for, until when, and when it last was."""
+    """List keys, newest first: scopes, expiry, and last use."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[ApiKeyRow], int]:
         return await service.listed(store, tenant_id, ended=all, limit=limit), await store.now()
@@ -77,7 +77,7 @@ def list_(
 
 @app.command()
 def revoke(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Revoke a key: within seconds no server takes it any more."""
+    """Revoke a key. Within 5 s, every server rejects it."""
 
     async def end(store: Store, tenant_id: int) -> tuple[ApiKeyRow, int]:
         return await service.revoke(store, tenant_id, id, by=operator()), await store.now()
@@ -91,13 +91,13 @@ def revoke(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json:
 def rotate(
     id: Id,
     overlap: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the old one lives on, as in 1h; at most 30d.")
+        str, typer.Option(metavar="TIME", help="Time that the old key stays valid, such as 1h. Maximum: 30d.")
     ] = (service.USUAL_OVERLAP),
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Make a new key in the place of an old one, of the same name, scopes and life. Its secret is printed this once."""
+    """Replace a key with a new one that has the same name, scopes, and lifetime. Its secret is printed only once."""
 
     async def replace(store: Store, tenant_id: int) -> tuple[Made, int]:
         return await service.rotate(store, tenant_id, id, overlap=overlap, by=operator()), await store.now()
@@ -107,7 +107,7 @@ def rotate(
 
 
 def _show_secret(made: Made, now: int, as_json: bool, what: str) -> None:
-    """The secret alone goes to stdout, for whoever reads it from there."""
+    """Print only the secret to stdout, so that programs can read it."""
     shown: dict[str, Any] = {"key": service.as_json(made.row, now), "secret": made.secret.value}
     if not as_json:
         screen.complain(

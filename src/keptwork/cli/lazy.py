@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called, so that `keptwork --help` stays quick however many."""
+"""Import a command only when it is called, so that `keptwork --help` stays fast with many commands."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typer.main import get_command, get_group
 
 
 class Entry(NamedTuple):
-    """Where a command lives, as `module:name` of a Typer app or a function, and its summary."""
+    """The `module:name` of a Typer app or a function, and the summary of its command."""
 
     target: str
     summary: str
 
 
 class LazyGroup(TyperGroup):
-    """A group that lists its entries without importing them, and imports the one that is called."""
+    """A group that lists its entries without importing them, and imports the entry that is called."""
 
     entries: ClassVar[dict[str, Entry]] = {}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        # Stand-ins: enough for help, completion and "did you mean".
+        # Placeholders are enough for help, completion, and "did you mean".
         for name, entry in self.entries.items():
             self.add_command(TyperCommand(name, help=entry.summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that was asked for, and put the real one in the place of its stand-in."""
+        """Find the requested command and import it in place of its placeholder."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, stand_in and load(str(name), self.entries[str(name)]), rest
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command; the group it becomes looks like all the others, whatever its file forgot to set."""
+    """Import a command. A group always gets the name, summary, and look of the other groups."""
     module, _, attribute = entry.target.partition(":")
     found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):

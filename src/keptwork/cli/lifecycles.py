@@ -1,4 +1,4 @@
-"""`keptwork lifecycles`: the nine declarations, for people, for diagrams and for programs."""
+"""`keptwork lifecycles`: show the declared lifecycles as text, diagrams, or JSON."""
 
 from __future__ import annotations
 

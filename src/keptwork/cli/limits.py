@@ -1,4 +1,4 @@
-"""`keptwork limits`: what is limited, what counts against it, and what waits."""
+"""`keptwork limits`: show the limits of jobs and queues, and the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ app = typer.Typer()
 
 @app.callback()
 def limits() -> None:
-    """See the limits of jobs and queues, and what waits behind them."""
+    """Show the limits of jobs and queues, and the jobs that wait for them."""
 
 
 @app.command("list")
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """List the limits: how many may run and start, how many do, how many wait, and when the next may go."""
+    """List limits: maximum and rate, running and waiting jobs, and when the next job can start."""
 
     async def read() -> tuple[list[Limit], int]:
         async with opened(db) as store:
@@ -41,7 +41,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 
 
 def table(found: list[Limit], now: int) -> RenderableType:
-    """Limits as rows."""
+    """Return limits as a table."""
     table = screen.table("key", "most", "rate", "running", "waiting", "next")
     for column in table.columns[1:5]:
         column.justify = "right"

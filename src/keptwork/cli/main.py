@@ -1,8 +1,7 @@
-"""The command `keptwork`: the list of commands, and what becomes of their errors.
+"""The command `keptwork`: its list of commands, and how their errors are shown.
 
-A new command is one file beside this one and one line in `COMMANDS`. Its modules are imported when it is
-called; it prints through `screen.emit`, takes `as_json: screen.Json = False`, and raises a `KeptworkError`
-when it cannot go on.
+To add a command, add a file to this package and a line to `COMMANDS`. The file is imported when the command is called.
+A command prints through `screen.emit`, takes `as_json: screen.Json = False`, and raises a `KeptworkError` if it fails.
 """
 
 from __future__ import annotations
@@ -22,60 +21,56 @@ from keptwork.cli.lazy import Entry, LazyGroup
 from keptwork.errors import BadInput, KeptworkError, WorkerExhausted
 
 COMMANDS = {
-    "run": Entry("keptwork.cli.run:run", "Carry out a flow file here and now, and tell what became of it."),
-    "agent": Entry("keptwork.cli.agent:agent", "Ask an agent here and now, and see what it says and costs."),
-    "demo": Entry("keptwork.cli.demo:demo", "Take real jobs through their lifecycle and show the event log."),
+    "run": Entry("keptwork.cli.run:run", "Run a flow file and show the result."),
+    "agent": Entry("keptwork.cli.agent:agent", "Run an agent task and show its answer and cost."),
+    "demo": Entry("keptwork.cli.demo:demo", "Run example jobs through their lifecycle and show the event log."),
     "work": Entry("keptwork.cli.work:work", "Run the jobs of an application in this process."),
     "serve": Entry("keptwork.cli.serve:serve", "Serve the HTTP API over a database."),
-    "dev": Entry("keptwork.cli.dev:dev", "Serve the HTTP API and run jobs here, for development."),
+    "dev": Entry("keptwork.cli.dev:dev", "Serve the HTTP API and run jobs in one process, for development."),
     "supervise": Entry(
-        "keptwork.cli.supervise:supervise", "Run several workers of an application and replace the dead."
+        "keptwork.cli.supervise:supervise", "Run several workers of an application and replace those that die."
     ),
-    "workers": Entry("keptwork.cli.workers:app", "See the workers; pause, resume, drain and terminate them."),
-    "jobs": Entry("keptwork.cli.jobs:app", "Put jobs into queues; find, stop, retry and await them."),
-    "crews": Entry("keptwork.cli.crews:app", "Give a task to several workers; see, cancel and limit such crews."),
-    "approvals": Entry("keptwork.cli.approvals:app", "See what jobs ask people; approve or reject it."),
-    "webhooks": Entry("keptwork.cli.webhooks:app", "See what flows tell to the outside when they end; send it again."),
-    "why": Entry(
-        "keptwork.cli.why:why", "Tell why a job, a crew, a step or a flow is not moving, and when that clears."
+    "workers": Entry("keptwork.cli.workers:app", "List, show, pause, resume, drain, and terminate workers."),
+    "jobs": Entry("keptwork.cli.jobs:app", "Enqueue, list, show, cancel, rerun, and wait for jobs."),
+    "crews": Entry("keptwork.cli.crews:app", "Submit, list, show, and cancel crews, and set quotas."),
+    "approvals": Entry("keptwork.cli.approvals:app", "List, show, approve, and reject approval requests."),
+    "webhooks": Entry("keptwork.cli.webhooks:app", "List, show, and resend webhook deliveries."),
+    "why": Entry("keptwork.cli.why:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."),
+    "runs": Entry("keptwork.cli.runs:app", "List, show, approve, reject, cancel, hold, and release runs."),
+    "workstreams": Entry(
+        "keptwork.cli.workstreams:app", "List, show, retry, resume, fork, hold, and abandon workstreams."
     ),
-    "runs": Entry("keptwork.cli.runs:app", "See the runs; approve, reject, cancel, hold and release them."),
-    "workstreams": Entry("keptwork.cli.workstreams:app", "See the workstreams; retry, resume, fork and abandon them."),
-    "steps": Entry("keptwork.cli.steps:app", "See the steps of flows and what came of them; skip and reset them."),
-    "templates": Entry("keptwork.cli.templates:app", "Keep definitions of flows by version, and start them by name."),
-    "doctor": Entry("keptwork.cli.doctor:doctor", "Find what is stuck or contradicts itself, and mend it."),
+    "steps": Entry("keptwork.cli.steps:app", "List, show, skip, and reset the steps of flows."),
+    "templates": Entry("keptwork.cli.templates:app", "Store flow definitions by version, and start them by name."),
+    "doctor": Entry("keptwork.cli.doctor:doctor", "Find stuck or inconsistent entities, and repair them."),
     "override": Entry(
-        "keptwork.cli.override:override", "Put something into a state past its lifecycle, with a reason."
+        "keptwork.cli.override:override", "Force an entity into a state outside its lifecycle, with a reason."
     ),
-    "dead-letters": Entry("keptwork.cli.dead_letters:app", "See the jobs that were given up, and run them again."),
-    "schedules": Entry(
-        "keptwork.cli.schedules:app", "See what is done again and again; add, pause, resume, run it now."
-    ),
-    "queues": Entry("keptwork.cli.queues:app", "See what waits in the queues; pause, resume and limit them."),
-    "limits": Entry("keptwork.cli.limits:app", "See the limits of jobs and queues, and what waits behind them."),
-    "breakers": Entry("keptwork.cli.breakers:app", "See what is held back because something fails; reset it."),
-    "budgets": Entry("keptwork.cli.budgets:app", "See what may be spent on models and what is; give more."),
-    "cost": Entry("keptwork.cli.cost:cost", "Show what was spent on models, by model, tenant, flow or day."),
-    "keys": Entry("keptwork.cli.keys:app", "See who may use the HTTP API; make, rotate and revoke keys."),
-    "tenants": Entry("keptwork.cli.tenants:app", "See whose work the database holds; add a tenant."),
-    "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues and workers, and what needs somebody; like top."),
-    "stats": Entry(
-        "keptwork.cli.stats:stats", "Show what was counted: jobs, times, moves, leases; also for Prometheus."
-    ),
-    "prune": Entry("keptwork.cli.prune:prune", "Delete jobs, flows and others that have been over for long enough."),
-    "migrate": Entry("keptwork.cli.migrate:migrate", "Make a database, or bring it up to date."),
-    "backup": Entry("keptwork.cli.backup:backup", "Write the database into a backup file and compare both."),
-    "restore": Entry("keptwork.cli.restore:restore", "Put a backup in place of the database and compare both."),
+    "dead-letters": Entry("keptwork.cli.dead_letters:app", "List, show, and redrive dead letters."),
+    "schedules": Entry("keptwork.cli.schedules:app", "List, add, pause, resume, and run schedules."),
+    "queues": Entry("keptwork.cli.queues:app", "List, pause, resume, and limit queues."),
+    "limits": Entry("keptwork.cli.limits:app", "Show the limits of jobs and queues, and the jobs that wait for them."),
+    "breakers": Entry("keptwork.cli.breakers:app", "List, show, and reset circuit breakers."),
+    "budgets": Entry("keptwork.cli.budgets:app", "List, show, set, and raise budgets for model calls."),
+    "cost": Entry("keptwork.cli.cost:cost", "Show the cost of model calls by model, tenant, flow, or day."),
+    "keys": Entry("keptwork.cli.keys:app", "Create, list, rotate, and revoke API keys."),
+    "tenants": Entry("keptwork.cli.tenants:app", "List, add, and limit tenants."),
+    "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and open problems, like top."),
+    "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases, also for Prometheus."),
+    "prune": Entry("keptwork.cli.prune:prune", "Delete jobs, flows, and other entities that finished long enough ago."),
+    "migrate": Entry("keptwork.cli.migrate:migrate", "Create a database, or bring it up to date."),
+    "backup": Entry("keptwork.cli.backup:backup", "Write the database to a backup file, and compare both."),
+    "restore": Entry("keptwork.cli.restore:restore", "Put a backup in place of the database, and compare both."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
-    "audit": Entry("keptwork.cli.audit:app", "Check the event log against the database; export it."),
-    "flows": Entry("keptwork.cli.flows:app", "Check and draw flow files; their JSON Schema."),
-    "agents": Entry("keptwork.cli.agents:app", "See the agent jobs, what was chosen for them, and the record of each."),
-    "skills": Entry("keptwork.cli.skills:app", "See what agents are good at, and which skill a task goes to."),
-    "tools": Entry("keptwork.cli.tools:app", "See the tools of keptwork.toml, and check that they could run here."),
+    "audit": Entry("keptwork.cli.audit:app", "Check the event log against the database, seal it, and export it."),
+    "flows": Entry("keptwork.cli.flows:app", "Check and draw flow files, and print their JSON Schema."),
+    "agents": Entry("keptwork.cli.agents:app", "List agent jobs, and show their choices, transcripts, and records."),
+    "skills": Entry("keptwork.cli.skills:app", "List skills, and show which skill a task would use."),
+    "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml, and check that they can run here."),
     "lifecycles": Entry("keptwork.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 FAILED = 1
 
 
@@ -101,7 +96,7 @@ def keptwork(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
     as_json: screen.Json = False,
 ) -> None:
-    """Run agent work durably: declared lifecycles, kept and enforced by a database."""
+    """Run agent work durably: declared lifecycles, stored and enforced by a database."""
     if version:
         screen.emit({"version": __version__}, lambda: f"keptwork {__version__}", as_json)
         raise typer.Exit
@@ -112,7 +107,7 @@ def keptwork(
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console entry: run the command, and leave with the exit code of what happened."""
+    """Run the command and exit with its exit code. The console script calls this function."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     screen.survive_closed_streams()
     screen.survive_any_encoding()
@@ -136,8 +131,10 @@ def _outcome(arguments: list[str]) -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether an error should be JSON, like the result or the log: asked of the bare arguments, for parsing them may be
-    what fails."""
+    """Return whether an error should be JSON, like the result or the log.
+
+    This function reads the raw arguments, because parsing them can be what failed.
+    """
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     logs_json = "--log=json" in options or ("--log", "json") in pairwise(options)
     return "--json" in options or logs_json or os.environ.get("KEPTWORK_LOG") == "json"
@@ -164,12 +161,13 @@ def _message(error: Exception) -> str:
 
 
 def _hint(error: Any) -> str:
-    """A usage error carries the context of its command: say where its help is."""
+    """Return a pointer to the command's help, for a usage error."""
     context = getattr(error, "ctx", None)
     return f"\nTry: {context.command_path} --help" if context else ""
 
 
 def _reader_left() -> int:
-    # What is still buffered has no reader; Python would complain about it on the way out.
+    # The buffered output has no reader. Without this, Python would report an error when it flushes the buffer at
+    # exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

@@ -1,4 +1,4 @@
-"""`keptwork migrate`: make a database, or bring it up to date."""
+"""`keptwork migrate`: create a database, or bring it up to date."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def migrate(
     ] = False,
     as_json: screen.Json = False,
 ) -> None:
-    """Make the database if it is not there, and apply every migration it lacks.
+    """Create the database if it does not exist, and apply all missing migrations.
 
     On PostgreSQL a migration waits for locks for a fraction of a second at a time, so that other programs keep working,
-    and names the session it waits for. After Ctrl-C or SIGTERM, run the command again to continue."""
+    and names the session it waits for. After Ctrl-C or SIGTERM, run the command again to continue.
+    """
     looks_only = dry_run or sql
     if looks_only and guards:
         raise BadInput(what="--guards changes the database; leave out --dry-run and --sql")
@@ -37,7 +38,7 @@ def migrate(
 
 
 def migrated(url: str | None, *, guards: bool = False) -> Migrated:
-    """Bring a database up to date, and tell on stderr what is waited for. SIGTERM interrupts it like Ctrl-C."""
+    """Bring a database up to date, and report lock waits on stderr. SIGTERM interrupts it like Ctrl-C."""
 
     async def run() -> Migrated:
         migrating = asyncio.current_task()

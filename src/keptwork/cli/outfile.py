@@ -1,4 +1,4 @@
-"""A file that is written whole or not at all."""
+"""Write a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from keptwork.errors import CannotWriteFile
 
 @contextmanager
 def written_whole(path: Path | None) -> Iterator[TextIO]:
-    """Text to stdout, or to a file under a temporary name that takes its own when the block has ended well.
+    """Open stdout, or a file that gets its name only when the block succeeds.
 
-    What is no ordinary file (a pipe, a device) is written to directly: it cannot be replaced, and must not be.
+    A path that is not a regular file (a pipe, a device) is written directly, because it must not be replaced.
     """
     if path is None or str(path) == "-":
         yield sys.stdout
@@ -27,7 +27,7 @@ def written_whole(path: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def bytes_written_whole(path: Path | None) -> Iterator[BinaryIO]:
-    """The same for bytes."""
+    """Do the same for bytes."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         return

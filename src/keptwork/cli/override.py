@@ -1,4 +1,4 @@
-"""`keptwork override`: an operator's correction of what no move can mend."""
+"""`keptwork override`: an operator's correction of a state that no move can repair."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ DOCTOR = "keptwork doctor --fix"
 
 def override(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="Whatever has a lifecycle, by its public id; a step also as FLOW/NAME.")
+        str, typer.Argument(metavar="ID", help="Public ID of an entity with a lifecycle. A step also by FLOW/NAME.")
     ],
-    to: Annotated[str, typer.Option("--to", metavar="STATE", help="Any state of its lifecycle.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")],
+    to: Annotated[str, typer.Option("--to", metavar="STATE", help="New state: any state of the lifecycle.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the event log.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Put something into a state, whatever state it is in, past its lifecycle. Every history tells it apart from a
-    move. Try what is declared first: keptwork doctor --fix."""
+    """Force an entity into a state, regardless of its current state and its lifecycle.
+
+    Every history marks an override as such. Try declared repairs first: keptwork doctor --fix
+    """
 
     async def write(store: Store, tenant_id: int) -> Overridden:
         return await service.overridden(store, tenant_id, id, to, reason=reason, actor=operator(), dry_run=dry_run)

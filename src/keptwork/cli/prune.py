@@ -1,4 +1,4 @@
-"""`keptwork prune`: delete what has been over for long enough, now."""
+"""`keptwork prune`: delete entities that finished long enough ago."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from keptwork.service import retention as service
 
 
 def prune(
-    older_than: Annotated[str, typer.Option(metavar="SPAN", help="Only what ended that long ago.")] = "7d",
+    older_than: Annotated[str, typer.Option(metavar="SPAN", help="Minimum time since the entity finished.")] = "7d",
     states: Annotated[
-        str, typer.Option(metavar="STATES", help="Jobs that ended so, and what ended like them.")
+        str,
+        typer.Option(
+            metavar="STATES",
+            help="Final states of the jobs to delete. Other entities are matched by equivalent states.",
+        ),
     ] = ",".join(service.FINISHED),
     keyed: Annotated[
-        bool, typer.Option("--keyed", help="What has an idempotency key too; the key can then make a new one.")
+        bool,
+        typer.Option("--keyed", help="Include entities with an idempotency key. The key can then create a new one."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the numbers.")] = False,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Delete jobs, flows, crews, agent jobs and workers that have ended, in small batches beside whatever else is going
-    on; their events stay. A flow goes with its steps and all that is inside it, or not at all. Ctrl-C leaves whole
-    batches done. Workers do this by themselves every hour, as their application says."""
+    """Delete finished jobs, flows, crews, agent jobs, and workers in small batches, while other work continues.
+
+    Their events stay. A flow is deleted with its steps and everything inside it, or not at all. After Ctrl-C, deleted
+    batches stay deleted. Workers prune automatically every hour, as their application configures.
+    """
     chosen = tuple(state for state in states.split(",") if state)
 
     async def run() -> service.Swept:

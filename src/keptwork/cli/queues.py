@@ -1,4 +1,4 @@
-"""`keptwork queues`: what waits where, and whether it is served."""
+"""`keptwork queues`: list, pause, resume, and limit queues."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the queue.")]
 
 
 @app.command("list")
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """List the queues: their jobs by state, how long the oldest one that is due has waited, which are paused."""
+    """List queues: jobs by state, the wait of the oldest due job, and pauses."""
 
     async def read() -> tuple[list[QueueSummary], int]:
         async with opened(db) as store:
@@ -44,7 +44,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 
 @app.command()
 def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Stop serving a queue: jobs enter it and wait; those that run go on."""
+    """Pause a queue. Jobs can be enqueued and wait; running jobs continue."""
     before = asyncio.run(_change(service.pause, name, tenant, db))
     said = f"{name} was paused already." if before.paused_at is not None else f"{name} is paused."
     if not before.jobs:
@@ -54,7 +54,7 @@ def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_js
 
 @app.command()
 def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Serve a queue again."""
+    """Resume a paused queue."""
     before = asyncio.run(_change(service.resume, name, tenant, db))
     said = f"{name} was not paused." if before.paused_at is None else f"{name} is served again."
     screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
@@ -63,13 +63,20 @@ def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_j
 @app.command()
 def limit(
     name: Name,
-    most: Annotated[int | None, typer.Option("--most", metavar="N", help="So many run at once, in the fleet.")] = None,
-    rate: Annotated[str | None, typer.Option("--rate", metavar="RATE", help="So many start, as in 100/min.")] = None,
-    none: Annotated[bool, typer.Option("--none", help="Take its limit away.")] = False,
+    most: Annotated[
+        int | None, typer.Option("--most", metavar="N", help="Maximum concurrent jobs across all workers.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="RATE", help="Maximum start rate, such as 100/min.")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Remove the limit.")] = False,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Limit how many jobs of a queue run at once and start, of all tenants together; what runs goes on."""
+    """Limit how many jobs of a queue run concurrently and how fast they start, for all tenants together.
+
+    Running jobs continue.
+    """
     throttle = Throttle.of(most, rate)
     if none == (throttle is not None):
         raise BadInput(what="say --most or --rate, or --none alone, as in: keptwork queues limit emails --most 10")
@@ -90,7 +97,7 @@ async def _change(change: Any, name: str, tenant: str, db: str | None) -> QueueS
 
 
 def table(queues: list[QueueSummary], now: int) -> RenderableType:
-    """Queues as rows; also part of `keptwork stats`."""
+    """Return queues as a table, which `keptwork stats` also shows."""
     states = [state.name for state in JOB.states]
     if screen.stdout().width < WIDE_ENOUGH:
         return _narrow_table(queues, states, now)

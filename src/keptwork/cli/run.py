@@ -1,4 +1,4 @@
-"""`keptwork run`: a flow file carried out here and now, with the database and a worker in this process."""
+"""`keptwork run`: run a flow file in this process, with the database and a worker."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ if TYPE_CHECKING:
 FAILED, INTERRUPTED = 1, 130
 
 Written = list[tuple[str, list[str]]]
-"""What the programs of failed steps wrote last, by step."""
+"""The last output of the programs of failed steps, by step."""
 
-FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="A flow file; - reads stdin.")]
+FlowPath = Annotated[str | None, typer.Argument(metavar="FILE", help="Flow file. Use - to read stdin.")]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="A value for an input; repeatable.")
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="Value for an input. Repeatable.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve whatever is asked.")]
-Hold = Annotated[bool, typer.Option("--hold", help="Store it, and begin nothing of it until it is resumed.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve all requests.")]
+Hold = Annotated[bool, typer.Option("--hold", help="Store the flow, but start nothing until it is resumed.")]
 Key = Annotated[
     str | None,
-    typer.Option("--key", metavar="KEY", help="The same key again is the same flow, and refused for another."),
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        help="Idempotency key. A repeated key returns the same flow; a different flow is rejected.",
+    ),
 ]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with an unfinished flow.")]
-Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many steps run at a time.")]
-Lease = Annotated[str, typer.Option(metavar="SPAN", help="How long steps of a killed process wait to be resumed.")]
-Grace = Annotated[str, typer.Option(metavar="SPAN", help="How long running steps may take to end on Ctrl-C.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="ID of the unfinished flow to resume.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="Maximum concurrent steps.")]
+Lease = Annotated[str, typer.Option(metavar="SPAN", help="Time until steps of a killed process can be resumed.")]
+Grace = Annotated[str, typer.Option(metavar="SPAN", help="Time that running steps have to finish after Ctrl-C.")]
 
 
 def run(
@@ -68,11 +72,11 @@ def run(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Carry out a flow file: start it, work on it and on nothing else, ask for approvals, and tell what became of it.
+    """Run a flow file and no other work. Prompts for approvals and shows the result.
 
-    Exit code 0 if it succeeded, 1 if it failed, was cancelled or waits for people, 2 for a file or inputs that cannot
-    be. Ctrl-C lets running steps end, a second one does not; --resume goes on. With --json one document on stdout at
-    the end, and what happens on stderr.
+    Exit code 0 if the flow succeeded or is held, 1 if it failed, was cancelled, or waits, 2 for an invalid file or
+    input, 130 if it was interrupted. Ctrl-C lets running steps finish; a second Ctrl-C stops immediately. To continue,
+    use --resume. With --json, one document goes to stdout at the end, and progress goes to stderr.
     """
     from keptwork.cli.run_session import Manner
 
@@ -85,7 +89,7 @@ def run(
 
 
 class _Wanted:
-    """What was asked for, checked as far as it can be without a database."""
+    """The arguments of the command, checked as far as possible without a database."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class _Wanted:
         self._insist_on_secret()
 
     def _config_beside(self) -> str | None:
-        """A configuration that lies beside the flow file, unless one is named or lies here."""
+        """Return a configuration file in the flow file's directory, unless another one is named or found."""
         from keptwork.config import FILE, VARIABLE
 
         if self.file is None or os.environ.get(VARIABLE) or Path(FILE).exists():
@@ -126,8 +130,10 @@ class _Wanted:
         return str(beside) if beside.exists() else None
 
     def _insist_on_tools(self) -> None:
-        """What cannot be run here is told now, not when its turn comes. Steps with a queue of their own may be for
-        other workers, and what is gone on with goes on as it was started."""
+        """Reject a flow with a tool that is not configured, before it starts.
+
+        Steps with a queue of their own can be for other workers. A resumed flow continues as it was started.
+        """
         from keptwork.config import read as read_config
         from keptwork.worker.tool_spec import missing
 
@@ -140,27 +146,27 @@ class _Wanted:
                     raise BadInput(what=f"step {step.id} of {flow.name}: {missing(step.tool, config)}")
 
     def _insist_on_secret(self) -> None:
-        """Who is to be told of the end is told by this process, unless it only stores the flow."""
+        """Require the webhook secret, unless this process only stores the flow."""
         from keptwork.service import webhooks
 
         if self.webhook is not None and not self.hold:
             webhooks.secret(self.webhook.get("secret_env"))
 
     def let_modules_be_found(self) -> None:
-        """What the steps call may lie beside the file, or here."""
+        """Make modules in the flow file's directory and in the current directory importable."""
         folders = [Path.cwd()] if self.file is None else [self.file.folder, Path.cwd()]
         sys.path[:0] = [str(folder) for folder in dict.fromkeys(folders)]
 
     @property
     def database(self) -> list[str]:
-        """How to name the same database in another command."""
+        """The options that name the same database in another command."""
         from keptwork.store.url import database_url
 
         tenant = [] if self.tenant == DEFAULT_TENANT_NAME else ["--tenant", self.tenant]
         return ["--db", database_url(self.db).shown, *tenant] if self.db is not None else tenant
 
     def go_on(self, id: str) -> str:
-        """How to go on with it."""
+        """Return a line that shows how to resume the flow."""
         file = [self.path] if self.path not in (None, "-") else []
         return f"Go on with: {run_summary.command('run', *map(str, file), '--resume', id, *self.database)}"
 
@@ -183,7 +189,7 @@ def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
 
 
 class _Run:
-    """From the flow's start, or its going on, to the exit code."""
+    """One flow, from its start or resumption to the exit code."""
 
     def __init__(self, wanted: _Wanted, manner: Manner) -> None:
         self._wanted = wanted
@@ -202,7 +208,7 @@ class _Run:
             return await self._carried_out(app, store, ref)
 
     async def _ref(self, app: Keptwork, store: Store) -> FlowRef:
-        """The flow that is wanted: a new one, or one that is there and goes on if it can."""
+        """Start a new flow, or resume the named one if it can continue, and return it."""
         from keptwork.service import flows, pick_up
         from keptwork.service.flow_scene import Actor
 
@@ -227,7 +233,7 @@ class _Run:
         return ref
 
     async def _tell_if_changed(self, store: Store, ref: FlowRef) -> None:
-        """Who has mended the file would else wonder why it fails as before."""
+        """Warn that a resumed flow ignores edits to its file."""
         from keptwork.service.pick_up import is_another
 
         file = self._wanted.file
@@ -281,7 +287,7 @@ class _Run:
             else:
                 screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
                 for line in run_summary.footer(found, self._wanted.database):
-                    screen.stdout().print(line, soft_wrap=True)  # a command that is folded cannot be copied
+                    screen.stdout().print(line, soft_wrap=True)  # a folded command cannot be copied
             sys.stdout.flush()
         except OSError as error:
             screen.abandon(sys.stdout, error)
@@ -289,7 +295,7 @@ class _Run:
         return True
 
     async def _tell_untold(self, store: Store, view: FlowView) -> None:
-        """Who waits for the webhook of a flow that is over would wonder."""
+        """Report webhook deliveries of a finished flow that are still pending."""
         from keptwork.service import webhooks
 
         for one in await webhooks.untold(store, view.tenant_id, view.flow):
@@ -298,7 +304,7 @@ class _Run:
             screen.complain(f"The webhook is not told yet: {why}. Workers and servers go on with it; see: {see}")
 
     async def _left(self, app: Keptwork, store: Store, view: FlowView) -> Left:
-        """Why the flow is left, once it is."""
+        """Run the flow until there is a reason to leave it, and return the reason."""
         from keptwork.cli.run_screen import showing
         from keptwork.cli.run_session import Session
 

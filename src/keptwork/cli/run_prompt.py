@@ -1,4 +1,4 @@
-"""Asking the person at the terminal: what is asked, exactly what an answer would release, and the answer."""
+"""Ask the user at the terminal for a decision: show the request and exactly what an approval starts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ANSWERS = {
 
 
 def at_a_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether stdin is a terminal."""
     return sys.stdin.isatty()
 
 
 async def asked(question: Approval, now: int) -> str | None:
-    """The decision of the person at the terminal; none if it is left for later."""
+    """Ask for a decision and return it, or None if the request stays open."""
     text = "\n".join(shown(question, now))
     while screen.write(f"{text}\n  approve? y/n/skip: ", sys.stdout, end=""):
         said = await _line()
@@ -43,11 +43,11 @@ async def asked(question: Approval, now: int) -> str | None:
         if said.strip().lower() in ANSWERS:
             return ANSWERS[said.strip().lower()]
         text = "  y approves, n rejects, skip leaves it open for later."
-    return None  # a question that cannot be shown must not be answered
+    return None  # a request that cannot be shown must not be decided
 
 
 def shown(question: Approval, now: int) -> Iterator[str]:
-    """What is asked, and what would happen."""
+    """Yield the lines of a request: its question, and what an approval starts."""
     terms = [f"for {question.scope}"] if question.scope else []
     if question.expires_at is not None:
         terms.append(f"expires {screen.ago(question.expires_at, now)}")
@@ -66,7 +66,7 @@ def _action(action: Any) -> str:
 
 
 def _plain(said: Any) -> str:
-    """As it is written in a flow: `call: shop:ship, with: {…}`."""
+    """Return a value as it is written in a flow: `call: shop:ship, with: {…}`."""
     if not isinstance(said, dict):
         return json.dumps(said, ensure_ascii=False)
     return ", ".join(f"{key}: {as_text(value)}" for key, value in said.items())
@@ -78,7 +78,7 @@ def _short(text: str) -> str:
 
 
 async def _line() -> str | None:
-    """The next line that is typed; none at the end. Whoever is cancelled meanwhile leaves it unread."""
+    """Return the next typed line, or None at the end of input. A cancelled call leaves the input unread."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     typed: asyncio.Future[bytes] = loop.create_future()
 

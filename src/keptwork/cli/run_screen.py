@@ -1,5 +1,4 @@
-"""What `keptwork run` shows while it works: on a terminal a picture of the steps that keeps up, elsewhere a line for
-everything that happens."""
+"""Show the progress of `keptwork run`: redrawn in place on a terminal, a line per change elsewhere."""
 
 from __future__ import annotations
 
@@ -36,23 +35,23 @@ BEFORE = {
     "asking": "asks",
     "retrying": "will be tried again",
 }
-"""How a step stood when its flow was gone on with."""
+"""Texts for the state that a step had when its flow was resumed."""
 
 
 class Showing(Protocol):
-    """Somewhere to show a flow that goes on."""
+    """A display of a running flow."""
 
     def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
-        """It is so now; these steps have moved."""
+        """Show the current state. `moved` has the steps that changed."""
 
     def note(self, text: str) -> None:
-        """Something to be told beside it."""
+        """Show a message."""
 
     def pause(self) -> None:
-        """The terminal is needed for something else."""
+        """Free the terminal for other output."""
 
     def close(self) -> None:
-        """It is over."""
+        """End the display."""
 
 
 class Unfailing:
@@ -82,7 +81,7 @@ class Unfailing:
 
 
 class Lines:
-    """A line for every step that moves. Of a flow that is gone on with, what was so before has no time."""
+    """A line for every step that changes. In a resumed flow, earlier changes are shown without a time."""
 
     def __init__(self, stream: TextIO, resumed: bool = False) -> None:
         self._stream = stream
@@ -93,7 +92,9 @@ class Lines:
     def show(self, view: FlowView, moved: list[Row], left_us: float | None) -> None:
         if not self._named:
             self._named = True
-            self.note(f"{view.flow['name']} is {view.ref.public_id}")  # it may be killed before it can say so
+            self.note(
+                f"{view.flow['name']} is {view.ref.public_id}"
+            )  # show the ID first: the process can be killed at any time
         before, self._resumed = self._resumed, False
         for row in moved:
             word = word_of(view, row)
@@ -144,7 +145,7 @@ def _looks(row: Row, word: str) -> str:
 
 
 class Picture:
-    """All steps, redrawn in place; of many, those that run and the last that ended."""
+    """All steps, redrawn in place. If there are many: the running, the failed, and the latest finished steps."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -166,8 +167,10 @@ class Picture:
         screen.stdout().print(text, soft_wrap=True)
 
     def pause(self) -> None:
-        """It is brought up to date and erased. Another one is drawn later, below: one that is begun again would erase
-        what was written meanwhile."""
+        """Draw the latest state, then erase the display.
+
+        The next `show` draws a new display below. A restarted display would erase what was written meanwhile.
+        """
         if self._live is not None:
             if self._undrawn is not None:
                 self._live.update(self.drawn(self._undrawn, None))
@@ -178,7 +181,7 @@ class Picture:
         self.pause()
 
     def drawn(self, view: FlowView, left_us: float | None) -> RenderableType:
-        """One line for each step, and one for the whole."""
+        """Return a line for each step, and a line for the whole flow."""
         from rich.console import Group
         from rich.table import Table
 
@@ -204,7 +207,7 @@ class Picture:
 def _begun() -> Live:
     from rich.live import Live
 
-    # What is written to stderr goes above the picture, unless it goes to a file.
+    # What is written to stderr appears above the display, unless stderr is a file.
     live = Live(
         console=screen.stdout(),
         auto_refresh=False,
@@ -253,7 +256,7 @@ def _detail(view: FlowView, row: Row, word: str) -> Text:
 
 
 def _clock(us: int) -> str:
-    """How long something takes so far, in digits that do not dance.
+    """Return the duration so far, with a fixed number of digits so that it does not flicker.
 
     >>> _clock(40_000), _clock(12_345_678), _clock(75_000_000)
     ('0.0 s', '12.3 s', '1m 15s')
@@ -277,7 +280,7 @@ def _footer(view: FlowView, left_us: float | None) -> Text:
 
 
 def showing(as_json: bool, resumed: bool = False) -> Showing:
-    """What fits: a picture on a terminal that can redraw it, else lines; beside JSON they go to stderr."""
+    """Return a display: redrawn on a capable terminal, otherwise lines. With JSON, the lines go to stderr."""
     if as_json:
         return Unfailing(Lines(sys.stderr, resumed), sys.stderr)
     console = screen.stdout()

@@ -1,4 +1,4 @@
-"""One flow carried out in this process: a worker for it alone, what is shown meanwhile, and what people are asked."""
+"""Run one flow in this process, with a worker for it only; show its progress and ask for approvals."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
 LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
 PATIENCE_US = 60_000_000
-TELL_SECONDS = 20.0  # longer than an attempt may take
+TELL_SECONDS = 20.0  # longer than a delivery attempt can take
 CUT_SECONDS = 2.0
 INTERRUPTED = 130
 
 
 class Left(Enum):
-    """Why the flow is left as it is."""
+    """The reason to leave a flow as it is."""
 
     OVER = "nothing more will happen by itself"
     ASKS = "it waits for people only"
@@ -46,7 +46,7 @@ class Left(Enum):
 
 @dataclass(frozen=True)
 class Manner:
-    """How a flow is carried out: who approves, and how many steps at once."""
+    """Settings of a session: who approves, how many steps run concurrently, their lease, and the grace period."""
 
     yes: bool = False
     ask: bool = False
@@ -56,12 +56,12 @@ class Manner:
 
 
 class Session:
-    """Carries out one flow until it is over, or waits for nothing that would come by itself."""
+    """A session that runs one flow until it finishes, or waits only for events outside this process."""
 
     def __init__(
         self, app: Keptwork, store: Store, view: FlowView, showing: Showing, manner: Manner, go_on: str = ""
     ) -> None:
-        """`go_on` is what is said to somebody who does not wait until it can be left."""
+        """Create a session. `go_on` is the message for a user who interrupts the session twice."""
         self._app = app
         self._store = store
         self._view = view
@@ -79,7 +79,7 @@ class Session:
         self._pause = SHORTEST_LOOK
 
     async def carry_out(self) -> Left:
-        """Works until it can be left."""
+        """Run the flow until there is a reason to leave it, and return the reason."""
         await self._view.look()
         try:
             with self._listening():
@@ -103,7 +103,7 @@ class Session:
             watch.cancel()
 
     async def _begin(self) -> None:
-        """Shows what there is before anything is done here, and what somebody else still has."""
+        """Show the state before this process runs anything, and the jobs that other processes hold."""
         self._showing.show(self._view, list(self._view.steps.values()), None)
         for job in await self._view.jobs():
             if job["lease_until"] is not None:
@@ -118,20 +118,20 @@ class Session:
         )
 
     def _queues(self) -> list[str]:
-        """Where the jobs of its steps are; those that say nothing are in its own."""
+        """Return the queues of the flow's steps. A step without a queue uses the queue of the flow."""
         named = [step.queue for step in self._view.definition.steps if step.queue is not None]
         return list(dict.fromkeys([self._view.flow["queue"] or "default", *named]))
 
     # --- watching
 
     async def _watch(self) -> Left:
-        """A database that is out of reach for a while is waited for, as the worker does."""
+        """Watch the flow until there is a reason to leave it. Like the worker, wait for an unreachable database."""
         view, moved = self._view, list(self._view.steps.values())
         self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
         while True:
             try:
                 if (left := await self._glance(moved)) is not None:
-                    # What moved while the flow itself was looked at has not been shown yet.
+                    # Steps that moved while the flow itself was read have not been shown yet.
                     self._showing.show(self._view, await self._view.look_at_all(), None)
                     return left
                 moved = await self._view.look()
@@ -141,7 +141,7 @@ class Session:
                 await asyncio.sleep(OUTAGE_SECONDS)
 
     async def _glance(self, moved: list[Row]) -> Left | None:
-        """Shows what is so, and does what there is to do; then waits a little, unless it can be left."""
+        """Show the current state and decide requests; wait briefly unless there is a reason to leave."""
         self._showing.show(self._view, moved, self._time_left())
         left = await self._left(bool(moved))
         if left is None:
@@ -151,7 +151,7 @@ class Session:
         return left
 
     async def _left(self, moved: bool) -> Left | None:
-        """Why to leave it now; none while there is something to be done."""
+        """Return the reason to leave the flow now, or None while there is work."""
         if self._view.over:
             return None if await self._about_to_tell() else Left.OVER
         if await self._answer() or moved:
@@ -165,7 +165,7 @@ class Session:
         return await self._waits(jobs)
 
     async def _about_to_tell(self) -> bool:
-        """Whether its webhook is still to be told for the first time: there may be no other process that does it."""
+        """Return whether its webhook still needs a first attempt, because no other process might make it."""
         self._over_since = self._over_since or time.monotonic()
         if self._stopping.is_set() or time.monotonic() - self._over_since > TELL_SECONDS:
             return False
@@ -207,16 +207,16 @@ class Session:
             await self._view.listen()
 
     async def _wait(self, seconds: float) -> None:
-        """A little; less if a job of this process has ended."""
+        """Wait for at most `seconds`, and less if a job of this process finishes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._rung.wait()
         self._rung.clear()
 
-    # --- people
+    # --- approvals
 
     async def _answer(self) -> bool:
-        """Answers what is asked, or has it answered; true if anything was."""
+        """Decide the open requests, or ask the user to. Return whether any was decided."""
         if self._stopping.is_set() or not (self._manner.yes or self._manner.ask):
             return False
         answered = False
@@ -250,7 +250,7 @@ class Session:
         except (AlreadyDecided, ApprovalChanged) as error:
             self._showing.note(str(error))
 
-    # --- being asked to stop
+    # --- interruption
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
@@ -267,15 +267,15 @@ class Session:
                 loop.remove_signal_handler(number)
 
     async def _cut_off(self) -> None:
-        """Close the calls to models that end with this process, name what stays counted, and end."""
+        """Close the model calls of this process, report the cost that stays counted, and exit."""
         try:
             async with asyncio.timeout(CUT_SECONDS):
                 lost = await self._lost()
             screen.complain(f"{lost}\n{self._go_on}" if lost else self._go_on)
-        except BaseException as error:  # whatever it is: the user wants the process to end
+        except BaseException as error:  # on any error, because the user wants the process to end
             screen.complain(f"{self._go_on}\nCalls in flight stay reserved until their leases end: {error!r}")
         finally:
-            os._exit(INTERRUPTED)  # threads of handlers would be waited for; tools end with this process
+            os._exit(INTERRUPTED)  # do not wait for handler threads; tools end with this process
 
     async def _lost(self) -> str | None:
         view = self._view
@@ -285,7 +285,7 @@ class Session:
         return await budget_caps.left_counted(self._store, view.tenant_id, tree=tree)
 
     def _pressed(self) -> None:
-        """The first time, steps that run come to their end; the second time nothing is waited for but the books."""
+        """Handle Ctrl-C. The first lets running steps finish; the second only closes model calls, then exits."""
         if self._cut is not None:
             os._exit(INTERRUPTED)
         if self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""What `keptwork run` says at the end: what became of each step, what it took and cost, and where to look further."""
+"""Print the summary of `keptwork run`: the outcome, duration, and cost of each step, and further commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GLYPHS = {
 
 
 def cost(micros: int) -> str:
-    """An amount of money.
+    """Return an amount of money as text.
 
     >>> cost(0), cost(1_234), cost(2_500_000)
     ('$0', '$0.001234', '$2.50')
@@ -49,8 +49,10 @@ def cost(micros: int) -> str:
 
 
 def drawn(found: FlowReport, written: Sequence[tuple[str, list[str]]]) -> RenderableType:
-    """What became of it and of its steps; `written` is what the programs of failed steps wrote last. Where there is no
-    room for errors beside the steps, they stand below them."""
+    """Return the outcome of a flow and its steps.
+
+    `written` is the last output of the programs of failed steps. On a narrow terminal, errors are below the table.
+    """
     from rich.console import Group
 
     shown, wrong = _shown(found.steps), [step for step in _shown(found.steps) if step.word in WRONG]
@@ -83,7 +85,7 @@ def _title(found: FlowReport) -> Text:
 
 
 def _shown(steps: list[StepReport]) -> list[StepReport]:
-    """All of them; of very many those that did not succeed, and the slowest."""
+    """Return all steps, or of many steps the unsuccessful and the slowest."""
     if len(steps) <= MOST_SHOWN:
         return steps
     slow = sorted(steps, key=lambda step: -(step.took or 0))[:SLOWEST]
@@ -127,7 +129,7 @@ def _short(text: str | None) -> str:
 
 
 def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
-    """The whole of it in figures, what it waits for, and commands that lead further."""
+    """Yield the totals, what the flow waits for, and commands to see more."""
     done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
     facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
     yield " · ".join([*facts, f"{found.events:,} events"])
@@ -141,5 +143,5 @@ def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
 
 
 def command(*words: str) -> str:
-    """A command to be typed."""
+    """Return a command line, quoted for the shell."""
     return shlex.join(["keptwork", *words])

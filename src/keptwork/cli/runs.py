@@ -1,4 +1,4 @@
-"""`keptwork runs`: flows in strict order, with people's approvals."""
+"""`keptwork runs`: flows in strict order, with approvals."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ KIND = KINDS["run"]
 
 add_common(app, KIND)
 app.command("cancel")(
-    doer(KIND, "cancel", flows.cancel, "{id} is {state}.", "Cancel a run with all that belongs to it.")
+    doer(KIND, "cancel", flows.cancel, "{id} is {state}.", "Cancel a run with its steps, jobs, and inner flows.")
 )
 
 Gate = Annotated[
-    str | None, typer.Option("--gate", metavar="STEP", help="Which of its approvals; needed if it has several.")
+    str | None, typer.Option("--gate", metavar="STEP", help="Approval step. Required if several approvals are open.")
 ]
 
 
@@ -42,7 +42,7 @@ def approve(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Approve what a run asks: it goes on. Approving twice changes nothing."""
+    """Approve a request of a run and resume the run. You can repeat an approval."""
     _answer(id, approvals.APPROVED, gate, reason, by, tenant, db, as_json)
 
 
@@ -56,7 +56,7 @@ def reject(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Reject what a run asks: it fails."""
+    """Reject a request of a run, which then fails."""
     _answer(id, approvals.REJECTED, gate, reason, by, tenant, db, as_json)
 
 

@@ -1,4 +1,4 @@
-"""`keptwork schedules`: what is done again and again, when it is done next, and whether it is done at all."""
+"""`keptwork schedules`: list, add, pause, resume, delete, and run schedules."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 FILES = (".yaml", ".yml")
 Named = tuple["Schedule", str | None]
-"""A schedule, and the name of the flow that it starts."""
+"""A schedule, and the name of the flow that it starts or None."""
 
 
 @app.command("list")
 def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """List the schedules: their rules, when each is due next, which are paused."""
+    """List schedules: their rules, next ticks, and pauses."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[Named], int]:
         found = await store.schedules(tenant_id)
@@ -54,7 +54,7 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 
 @app.command()
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one schedule, its next five ticks in its own time zone, and what its last tick has enqueued."""
+    """Show one schedule: its next five ticks in its time zone, and the jobs of its last tick."""
 
     async def read(store: Store, tenant_id: int) -> tuple[Named, list[dict[str, Any]], int]:
         schedule = await service.find(store, tenant_id, name)
@@ -74,27 +74,31 @@ def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_jso
 @app.command()
 def add(
     name: Name,
-    kind: Annotated[str | None, typer.Option(metavar="KIND", help="What to do: the name of a declared job.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Kind of job: the name of a declared job.")] = None,
     flow: Annotated[
-        str | None, typer.Option(metavar="FILE|TEMPLATE", help="Or the flow to start, by its file or its template.")
+        str | None, typer.Option(metavar="FILE|TEMPLATE", help="Flow to start instead of a job: a file or a template.")
     ] = None,
     inputs: Inputs = None,
     cron: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="Minute, hour, day, month, weekday, such as '0 9 * * mon'.")
+        str | None,
+        typer.Option(metavar="EXPR", help="Cron expression: minute, hour, day, month, weekday, such as '0 9 * * mon'."),
     ] = None,
-    every: Annotated[str | None, typer.Option(metavar="SPAN", help="How often instead, such as 15m.")] = None,
-    tz: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of --cron.")] = "UTC",
-    payload: Annotated[str, typer.Option(metavar="JSON", help="The arguments of each job.")] = "{}",
-    queue: Annotated[str, typer.Option(metavar="NAME", help="Where its jobs wait.")] = "default",
+    every: Annotated[str | None, typer.Option(metavar="SPAN", help="Interval instead of --cron, such as 15m.")] = None,
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of --cron.")] = "UTC",
+    payload: Annotated[str, typer.Option(metavar="JSON", help="Arguments of each job, as a JSON object.")] = "{}",
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Queue of its jobs.")] = "default",
     catch_up: Annotated[
-        str, typer.Option(metavar="POLICY", help="Of ticks nobody was there for: fire the latest, all or none.")
+        str, typer.Option(metavar="POLICY", help="Missed ticks to fire: latest, all, or none.")
     ] = "latest",
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Add a schedule of a job or a flow. Use the queue its kind of job is declared with, for it is not known here. A
-    flow from a file stays as it is now; one by the name of its template is the newest at each tick."""
+    """Add a schedule for a job or a flow.
+
+    Pass the queue that the job declares, because this command does not know it. A flow from a file does not change with
+    the file. A template name starts the newest version at each tick.
+    """
     declared = service.Declaration.of(name, Rule.of(cron, every, tz), catch_up)
     if (kind is None) == (flow is None):
         raise BadInput(what="a schedule starts one of both: say --kind KIND, or --flow FILE")
@@ -113,7 +117,7 @@ def add(
 
 @app.command()
 def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Let the ticks of a schedule pass until it is resumed; jobs it has enqueued go on."""
+    """Pause a schedule. Ticks pass without effect until you resume it; enqueued jobs continue."""
     before = asyncio.run(_change(service.pause, name, tenant, db))
     said = f"{name} was paused already." if before.paused_at is not None else f"{name} is paused."
     screen.emit({"name": name, "paused": True, "was_paused": before.paused_at is not None}, lambda: said, as_json)
@@ -121,7 +125,7 @@ def pause(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_js
 
 @app.command()
 def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Fire a schedule again, from its next tick on."""
+    """Resume a schedule from its next tick."""
     before = asyncio.run(_change(service.resume, name, tenant, db))
     said = f"{name} was not paused." if before.paused_at is None else f"{name} is fired again."
     screen.emit({"name": name, "paused": False, "was_paused": before.paused_at is not None}, lambda: said, as_json)
@@ -129,7 +133,7 @@ def resume(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_j
 
 @app.command()
 def delete(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Delete a schedule; jobs it has enqueued stay. One that an application declares comes back with its workers."""
+    """Delete a schedule. Enqueued jobs stay. The next worker of an application that declares it adds it again."""
     before = asyncio.run(_change(service.delete, name, tenant, db))
     declared = before.declared_by == service.DECLARED
     said = f"{name} is deleted."
@@ -140,7 +144,7 @@ def delete(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_j
 
 @app.command("run-now")
 def run_now(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Enqueue the job of a schedule at once; its ticks stay as they are."""
+    """Enqueue the job of a schedule now. Its ticks do not change."""
 
     async def run(store: Store, tenant_id: int) -> str:
         return public_id(JOB.name, await service.run_now(store, tenant_id, name, operator()))
@@ -150,7 +154,7 @@ def run_now(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_
 
 
 async def _start(store: Store, tenant_id: int, flow: str, pairs: list[str], queue: str) -> NewJob:
-    """The job that starts a flow; what is wrong with its inputs is said now, not at each tick."""
+    """Return the job that starts a flow. Invalid inputs are rejected now, not at each tick."""
     if flow.endswith(FILES):
         given_file = read(flow)
         flow = (await templates.put(store, tenant_id, given_file.flow, given_file.library)).public_id

@@ -1,6 +1,6 @@
-"""What commands print: results on stdout for people or as JSON, everything else on stderr, times in UTC.
+"""Print the output of commands: results on stdout as text or JSON, everything else on stderr, times in UTC.
 
-Rich is imported when something is first drawn; help and JSON do without it.
+Rich is imported when something is first drawn. Help and JSON do not need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-# Said here, too: commands have their words from one place.
+# Exported again, so that commands import all text helpers from this module.
 from keptwork.words import ago as ago
 from keptwork.words import ahead as ahead
 from keptwork.words import moment as moment
@@ -31,31 +31,33 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-"""The option every command takes."""
+"""The option of every command."""
 
 Search = Annotated[
     str | None,
-    typer.Option("--text", metavar="TEXT", help="Only what holds this text; a few thousand are looked at in one go."),
+    typer.Option(
+        "--text", metavar="TEXT", help="Text that results must contain. Each call searches a few thousand entries."
+    ),
 ]
-"""The option of lists that can be searched."""
+"""The option of lists that support a text search."""
 
-WIDE = 200  # a table that is piped is not folded to the width of a terminal nobody looks at
+WIDE = 200  # a piped table is not folded to the width of a terminal that does not show it
 
 
 @cache
 def stdout() -> Console:
-    """The console for results."""
+    """Return the console for results."""
     return _console(sys.stdout)
 
 
 @cache
 def stderr() -> Console:
-    """The console for progress, warnings and errors."""
+    """Return the console for progress, warnings, and errors."""
     return _console(sys.stderr)
 
 
 def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None:
-    """Print a result: the value as JSON, or what `human` draws of it."""
+    """Print a result: the value as JSON, or what `human` draws."""
     if as_json:
         print(json.dumps(value, indent=2))
     else:
@@ -64,14 +66,14 @@ def emit(value: Any, human: Callable[[], RenderableType], as_json: bool) -> None
 
 
 def unfolded(line: str) -> Text:
-    """A line among others that a narrow screen does not fold: a command that is folded cannot be copied."""
+    """Return a line that a narrow screen does not fold, because a folded command cannot be copied."""
     from rich.text import Text
 
     return Text(line, no_wrap=True, overflow="ignore")
 
 
 def table(*headings: str) -> Table:
-    """An empty table in the house's look."""
+    """Return an empty table in the common style."""
     from rich import box
     from rich.table import Table
 
@@ -80,7 +82,7 @@ def table(*headings: str) -> Table:
 
 @contextmanager
 def progress(doing: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr that is told (done, total); nothing at all where stderr is no terminal."""
+    """Show a bar on stderr and yield its update function (done, total). Without a terminal, show nothing."""
     if not stderr().is_terminal:
         yield lambda done, total: None
         return
@@ -94,7 +96,7 @@ def progress(doing: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def complain(problem: str | dict[str, Any]) -> None:
-    """Say on stderr what went wrong, in words or as JSON; plain, so that it is the same in a log."""
+    """Print a problem to stderr, as text or JSON. It has no style, so that it is the same in a log."""
     write(problem if isinstance(problem, str) else json.dumps(problem), sys.stderr)
 
 
@@ -110,7 +112,7 @@ def write(text: str, stream: TextIO, end: str = "\n") -> bool:
 
 def abandon(stream: TextIO, error: OSError) -> None:
     """Discard everything else that is written to a stream whose reader left or whose disk is full."""
-    with suppress(OSError, ValueError):  # a stream that tests put there has no descriptor
+    with suppress(OSError, ValueError):  # a stream that a test replaced has no descriptor
         discarded = os.open(os.devnull, os.O_WRONLY)
         os.dup2(discarded, stream.fileno())
         os.close(discarded)
@@ -124,7 +126,7 @@ def reader_left(error: OSError) -> bool:
 
 
 def bar(fraction: float, width: int) -> str:
-    """A bar that is filled so far.
+    """Return a bar that is filled to a fraction.
 
     >>> bar(0.42, 20), bar(7, 3)
     ('████████░░░░░░░░░░░░', '███')
@@ -142,7 +144,7 @@ def survive_closed_streams() -> None:
 
 
 def survive_any_encoding() -> None:
-    """A terminal that lacks a sign shows its code instead; printing never fails."""
+    """Print the code of a character that a terminal cannot encode, so that printing never fails."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -155,7 +157,7 @@ def _console(stream: Any) -> Console:
         def on_broken_pipe(self) -> None:
             raise  # called while the error is handled; Rich would end the process here
 
-    # What is printed comes from users and tools: brackets and colons in it are no markup and no emoji.
+    # Printed text comes from users and tools: brackets and colons in it are not markup or emoji.
     console = Plain(file=stream, markup=False, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE

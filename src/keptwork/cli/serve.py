@@ -1,4 +1,4 @@
-"""`keptwork serve`: the HTTP API over a database, for the keys that are kept there."""
+"""`keptwork serve`: serve the HTTP API and the dashboard, for callers with an API key of the database."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from keptwork.http.server import Server
     from keptwork.server_settings import Server as ServerSettings
 
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for every network.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Where to listen; 0 for any that is free.")]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on. Use 0.0.0.0 for every network.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on. Use 0 for any free port.")]
 
 LOOPBACK = "127.0.0.1"
 
 
 Programs = Annotated[
     bool,
-    typer.Option("--programs", help="Take flows that say what programs run, from keys with the scope admin."),
+    typer.Option("--programs", help="Accept flows that define programs to run, from keys with the admin scope."),
 ]
 
 
@@ -50,11 +50,14 @@ def serve(
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Serve the HTTP API and the dashboard until stopped, and look after leases, schedules and flows meanwhile, so that
-    workers need no database. SIGTERM or Ctrl-C lets requests end and closes streams. Callers need a key.
+    """Serve the HTTP API and the dashboard until stopped.
 
-    Bounds are for each tenant, 0 is none; without options they are as `[server]` in the configuration says. A tenant
-    may have others of its own: keptwork tenants limit."""
+    The server also maintains leases, schedules, and flows, so that workers need no database. SIGTERM or Ctrl-C lets
+    requests finish and closes streams. Callers need a key.
+
+    Limits apply to each tenant; 0 means unlimited. Defaults come from `[server]` in the configuration. A tenant can
+    have its own limits, see: keptwork tenants limit
+    """
     from_extra()
     said = {
         "requests_per_second": requests_per_second,
@@ -70,7 +73,7 @@ def serve(
 
 
 def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Limits:
-    """What the file says, and on top of it what the command line says."""
+    """Return the limits of the configuration file, overridden by those of the command line."""
     from keptwork.http.limits import Limits
 
     return Limits(
@@ -96,9 +99,9 @@ async def _served(host: str, port: int, limits: Limits, settings: Config, db: st
 
 
 def from_extra() -> None:
-    """What a server needs is an extra; without it that is said in one line."""
+    """Raise an error that names the extra if the packages of the server are not installed."""
     try:
-        import fastapi  # noqa: F401 - only whether it is there
+        import fastapi  # noqa: F401 - only whether it is installed
         import httptools  # noqa: F401
         import jinja2  # noqa: F401
         import uvicorn  # noqa: F401
@@ -109,8 +112,10 @@ def from_extra() -> None:
 async def run(
     app: FastAPI, host: str, port: int, as_json: bool, token: str | None = None, beside: asyncio.Task[int] | None = None
 ) -> None:
-    """Serves until a signal ends it, or what goes on beside it has ended; says where as soon as it listens. With no
-    worker beside it, it looks itself after what concerns all."""
+    """Serve until a signal arrives or the task `beside` ends, and print the address when the server listens.
+
+    Without the worker in `beside`, the server runs the maintenance duties itself.
+    """
     from keptwork.http.server import listening_on, server
     from keptwork.worker.housekeeping import keeping_house
 
@@ -131,8 +136,8 @@ async def _announced(made: Server, place: tuple[str, int], as_json: bool, token:
     await made.begun.wait()
     host, port = place[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    # What stands behind # stays in the browser: neither a log nor another site gets to see it.
+    # The part after # stays in the browser: neither a log nor another site receives it.
     shown = f"{address}/#token={token}" if token else address
     facts = {"address": address} | ({"token": token} if token else {})
     screen.emit(facts, lambda: f"Serving {shown} (routes: /docs). SIGTERM or Ctrl-C ends it.", as_json)
-    sys.stdout.flush()  # somebody may wait for it at the other end of a pipe
+    sys.stdout.flush()  # a program can wait for this line at the other end of a pipe

@@ -1,4 +1,4 @@
-"""`keptwork skills`: what agents are good at, and which skill a task would go to."""
+"""`keptwork skills`: list and show skills, and show which skill a task would use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Folder = Annotated[
         "--skills",
         envvar="KEPTWORK_SKILLS",
         metavar="FOLDER",
-        help="Where your own skills are; else as keptwork.toml says, else ./skills.",
+        help="Directory of your skills. Default: from keptwork.toml, then ./skills.",
     ),
 ]
 
 
 @app.command("list")
 def list_(folder: Folder = None, as_json: screen.Json = False) -> None:
-    """List the skills: your own, then the built-in ones that none of them replaces."""
+    """List your skills, then the built-in skills that they do not replace."""
     found = _skills(folder)
     screen.emit([service.as_json(skill) for skill in found], lambda: _table(found), as_json)
 
@@ -38,24 +38,24 @@ def list_(folder: Folder = None, as_json: screen.Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = None, as_json: screen.Json = False
 ) -> None:
-    """Show a skill: what points to it, what it may use, and what the model is told."""
+    """Show a skill: its keywords, its tools, and its instructions for the model."""
     found = service.find(_skills(folder), name)
     screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
 
 
 @app.command("route")
 def route_(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A task, as you would give it to an agent.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Task, as you would give it to an agent.")],
     folder: Folder = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Say which skill and which tier of models a task would go to, and why."""
+    """Show which skill and model tier a task would use, and why."""
     chosen = service.routed(text, _skills(folder))
     screen.emit(service.routed_json(chosen), lambda: _explained(*chosen), as_json)
 
 
 def _skills(folder: Path | None) -> list[Skill]:
-    """Those that workers here would have."""
+    """Return the skills that workers on this host would have."""
     return skills(read(None).skills if folder is None else folder)
 
 

@@ -1,4 +1,4 @@
-"""`keptwork stats`: everything that is counted, for people, as JSON, or for Prometheus."""
+"""`keptwork stats`: show all metrics as text, as JSON, or for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keptwork.service.stats import Stats
 
 Section = tuple["RenderableType", ...]
-"""A title and what stands under it."""
+"""A title and the content below it."""
 
 Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print the text format that Prometheus reads.")]
 
@@ -35,7 +35,7 @@ def stats(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show what was counted since the database was made, and what is in the queues now."""
+    """Show metrics since the database was created, and the current queues."""
     if prometheus and as_json:
         raise BadInput(what="--prometheus and --json are two formats; ask for one of them")
     figures = asyncio.run(_read(db, tenant))
@@ -49,7 +49,7 @@ def stats(
 
 async def _read(db: str | None, tenant: str) -> Stats:
     async with opened(db) as store:
-        await store.tenant(tenant)  # an unknown one is refused before the work, not after it
+        await store.tenant(tenant)  # reject an unknown tenant before the work
         if await service.roll_up(store, most=PAGE) == PAGE:
             with screen.progress("Counting", "events") as bar:
                 total = await store.event_count()
@@ -57,7 +57,7 @@ async def _read(db: str | None, tenant: str) -> Stats:
         return await service.read(store, tenant)
 
 
-# --- the page for people
+# --- text output
 
 
 def _page(figures: Stats) -> RenderableType:
@@ -127,7 +127,7 @@ def _refusals(figures: Stats) -> Iterator[Section]:
 
 
 def _engine(figures: Stats) -> Iterator[Section]:
-    """What the processes counted, a line each; a line about nothing is left out."""
+    """Yield the counters of the processes, one per line. A line without a count is left out."""
     keys, calls = figures.total(metrics.IDEMPOTENCY), figures.total(metrics.CLAIM_CALLS)
     renewals, hits = figures.total(metrics.RENEWALS), figures.total(metrics.IDEMPOTENCY, outcome="hit")
     expired = figures.own.total(metrics.JOB_MOVES["expire"])
@@ -148,7 +148,7 @@ def _share(figures: Stats, metric: metrics.Metric, outcome: str) -> str:
 
 
 def _percent(part: float | None) -> str:
-    """Never rounded up to all or down to none."""
+    """Return a percentage that is never rounded up to 100 or down to 0."""
     if part is None:
         return "–"
     text = f"{part:.1%}"

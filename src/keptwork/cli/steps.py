@@ -1,4 +1,4 @@
-"""`keptwork steps`: the steps of flows; skip one, begin one anew, see what came of one."""
+"""`keptwork steps`: list, show, skip, and reset the steps of flows."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 Row = dict[str, Any]
 
-Id = Annotated[str, typer.Argument(metavar="STEP", help="By its public id, or as FLOW/NAME.")]
+Id = Annotated[str, typer.Argument(metavar="STEP", help="Public ID, or FLOW/NAME.")]
 
 
 @app.command("list")
 def list_(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", help="The run or workstream, by its public id.")],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="Public ID of the run or workstream.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
@@ -50,7 +50,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one step: its state, its tries, its job, and what was wrong with it."""
+    """Show one step: its state, attempts, job, and error."""
 
     async def read(store: Store, tenant_id: int) -> tuple[Row, Cost | None, int]:
         row = await stories.find_step(store, tenant_id, id)
@@ -62,7 +62,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
 
 @app.command()
 def output(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Print what came of a step, as JSON."""
+    """Print the output of a step as JSON."""
 
     async def read(store: Store, tenant_id: int) -> Any:
         return await stories.output(store, await stories.find_step(store, tenant_id, id))
@@ -75,7 +75,7 @@ def output(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json:
 def skip(
     id: Id, reason: Reason = None, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False
 ) -> None:
-    """Skip a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on."""
+    """Skip a step of a workstream. Later steps can start, and a workstream that failed only at this step resumes."""
     _mend(flows.skip, id, reason, tenant, db, as_json)
 
 
@@ -83,7 +83,7 @@ def skip(
 def reset(
     id: Id, reason: Reason = None, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False
 ) -> None:
-    """Begin a failed step of a workstream anew, with all its retries."""
+    """Reset a failed workstream step so that it runs again, with all its retries."""
     _mend(flows.reset, id, reason, tenant, db, as_json)
 
 

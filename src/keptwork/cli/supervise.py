@@ -1,4 +1,4 @@
-"""`keptwork supervise`: several workers of an application on this machine, replaced when they die."""
+"""`keptwork supervise`: run several workers of an application on this host, and replace those that die."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger("keptwork")
 
 def supervise(
     target: Target,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=1000, metavar="N", help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=1000, metavar="N", help="Number of workers.")] = 2,
     db: Db = None,
     queues: Queues = "",
-    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs each runs at a time.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum concurrent jobs of each worker.")] = 32,
     lease: Lease = None,
     grace: Grace = "30s",
     max_memory: MaxMemory = None,
@@ -37,20 +37,22 @@ def supervise(
     log_form: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Keep workers running: replace those that die, ever more slowly while they die at start. SIGTERM or Ctrl-C lets
-    all of them finish what they have begun, a second one kills them; SIGHUP restarts them one after the other. With
-    --json every event is a line of JSON.
+    """Run workers and replace those that die, with growing delays if they die at start.
 
-    A missing or outdated database is refused with exit code 2, unless --migrate is given. A server that is out of reach
-    is waited for."""
+    SIGTERM or Ctrl-C lets all workers finish their running jobs; a second signal kills the workers. SIGHUP restarts
+    them one after another. With --json, each event is one line of JSON.
+
+    Without --migrate, a missing or outdated database is rejected with exit code 2. If the database server is
+    unreachable, the workers wait for it.
+    """
     if max_memory is not None:
-        size_bytes(max_memory)  # a mistake is told here, not by every worker
+        size_bytes(max_memory)  # report an invalid size here, not in every worker
     options = {"--db": db, "--queues": queues, "--lease": lease, "--max-memory": max_memory}
     given = [part for name, value in options.items() if value for part in (name, value)]
     always = ["--grace", grace, "--supervisor-timeout", supervisor_timeout, "--concurrency", str(concurrency)]
     argv = [sys.executable, "-m", "keptwork", "work", target, *given, *always]
     plan = Plan(workers, [*argv, "--migrate"] if migrate else argv, span_us(grace), span_us(supervisor_timeout))
-    # Those it starts log like it, by the environment. It has no spans of its own.
+    # The workers log in the same format, which they read from the environment. The supervisor has no spans.
     with logs.to_stderr(logs.form_wanted(log_form), watch.console_handler()):
         replaced = asyncio.run(_run(plan, as_json))
     if not as_json:
@@ -86,12 +88,12 @@ def _tell_json(event: str, message: str, **facts: Any) -> None:
 
 
 def _said(place: int, line: str) -> None:
-    """What a worker says is passed on as it is."""
+    """Print a line of a worker unchanged, after the number of the worker."""
     screen.stderr().print(f"[{place}] {line}", soft_wrap=True)
 
 
 def _said_json(place: int, line: str) -> None:
-    """Lines of JSON are passed on as they are; what else a worker's process writes becomes one."""
+    """Pass on JSON lines unchanged, and log all other output of a worker."""
     try:
         is_record = isinstance(json.loads(line), dict)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`keptwork templates`: definitions of flows, kept by version, and started by name."""
+"""`keptwork templates`: store flow definitions by version, and start them by name."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The newest of that name, or a version by its public id.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Template name for the newest version, or the public ID of a version.")
+]
 
 
 @app.command("list")
 def list_(
-    all: Annotated[bool, typer.Option("--all", help="Every version, not only the newest.")] = False,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this name.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
+    all: Annotated[bool, typer.Option("--all", help="List every version, not only the newest.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only this name.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 100,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List the definitions that are kept, by name."""
+    """List the stored definitions by name."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[Template], int]:
         return await service.listed(store, tenant_id, name=name, every=all, limit=limit), await store.now()
@@ -58,7 +60,7 @@ def list_(
 
 @app.command()
 def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one definition: its inputs, and its steps as a drawing."""
+    """Show one definition: its inputs, and a drawing of its steps."""
 
     async def read(store: Store, tenant_id: int) -> tuple[Template, int]:
         return await service.find(store, tenant_id, name), await store.now()
@@ -69,7 +71,7 @@ def show(name: Name, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_jso
 
 @app.command()
 def put(file: File, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Keep a flow file as the next version of its name; the same as the newest one is that."""
+    """Store a flow file as the next version of its name. An unchanged file returns the newest version."""
     given = read(file)
 
     async def keep(store: Store, tenant_id: int) -> Template:
@@ -86,9 +88,11 @@ def start(
     inputs: Inputs = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Idempotency key: it makes one flow, for ever, and is refused for another."),
+        typer.Option(
+            metavar="KEY", help="Idempotency key. A repeated key returns the same flow; a different flow is rejected."
+        ),
     ] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Nothing of it begins until it is released.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Start no step until the hold is lifted.")] = False,
     webhook_url: Webhook = None,
     webhook_secret: SecretEnv = None,
     reason: Reason = None,
@@ -96,7 +100,7 @@ def start(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Start a flow of a definition that is kept. Workers carry it out."""
+    """Start a flow from a stored definition. Workers run it."""
     how: dict[str, Any] = {"key": key, "hold": hold, "webhook": webhook(webhook_url, webhook_secret)}
 
     async def begin(store: Store, tenant_id: int) -> tuple[FlowRef, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`keptwork tenants`: whose work the database holds."""
+"""`keptwork tenants`: list, add, and limit tenants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer()
 
 @app.command("list")
 def list_(db: Db = None, as_json: screen.Json = False) -> None:
-    """List the tenants. Everything belongs to one of them; who names none works for `default`."""
+    """List tenants. Every entity belongs to a tenant; the default tenant is `default`."""
 
     async def read() -> list[Tenant]:
         async with opened(db) as store:
@@ -34,11 +34,11 @@ def list_(db: Db = None, as_json: screen.Json = False) -> None:
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")],
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Add a tenant. Its work is its own: nobody else's commands see it."""
+    """Add a tenant. Commands and keys of other tenants cannot see its work."""
 
     async def write() -> Tenant:
         async with opened(db) as store:
@@ -50,18 +50,21 @@ def add(
 
 @app.command()
 def limit(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which tenant.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")],
     requests_per_second: RequestsPerSecond = None,
     burst: Burst = None,
     max_in_flight: MaxInFlight = None,
     max_streams: MaxStreams = None,
     max_queued: MaxQueued = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Forget what it had of its own before.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Remove the tenant's earlier limits.")] = False,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Say what a tenant may ask of the HTTP API; 0 is no bound. For what is not said, the settings of each server hold.
-    Servers know within 5 s."""
+    """Set the HTTP API limits of a tenant; 0 means unlimited.
+
+    Limits that you omit stay unchanged. Limits that the tenant does not have come from the settings of each server.
+    Servers apply changes within 5 s.
+    """
     changes = {
         "requests_per_second": requests_per_second,
         "burst": burst,

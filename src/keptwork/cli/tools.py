@@ -1,4 +1,4 @@
-"""`keptwork tools`: the tool profiles of keptwork.toml, and whether they could run here."""
+"""`keptwork tools`: show the tool profiles of keptwork.toml, and check that they can run here."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ SIZES = ("memory", "output")
 
 File = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="The configuration; else KEPTWORK_CONFIG, else ./keptwork.toml."),
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration file. Default: $KEPTWORK_CONFIG, then ./keptwork.toml."
+    ),
 ]
 """The option of every command that reads the configuration."""
 
 
 @app.command("list")
 def list_(config: File = None, as_json: screen.Json = False) -> None:
-    """List the tools: what each runs, for how long, and when it is left alone for a while."""
+    """List tools: commands, timeouts, exit codes, and circuit breakers."""
     found = read(config)
     screen.emit(
         {"tools": [service.as_json(found, name, tool) for name, tool in found.tools.items()]},
@@ -41,11 +43,11 @@ def list_(config: File = None, as_json: screen.Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A tool profile.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tool profile.")],
     config: File = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show all settings of a tool, those that were left out too."""
+    """Show all settings of a tool, including defaults."""
     found = read(config)
     tool = service.as_json(found, name, service.find(found, name))
     screen.emit(tool, lambda: _settings(tool), as_json)
@@ -53,12 +55,12 @@ def show(
 
 @app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tool profiles; else all.")] = None,
-    versions: Annotated[bool, typer.Option("--versions", help="Ask each program for its --version.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tool profiles. Default: all.")] = None,
+    versions: Annotated[bool, typer.Option("--versions", help="Run each program with --version.")] = False,
     config: File = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Check that the tools could run here: program found, folder there. Exit code 1 if something is wrong."""
+    """Check that the tools can run here: each program and directory exists. Exit code 1 if there are problems."""
     found = read(config)
     checked = asyncio.run(service.checked(found, names or found.tools, versions))
     screen.emit({"tools": [_verdict(one) for one in checked]}, lambda: _report(checked, found), as_json)

@@ -1,4 +1,4 @@
-"""`keptwork top`: how everything stands, on a whole screen that keeps up; or once, for logs and programs."""
+"""`keptwork top`: show the state of a tenant on an updating screen, or once for logs and programs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from keptwork.store import Store
 
 LEAVE = b"qQ"
-"""What is typed to end it; Ctrl-C is a signal, and ends it even while the database keeps it waiting."""
+"""Keys that end the command. Ctrl-C is a signal, and works even if the database does not respond."""
 
-Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, max=3600, help="How often to look.")]
-Once = Annotated[bool, typer.Option("--once", help="Show one screen and end; so it is where there is no terminal.")]
+Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, max=3600, help="Time between updates.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one screen and exit. Default without a terminal.")]
 
 
 def top(
@@ -39,13 +39,13 @@ def top(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Show what needs somebody, the flows, jobs, queues and workers, again and again; q ends it. It only reads."""
+    """Show open problems, flows, jobs, queues, and workers, updated until you press q. This command only reads."""
     console = screen.stdout()
     if once or as_json or not console.is_terminal or console.is_dumb_terminal:
         found = asyncio.run(_look(db, tenant))
         screen.emit(service.as_json(found), lambda: _drawn(found, tenant), as_json)
     else:
-        with contextlib.suppress(KeyboardInterrupt):  # that is how it is ended, too
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the command too
             asyncio.run(_keep_up(db, tenant, every))
 
 
@@ -64,7 +64,7 @@ def _drawn(found: Overview, tenant: str, height: int | None = None) -> Renderabl
 
 
 async def _keep_up(db: str | None, tenant: str, every: float) -> None:
-    """Until somebody leaves. What is wrong before there was anything to show is an error as of any command."""
+    """Update the screen until the user leaves. An error before the first screen is raised, as in any command."""
     async with opened(db) as store:
         tenant_id = await store.tenant(tenant)
         found = await service.read(store, tenant_id)
@@ -79,14 +79,14 @@ async def _keep_up(db: str | None, tenant: str, every: float) -> None:
 
 
 async def _left(leaving: asyncio.Event, seconds: float) -> bool:
-    """Whether somebody leaves within so many seconds."""
+    """Return whether the user leaves within this time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(leaving.wait(), seconds)
     return leaving.is_set()
 
 
 async def _again(store: Store, tenant_id: int, before: Overview) -> tuple[Overview, str]:
-    """How it stands now; while the database is out of reach, how it stood last, and why nothing newer is shown."""
+    """Read the current state. If the database is unreachable, return the previous state and the reason."""
     try:
         return await service.read(store, tenant_id), ""
     except StoreError as error:
@@ -104,7 +104,7 @@ def _framed(found: Overview, tenant: str, complaint: str) -> RenderableType:
 
 @contextmanager
 def _full_screen() -> Iterator[Live]:
-    """What was on the terminal before is there again afterwards."""
+    """Use the whole terminal, and restore its content afterwards."""
     from rich.live import Live
 
     with Live(console=screen.stdout(), screen=True, auto_refresh=False, vertical_overflow="crop") as live:
@@ -113,7 +113,7 @@ def _full_screen() -> Iterator[Live]:
 
 @contextmanager
 def _keys(leaving: asyncio.Event) -> Iterator[None]:
-    """Hears what is typed, sign by sign and unseen; where nobody can type, nothing."""
+    """Read typed keys without echo. If stdin is not a terminal, read nothing."""
     if not sys.stdin.isatty():
         yield
         return
@@ -139,7 +139,7 @@ def _keys(leaving: asyncio.Event) -> Iterator[None]:
 
 @contextmanager
 def _signals(leaving: asyncio.Event) -> Iterator[None]:
-    """Who is told to end leaves the terminal as it was."""
+    """Leave on SIGTERM and SIGHUP, so that the terminal is restored."""
     loop, told = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGHUP)
     for number in told:
         loop.add_signal_handler(number, leaving.set)

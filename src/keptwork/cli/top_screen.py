@@ -1,4 +1,4 @@
-"""What `keptwork top` shows, drawn from figures: as wide as the terminal, and no higher than it."""
+"""Draw the screen of `keptwork top`, fitted to the width and height of the terminal."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BAR = 20
 QUEUES = ("queued", "running", "paused", "oldest due", "held")
 VERY_NARROW = 60
 HEADING = 2
-"""How many lines a section takes beside its rows: a free one, and its headings."""
+"""Lines of a section in addition to its rows: an empty line, and the headings."""
 
 
 class Section(NamedTuple):
-    """A table; the title is the heading of its first column, the columns at the places `figures` are numbers."""
+    """A table. The title heads the first column; the columns at the indexes in `figures` are numbers."""
 
     title: str
     headings: tuple[str, ...]
@@ -40,7 +40,7 @@ class Section(NamedTuple):
 
 
 def drawn(found: Overview, tenant: str, width: int, height: int | None = None) -> RenderableType:
-    """All of it; of a screen so high, as much as fits."""
+    """Return all sections, or as much as fits the height."""
     from rich.console import Group
 
     sections = [section for section in _sections(found, width) if section.rows]
@@ -53,7 +53,9 @@ def drawn(found: Overview, tenant: str, width: int, height: int | None = None) -
 
 
 def fair(wanted: Sequence[int], room: int | None) -> list[int]:
-    """How many lines each of several gets: what it wants, as far as there is room; who wants little gets all of it.
+    """Return how many lines each section gets: what it wants, or else an equal share of the room.
+
+    Sections that want little get all of it.
 
     >>> fair([3, 50, 2], None), fair([3, 50, 2], 20), fair([30, 50], 21), fair([5, 5], -3)
     ([3, 50, 2], [3, 15, 2], [10, 11], [0, 0])
@@ -69,7 +71,7 @@ def fair(wanted: Sequence[int], room: int | None) -> list[int]:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """Numbers as little bars.
+    """Return numbers as small bars.
 
     >>> sparkline([0, 1, 4, 8]), sparkline([0, 0])
     (' ▁▄█', '  ')
@@ -78,7 +80,7 @@ def sparkline(counts: Sequence[int]) -> str:
     return "".join(BARS[max(0, len(BARS) * count // most - 1)] if count else " " for count in counts)
 
 
-# --- the lines above
+# --- header lines
 
 
 def _head(found: Overview, tenant: str) -> Text:
@@ -118,7 +120,7 @@ def _line(text: Text) -> Text:
     return text
 
 
-# --- the tables below
+# --- tables
 
 
 def _sections(found: Overview, width: int) -> list[Section]:
@@ -132,7 +134,7 @@ def _sections(found: Overview, width: int) -> list[Section]:
 
 
 def _columns(*headings: str, wide: bool) -> tuple[str, ...]:
-    """Ids are long: there is room for them on a wide screen."""
+    """Return the headings. A wide screen has room for IDs, which are long."""
     return (*headings, "id") if wide else headings
 
 
@@ -159,7 +161,7 @@ def _jobs(found: Overview, wide: bool) -> list[tuple[str | Text, ...]]:
 
 
 def _queues(found: Overview, width: int) -> Section:
-    """Where there is little room, the first columns of it."""
+    """Return the queues. A narrow screen shows only the first columns."""
     most = len(QUEUES) if width >= VERY_NARROW else 3
     return Section("Queues", QUEUES[:most], [_queue(queue, found.now)[: most + 1] for queue in found.queues], (1, 2, 5))
 
@@ -189,7 +191,7 @@ def _state(name: str) -> str:
 
 
 def _drawn(section: Section, most: int) -> list[RenderableType]:
-    """A table of so many rows; where some are left out, its title says so."""
+    """Return at most `most` rows as a table. If rows are left out, the title shows the numbers."""
     from rich.table import Table
     from rich.text import Text
 

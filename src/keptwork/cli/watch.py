@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GLANCE_SECONDS = 0.25
 LOG_SECONDS = 30.0
 
-# What became of jobs, in the order and the words it is shown in.
+# Outcomes of jobs with their labels, in display order.
 OUTCOMES = {
     "succeed": "succeeded",
     "retry": "retried",
@@ -32,7 +32,8 @@ OUTCOMES = {
 }
 
 Log = Annotated[
-    str | None, typer.Option("--log", metavar="FORM", help="How to log: text or json; else KEPTWORK_LOG, else text.")
+    str | None,
+    typer.Option("--log", metavar="FORM", help="Log format: text or json. Default: $KEPTWORK_LOG, then text."),
 ]
 """The option of every command that logs."""
 
@@ -40,7 +41,7 @@ log = logging.getLogger("keptwork")
 
 
 def line(doing: Doing) -> str:
-    """What a worker is doing, as people say it.
+    """Return what a worker is doing as one line.
 
     >>> from keptwork.worker.report import Doing
     >>> line(Doing(2, 32, {"succeed": 1234, "dead_letter": 1}, 41.3))
@@ -51,13 +52,13 @@ def line(doing: Doing) -> str:
 
 
 def outcomes(doing: Doing) -> list[str]:
-    """How many jobs came to which end."""
+    """Return the number of jobs with each outcome."""
     return [f"{doing.outcomes[move]:,} {word}" for move, word in OUTCOMES.items() if doing.outcomes.get(move)]
 
 
 @contextmanager
 def observed(service: str, form: str | None) -> Iterator[None]:
-    """What is logged goes to stderr, in this form, and spans to where the environment says."""
+    """Log to stderr in this format, and send spans where the environment configures."""
     from keptwork import otel
 
     wanted = logs.form_wanted(form)
@@ -66,12 +67,12 @@ def observed(service: str, form: str | None) -> Iterator[None]:
 
 
 def shows_json(form: str | None) -> bool:
-    """Whether stderr is to hold lines of JSON and nothing else."""
+    """Return whether stderr must contain only lines of JSON."""
     return logs.form_wanted(form) == logs.JSON
 
 
 def announce(text: str, form: str | None) -> None:
-    """Says what begins."""
+    """Print or log a start message."""
     if shows_json(form):
         log.info("%s", text)
     else:
@@ -79,7 +80,7 @@ def announce(text: str, form: str | None) -> None:
 
 
 def console_handler() -> logging.Handler | None:
-    """For text on a terminal: through the console, so that it does not run into the line that keeps up."""
+    """Return a log handler that keeps text apart from the updating line, or None without a terminal."""
     if not screen.stderr().is_terminal:
         return None
     from rich.highlighter import NullHighlighter
@@ -93,7 +94,7 @@ def console_handler() -> logging.Handler | None:
 
 
 async def watch(look: Callable[[], Doing | None], form: str | None = None) -> None:
-    """Shows what a worker does, until cancelled."""
+    """Show what a worker does, until cancelled."""
     if screen.stderr().is_terminal and not shows_json(form):
         await _keep_up(look)
     else:
@@ -109,7 +110,7 @@ async def _keep_up(look: Callable[[], Doing | None]) -> None:
 
 
 async def keep_up(say: Callable[[], str]) -> None:
-    """One line on the terminal that says what is so, until cancelled."""
+    """Show one updating line on the terminal, until cancelled."""
     from rich.live import Live
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The options that say who is told when a flow ends. The secret that signs it is named, and never given."""
+"""The webhook options of a flow. The signing secret is passed by the name of its environment variable."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import typer
 from keptwork.errors import BadInput
 
 Webhook = Annotated[
-    str | None, typer.Option("--webhook", metavar="URL", help="Tell this address, signed, when the flow ends.")
+    str | None, typer.Option("--webhook", metavar="URL", help="URL that receives a signed message when the flow ends.")
 ]
 SecretEnv = Annotated[
     str | None,
     typer.Option(
         "--webhook-secret-env",
         metavar="NAME",
-        help="The variable that holds the secret to sign with, if not KEPTWORK_WEBHOOK_SECRET.",
+        help="Environment variable with the signing secret. Default: KEPTWORK_WEBHOOK_SECRET.",
     ),
 ]
 
 
 def webhook(url: str | None, secret_env: str | None) -> dict[str, str] | None:
-    """What a flow is started with, checked as far as it can be without a database; none if nobody is told."""
+    """Return the webhook settings of a flow, checked without a database, or None without a webhook."""
     from keptwork.service import webhooks
 
     if url is None:

@@ -1,4 +1,4 @@
-"""`keptwork webhooks`: what flows tell to the outside when they end, and what came of telling it."""
+"""`keptwork webhooks`: list, show, and resend webhook deliveries."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The message: the flow's id and the number of the move.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Delivery ID: the ID of the flow and the number of the move.")]
 
 
 @app.command("list")
 def list_(
     state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="Only those that are pending, delivered or given_up.")
+        str | None, typer.Option(metavar="STATE", help="Only this state: pending, delivered, or given_up.")
     ] = None,
-    flow: Annotated[str | None, typer.Option(metavar="ID", help="Only those of one flow.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
+    flow: Annotated[str | None, typer.Option(metavar="ID", help="Only deliveries of this flow.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List what is told to the outside, the newest first: attempts, and the last error."""
+    """List webhook deliveries, newest first, with their attempts and last errors."""
 
     async def read(store: Store, tenant_id: int) -> tuple[list[Delivery], int]:
         found = await service.listed(store, tenant_id, flow=flow, state=state, limit=limit)
@@ -54,7 +54,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show one message: where it goes, what it says, what came of it."""
+    """Show one delivery: its URL, body, attempts, and state."""
 
     async def read(store: Store, tenant_id: int) -> tuple[Delivery, int]:
         return await service.find(store, tenant_id, id), await store.now()
@@ -65,7 +65,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
 
 @app.command()
 def retry(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Send a message once more, at once and under the same id; also one that was delivered."""
+    """Resend a delivery now, with the same ID, even if it was delivered."""
 
     async def send(store: Store, tenant_id: int) -> Delivery:
         return await service.retry(store, tenant_id, id)
@@ -103,7 +103,7 @@ def _words(delivery: Delivery) -> str:
 
 
 def _when(delivery: Delivery, now: int) -> str:
-    """When it ended, or is attempted next."""
+    """Return when the delivery ended, or is attempted next."""
     return screen.ago(delivery.next_at if delivery.ended_at is None else delivery.ended_at, now)
 
 

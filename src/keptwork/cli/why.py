@@ -1,4 +1,4 @@
-"""`keptwork why`: what keeps a job, a crew, a step or a flow where it is."""
+"""`keptwork why`: show why a job, crew, step, or flow is waiting."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Id = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The job, crew, step, run or workstream, by its public id; a step also as FLOW/NAME."
+        metavar="ID", help="Public ID of the job, crew, step, run, or workstream. A step also by FLOW/NAME."
     ),
 ]
 
 
 def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Tell why something is not moving: everything in its way, what binds first coming first, and when each clears."""
+    """Show why a job, crew, step, or flow is waiting: each cause, most immediate first, and when it clears."""
 
     async def read(store: Store, tenant_id: int) -> tuple[whys.Told, int]:
         return await whys.explained(store, tenant_id, id), await store.now()

@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from keptwork.app import Keptwork
 
 
-Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app.")]
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Application, such as shop.jobs:app.")]
 AnyTarget = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODULE:APP", help="Where the application is, as in shop.jobs:app; else only steps of flows are run."
-    ),
+    typer.Argument(metavar="MODULE:APP", help="Application, such as shop.jobs:app. Default: run only steps of flows."),
 ]
-Queues = Annotated[str, typer.Option(help="The queues to serve, with commas; else those of the app's jobs.")]
+Queues = Annotated[str, typer.Option(help="Queues to serve, separated by commas. Empty: the queues of the app's jobs.")]
 Lease = Annotated[
-    str | None, typer.Option(help="How long a claim holds without renewal; else as each kind of job declares.")
+    str | None, typer.Option(help="Time that a claim is valid without renewal. Default: as each job declares.")
 ]
-Grace = Annotated[str, typer.Option(help="How long running jobs may take to end on SIGTERM.")]
+Grace = Annotated[str, typer.Option(help="Time that running jobs have to finish after SIGTERM.")]
 MaxMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Pause while more memory than this is in use, such as 1GiB.")
+    str | None, typer.Option(metavar="SIZE", help="Memory use above which the worker pauses, such as 1GiB.")
 ]
 SupervisorTimeout = Annotated[
-    str, typer.Option(metavar="SPAN", help="Terminate workers that were not heard of for this long.")
+    str, typer.Option(metavar="SPAN", help="Time without a heartbeat after which workers are terminated.")
 ]
 
 
 Server = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Work for this server over HTTP, without a database; key in KEPTWORK_KEY."),
+    typer.Option(
+        metavar="URL", help="Server to work for over HTTP, without a database. Reads its key from KEPTWORK_KEY."
+    ),
 ]
 KeyFile = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Where the key for --server is, else in KEPTWORK_KEY.")
+    str | None, typer.Option(metavar="FILE", help="File with the key for --server. Default: KEPTWORK_KEY.")
 ]
 
 
@@ -62,20 +62,23 @@ def work(
     server: Server = None,
     key_file: KeyFile = None,
     queues: Queues = "",
-    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="How many jobs to run at a time.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum concurrent jobs.")] = 32,
     lease: Lease = None,
     grace: Grace = "30s",
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when all due jobs are done.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when all due jobs are finished.")] = False,
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
     migrate: Migrate = False,
     log: watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Claim and run jobs until stopped, and show what comes of them on stderr. SIGTERM or Ctrl-C lets running jobs end
-    and gives the others back. A worker that was terminated ends with exit code 3, one that is exhausted with 4.
+    """Claim and run jobs until stopped, and show their outcomes on stderr.
 
-    A missing or outdated database is refused with exit code 2, unless --migrate is given."""
+    SIGTERM or Ctrl-C lets running jobs finish and releases the others. A terminated worker exits with code 3, an
+    exhausted worker with code 4.
+
+    Without --migrate, a missing or outdated database is rejected with exit code 2.
+    """
     if server is not None and db is not None:
         raise BadInput(what="a worker has a database (--db) or works for a server (--server), not both")
     if server is not None and migrate:
@@ -87,7 +90,7 @@ def work(
     asked: list[bool] = []
 
     def stop() -> None:
-        """Also while the database is being opened, when there is no worker yet that could be asked."""
+        """Stop the app. This also works while the database is being opened, before there is a worker."""
         asked.append(True)
         app.stop()
 
@@ -124,7 +127,7 @@ def work(
                 migrated(app.url)
         settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
-        if bond is not None:  # its stdout is its supervisor's stderr
+        if bond is not None:  # the stdout of a supervised worker is the stderr of its supervisor
             watch.announce(summary, log)
     if bond is None:
         screen.emit({"settled": settled}, lambda: summary, as_json)
@@ -140,7 +143,7 @@ async def _opened(app: Keptwork, bond: Bond | None) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _refusals_told(bond: Bond | None) -> Iterator[None]:
-    """Tell the supervisor about an error that another start would only repeat."""
+    """Report an error to the supervisor if a restart would only repeat it."""
     try:
         yield
     except StoreError as error:
@@ -150,7 +153,7 @@ def _refusals_told(bond: Bond | None) -> Iterator[None]:
 
 
 def _for_flows(db: str | None) -> Keptwork:
-    """A worker that knows no job but those of steps; what steps call is found from here."""
+    """Return an application without jobs, for steps of flows. Functions of steps are found from this directory."""
     from keptwork.app import Keptwork
 
     sys.path.insert(0, str(Path.cwd()))
@@ -158,7 +161,7 @@ def _for_flows(db: str | None) -> Keptwork:
 
 
 def application(target: str, db: str | None) -> Keptwork:
-    """The application a user named; a name that leads nowhere is one clear line."""
+    """Import the application that the user named. An unknown name is reported in one line."""
     from keptwork.app import Keptwork
 
     module, colon, name = target.partition(":")

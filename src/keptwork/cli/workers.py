@@ -1,4 +1,4 @@
-"""`keptwork workers`: who works where, and commands to workers on any machine."""
+"""`keptwork workers`: list, show, and control workers on any host."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The worker, by its public id.")]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the event log.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Public ID of the worker.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, recorded in the event log.")]
 RequestId = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="The same key within an hour is the same request: it gets the first answer."),
+    typer.Option(
+        metavar="KEY", help="Idempotency key. A key that is repeated within an hour returns the first response."
+    ),
 ]
 States = Annotated[
     list[str] | None,
     typer.Option(
         "--state",
         metavar="STATE",
-        help="Only in this state; may be repeated.",
+        help="Only this state. Repeatable.",
         autocompletion=lambda: [state.name for state in WORKER.states],
     ),
 ]
@@ -43,15 +45,15 @@ States = Annotated[
 @app.command("list")
 def list_(
     state: States = None,
-    host: Annotated[str | None, typer.Option(metavar="NAME", help="Only on this machine.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those that have ended, too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after the last worker of a page.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="NAME", help="Only this host.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include workers that have ended.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.")] = 50,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="ID of the last worker of the previous page.")] = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """List the workers that have not ended, the newest first: what they serve, what they do, when they were seen."""
+    """List workers that have not ended, newest first: queues, jobs, and last heartbeat."""
     states = states_named(WORKER, state or []) or (None if every else ALIVE)
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Page, int]:
@@ -69,7 +71,7 @@ def list_(
 
 @app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
-    """Show everything about one worker: what it serves, the jobs it holds, and what happened to it."""
+    """Show one worker: what it serves, the jobs it holds, and its history."""
 
     async def read(store: Store, tenant_id: int) -> tuple[service.Story, int]:
         return await service.show(store, tenant_id, id), await store.now()
@@ -93,7 +95,7 @@ def pause(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Let a worker claim nothing from now on; what it runs goes on."""
+    """Pause a worker: it claims no jobs, and its running jobs continue."""
     _command(service.pause, id, (reason, request_id), tenant, db, as_json)
 
 
@@ -106,7 +108,7 @@ def resume(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Let a paused worker claim again."""
+    """Resume a paused worker."""
     _command(service.resume, id, (reason, request_id), tenant, db, as_json)
 
 
@@ -119,16 +121,16 @@ def drain(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Ask a worker to finish what it has begun, however long that takes, and to end."""
+    """Drain a worker: it finishes its running jobs, without a time limit, and ends."""
     _command(service.drain, id, (reason, request_id), tenant, db, as_json)
 
 
 @app.command()
 def terminate(
     id: Id,
-    hard: Annotated[bool, typer.Option("--hard", help="Stop its jobs at once, without its grace.")] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="Stop its jobs immediately, without the grace period.")] = False,
     cancel_jobs: Annotated[
-        bool, typer.Option("--cancel-jobs", help="Cancel the jobs that are cut short; else they go back to the queue.")
+        bool, typer.Option("--cancel-jobs", help="Cancel interrupted jobs. Default: return them to the queue.")
     ] = False,
     reason: Reason = None,
     request_id: RequestId = None,
@@ -136,7 +138,7 @@ def terminate(
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """End a worker, on whatever machine. It claims nothing from now on; its running jobs may end within its grace."""
+    """Terminate a worker on any host. It claims no jobs; its running jobs can finish within its grace period."""
     how = {"hard": hard, "cancel_jobs": cancel_jobs}
     _command(service.terminate, id, (reason, request_id), tenant, db, as_json, **how)
 
@@ -167,7 +169,7 @@ def _said(answer: service.Answer) -> str:
     return f"{id} was {before} and is {now}." if before != now else f"{id} is {now}, and is now ended hard."
 
 
-# --- for people
+# --- text output
 
 
 def _table(page: service.Page, now: int) -> RenderableType:

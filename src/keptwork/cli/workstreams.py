@@ -1,4 +1,4 @@
-"""`keptwork workstreams`: flows as graphs of steps, that may be tried again, taken up and forked."""
+"""`keptwork workstreams`: flows as graphs of steps, with retries, resumption, and forks."""
 
 from __future__ import annotations
 
@@ -31,33 +31,37 @@ app.command("retry")(
         "retry",
         flows.retry,
         NOW,
-        "Run once more what did not succeed of a workstream that failed, retries left or not.",
+        "Retry the unsuccessful steps of a failed workstream, even if no retries are left.",
     )
 )
 app.command("resume")(
-    doer(KIND, "resume", flows.resume, NOW, "Look at a whole workstream once more: what could run and does not begins.")
+    doer(KIND, "resume", flows.resume, NOW, "Check a whole workstream again, and start every step that can run.")
 )
-app.command("abandon")(doer(KIND, "abandon", flows.cancel, NOW, "Abandon a workstream with all that belongs to it."))
+app.command("abandon")(
+    doer(KIND, "abandon", flows.cancel, NOW, "Abandon a workstream with its steps, jobs, and inner flows.")
+)
 
 
 @app.command("cancel", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def cancel(id: FlowId) -> None:
-    """Only says what it is called here: whoever has cancelled a run will try it."""
+    """Point users of `runs cancel` to `workstreams abandon`."""
     raise BadInput(what=f"a workstream is not cancelled but abandoned: keptwork workstreams abandon {id}")
 
 
 @app.command()
 def fork(
     id: FlowId,
-    from_: Annotated[str, typer.Option("--from", metavar="STEP", help="The first step that runs anew.")],
+    from_: Annotated[str, typer.Option("--from", metavar="STEP", help="First step to run again.")],
     inputs: Inputs = None,
     reason: Reason = None,
     tenant: Tenant = DEFAULT_TENANT_NAME,
     db: Db = None,
     as_json: screen.Json = False,
 ) -> None:
-    """Run a workstream anew from a step on, as a new one; what was done before that step is kept. Inputs that are not
-    given stay as they were."""
+    """Fork a workstream: run it again from a step on, as a new workstream.
+
+    The fork keeps the results of earlier steps. Inputs that you omit keep their values.
+    """
 
     async def make(store: Store, tenant_id: int) -> Story:
         ref = await stories.find(store, KIND, tenant_id, id)
