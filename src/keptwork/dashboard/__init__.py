@@ -1,5 +1,5 @@
-"""The dashboard: what happens, to look at in a browser, and the buttons an operator needs.
+"""The dashboard: web pages that show the state of a tenant, with the actions an operator needs.
 
-Pages are made on the server from the same services as the API; a small script keeps them up to date. Whatever they
-change, they change through the API (`static/act.js`), with the scopes of the key that signed in.
+The server renders pages from the same services as the API; a small script updates them. All changes go through the API
+(`static/act.js`), with the scopes of the key that signed in.
 """

@@ -1,4 +1,4 @@
-"""Styles and scripts: read once, known by their content, kept by browsers until it changes."""
+"""Styles and scripts: read once, named by their content, and cached by browsers until they change."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ router = APIRouter(prefix=PREFIX)
 
 @cache
 def files() -> dict[str, bytes]:
-    """By name, everything there is."""
+    """Return the content of every file by its name."""
     return {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in KINDS}
 
 
 @cache
 def address(name: str) -> str:
-    """Where a browser finds a file; another address once it has changed."""
+    """Return the URL of a file, which changes with its content."""
     return f"{PREFIX}/{name}?v={sha256(files()[name]).hexdigest()[:12]}"
 
 
 @router.get("/{name}", include_in_schema=False)
 async def asset(name: str) -> Response:
-    """One file; it needs no key."""
+    """Return one file. It needs no key."""
     if name not in files():
         raise NotFound(what="file", id=name)
     return Response(files()[name], 200, {"Cache-Control": FOR_GOOD}, KINDS[Path(name).suffix])

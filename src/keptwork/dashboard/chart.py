@@ -1,4 +1,4 @@
-"""Small charts, drawn as SVG: pure, from figures alone. What users and tools said never comes here."""
+"""Draw small charts as SVG, from figures only: text of users and tools never gets here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keptwork.service.throughput import MINUTES, Minute
 from keptwork.words import moment
 
 SLOT, GAP, HEIGHT = 10, 2, 64
-"""How wide the place of a minute is, how much of that is left free, and how high the highest bar is."""
+"""The width of a minute, the gap within that width, and the height of the highest bar."""
 
 _CHART = Markup(
     '<svg class="minutes" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-label="{label}">'
@@ -21,8 +21,10 @@ _PART = Markup('<rect class="{tone}" x="{x}" y="{y}" width="{width}" height="{hi
 
 
 def minutes(found: Sequence[Minute]) -> Markup:
-    """The jobs that ended over the last hour, a bar for each minute: those that failed stand on top of the others. The
-    newest is at the right; what is not known leaves its place free."""
+    """Return a chart of finished jobs, a bar per minute of the last hour, with failed jobs on top.
+
+    The newest minute is at the right. Unknown minutes stay empty.
+    """
     width, most = MINUTES * SLOT, peak(found)
     first = MINUTES - len(found)
     drawn = [_bar(one, (first + place) * SLOT, most) for place, one in enumerate(found) if one.ended]
@@ -30,7 +32,7 @@ def minutes(found: Sequence[Minute]) -> Markup:
 
 
 def label(found: Sequence[Minute]) -> str:
-    """The same in words.
+    """Return the chart as text.
 
     >>> label([Minute(0, 3, 3, 1), Minute(60, 0, 1, 0)])
     '4 jobs ended in the last 2 minutes, 1 of them failed; at most 3 in a minute'
@@ -40,12 +42,12 @@ def label(found: Sequence[Minute]) -> str:
 
 
 def peak(found: Sequence[Minute]) -> int:
-    """How many jobs ended in the minute in which most did."""
+    """Return the number of finished jobs in the busiest minute."""
     return max((one.ended for one in found), default=0)
 
 
 def span(found: Sequence[Minute]) -> str:
-    """How far back a chart goes, in words.
+    """Return the period of a chart as text.
 
     >>> span([Minute(0, 0, 0, 0)] * 60), span([Minute(0, 0, 0, 0)])
     ('the last hour', 'the last minute')
@@ -64,5 +66,5 @@ def _bar(minute: Minute, x: int, most: int) -> Markup:
 
 
 def _high(part: int, most: int) -> int:
-    """In whole units, and never nothing of something."""
+    """Return a height in whole units. Every nonzero part has some height."""
     return max(2, round(HEIGHT * part / most)) if part else 0

@@ -1,4 +1,4 @@
-"""The steps of a flow as its page shows them: how each stands, what came of it, what is inside it, what one may do."""
+"""The steps of a flow on its page: their states, results, inner flows, and possible actions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ ELEMENTS_SHOWN = 20
 FLOWS_SHOWN = 20
 LONGEST_OUTPUT = 2_000
 _ORDER = (Phase.FAILED, Phase.ACTIVE, Phase.WAITING, Phase.GONE, Phase.SATISFIED)
-"""Which elements of a list are shown before which."""
+"""The order in which the items of a list are shown."""
 
 
 @dataclass(frozen=True)
 class FlowSteps:
-    """What is known of the steps of a flow. `about` says what each does, `outputs` what came of those that are shown,
-    `answers` whether whoever looks may answer what is asked of somebody, or of anyone."""
+    """The data of the steps of a flow.
+
+    `about` describes what each step does. `outputs` has the outputs of the shown steps. `answers` returns whether the
+    user can decide an approval for a reviewer, or for anyone if the argument is None.
+    """
 
     story: stories.Story
     shape: Shape
@@ -38,15 +41,15 @@ class FlowSteps:
     now: int
 
     def shown(self, row: Row) -> dict[str, Any]:
-        """A step with everything about it."""
+        """Return a step with all of its details."""
         return {**self._line(row), **self._done(row), **self._inside(row), **self._rights(row["name"])}
 
     def drawing(self, shown: Sequence[Mapping[str, Any]]) -> Markup | None:
-        """The graph of the steps, if it can be drawn."""
+        """Return the graph of the steps, or None if it cannot be drawn."""
         return graph.drawn([_box(step) for step in shown], self.shape.before)
 
     def _line(self, row: Row) -> dict[str, Any]:
-        """How it stands; of the elements of a list there is no more."""
+        """Return the state of a step. Items of a list have no further details."""
         return {
             **stories.step_json(row, self.story.costs.get(row["id"])),
             "took_us": stories.took_us(row, self.now),
@@ -59,7 +62,7 @@ class FlowSteps:
         }
 
     def _done(self, row: Row) -> dict[str, Any]:
-        """What it does, and what came of it, as far as that is short."""
+        """Return what a step does, and its output if it is short."""
         name = row["name"]
         output = stories.as_text(self.outputs[name]) if name in self.outputs else None
         return {
@@ -70,14 +73,17 @@ class FlowSteps:
         }
 
     def _inside(self, row: Row) -> dict[str, Any]:
-        """The elements of its list, of many those that say most."""
+        """Return the items of a step, or the most relevant of many."""
         elements = self._elements.get(row["id"], [])
         telling = sorted(elements, key=lambda one: _ORDER.index(self._phase(one)))[:ELEMENTS_SHOWN]
         done = sum(self._phase(one) is Phase.SATISFIED for one in elements)
         return {"elements": [self._line(one) for one in telling], "done": done, "total": len(elements)}
 
     def _rights(self, name: str) -> dict[str, bool]:
-        """Whoever skips a question answers it, and whoever keeps an answer in a fork gives it once more."""
+        """Return whether the user can skip the step, or fork at it.
+
+        Skipping an approval decides it. A fork that keeps earlier approvals gives them again.
+        """
         kept = (one for one in self._of_others if one != name and not self._before.comes(name, one))
         return {"may_skip": name not in self._of_others, "may_fork": not any(kept)}
 
@@ -98,7 +104,7 @@ class FlowSteps:
 
     @cached_property
     def _of_others(self) -> set[str]:
-        """The steps that ask what whoever looks may not answer."""
+        """The approval steps that the user cannot decide."""
         gates = {step.id: step.approval for step in self.shape.steps.values() if step.approval is not None}
         return {name for name, gate in gates.items() if not self.answers(gate.by)}
 

@@ -1,6 +1,6 @@
-"""The graph of a flow as a drawing: boxes from left to right as steps come after one another, each leading to its row.
+"""Draw the graph of a flow as SVG: boxes from left to right, each linked to the row of its step.
 
-Pure: from which steps there are and how they stand, the text of an SVG. Colours are classes of the style sheet.
+The result depends only on the steps and their states. Colors are classes of the style sheet.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from keptwork.flow import graph
 
 MOST_STEPS = 300
 MOST_LINES = 2_000
-"""How many steps are drawn, and how many lines between them; of more nobody would see anything."""
+"""Maximum number of steps and of lines to draw. A larger drawing would be unreadable."""
 
 MOST_BENDS = 2_000
-"""Over how many levels lines go around boxes, in all; beyond it they go straight."""
+"""Maximum number of levels at which lines go around boxes, in total. With more, lines are straight."""
 
 WIDTH, HEIGHT = 190, 46
 BETWEEN_LEVELS, BETWEEN_BOXES, LANE, MARGIN = 54, 14, 10, 6
@@ -28,7 +28,7 @@ SWEEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A step: its name, how it stands in words and as a tone, what it does; a `count` such as 2/3 of a list."""
+    """A step: its name, its state as text and as a tone, what it does, and a `count` such as 2/3 of a list."""
 
     name: str
     tone: str
@@ -38,12 +38,12 @@ class Box:
 
 
 Place = tuple[str, ...]
-"""A box by its name, or where a line passes a level between two boxes: (from, to, level)."""
+"""A box by its name, or the point where a line passes a level between two boxes: (from, to, level)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """The upper left corner of a box, or the left end of a passage."""
+    """The upper left corner of a box, or the left end of a lane."""
 
     x: int
     y: float
@@ -55,8 +55,9 @@ class _Spot:
 
 
 def drawn(boxes: Sequence[Box], dependencies: graph.Dependencies) -> Markup | None:
-    """The drawing; none of a flow with more steps than can be looked at. Lines that say nothing new are left out: where
-    c comes after b and b after a, none goes from a to c.
+    """Return the drawing, or None for a flow that is too large to draw.
+
+    Redundant lines are omitted: if c depends on b, and b on a, there is no line from a to c.
 
     >>> made = drawn([Box("a", "good", "success", "true"), Box("b", "busy", "running", "false")], {"a": [], "b": ["a"]})
     >>> str(made).count("<rect"), str(made).count('class="edge"')
@@ -79,7 +80,7 @@ def drawn(boxes: Sequence[Box], dependencies: graph.Dependencies) -> Markup | No
 
 
 def needed(dependencies: graph.Dependencies) -> list[tuple[str, str]]:
-    """From where to where lines go, without those that others imply.
+    """Return the ends of the lines, without those that other lines imply.
 
     >>> needed({"a": [], "b": ["a"], "c": ["a", "b"]})
     [('a', 'b'), ('b', 'c')]
@@ -93,13 +94,13 @@ def needed(dependencies: graph.Dependencies) -> list[tuple[str, str]]:
     ]
 
 
-# --- where things stand
+# --- layout
 
 
 def _with_lanes(
     levels: list[list[str]], edges: list[tuple[str, str]]
 ) -> tuple[list[list[Place]], list[tuple[Place, ...]]]:
-    """The levels, with a lane in each that a line passes on its way, and the ways of all lines."""
+    """Return the levels, with a lane in each level that a line crosses, and the routes of all lines."""
     depth = {name: number for number, names in enumerate(levels) for name in names}
     found: list[list[Place]] = [[(name,) for name in names] for names in levels]
     bends = sum(depth[end] - depth[start] - 1 for start, end in edges) <= MOST_BENDS
@@ -114,8 +115,10 @@ def _with_lanes(
 
 
 def _untangled(levels: list[list[Place]], routes: list[tuple[Place, ...]]) -> list[list[Place]]:
-    """Each level in the order of what its boxes are tied to in the one before, then in the one after, a few times over:
-    few lines cross then."""
+    """Sort each level by the neighbors of its boxes, several times, so that few lines cross.
+
+    The passes alternate between the neighbors in the previous level and in the next level.
+    """
     before: dict[Place, list[Place]] = {}
     after: dict[Place, list[Place]] = {}
     for route in routes:
@@ -138,7 +141,7 @@ def _mean(tied: Sequence[Place], ranks: Mapping[Place, float], otherwise: float)
 
 
 def _placed(levels: list[list[Place]]) -> dict[Place, _Spot]:
-    """Where everything stands: each level below the other's middle."""
+    """Return the position of every box and lane. Levels are centered vertically."""
     heights = [sum(_height(place) for place in level) + BETWEEN_BOXES * (len(level) - 1) for level in levels]
     tallest, found = max(heights), {}
     for number, (level, height) in enumerate(zip(levels, heights, strict=True)):
@@ -153,7 +156,7 @@ def _height(place: Place) -> int:
     return HEIGHT if len(place) == 1 else LANE
 
 
-# --- what is drawn
+# --- drawing
 
 
 def _line(spots: Sequence[_Spot]) -> str:

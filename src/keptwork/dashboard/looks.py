@@ -1,4 +1,4 @@
-"""How things look on a page: states, times, money, ids and data, the way people read them."""
+"""Format values for pages: states, times, amounts, IDs, and data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keptwork.lifecycle import LIFECYCLES, Lifecycle, Verb
 from keptwork.moments import rfc3339
 
 LONGEST_DATA = 20_000
-"""How many characters of a result or a payload a page shows; the API has all of it."""
+"""Maximum number of characters of a result or payload on a page. The API returns all of it."""
 
 _TONES = (
     ("good", {Verb.SUCCEED, Verb.CLOSE}),
@@ -26,7 +26,7 @@ _TONES = (
     ("asks", {Verb.GATE, Verb.PAUSE, Verb.PROBE}),
     ("waits", {Verb.VALIDATE}),
 )
-"""What a state means to whoever looks, by the moves that lead there; the first that fits."""
+"""The tone of a state by the moves that lead to it. The first match wins."""
 
 _PAGES = {
     "job": "jobs",
@@ -36,12 +36,12 @@ _PAGES = {
     "agent": "agents",
     "w": "workers",
 }
-"""By the prefix of a public id, where its page is."""
+"""The page of an entity, by the prefix of its public ID."""
 
 
 @cache
 def tones(lifecycle: Lifecycle) -> dict[str, str]:
-    """By the name of each state: good, bad, gone, asks, busy or waits.
+    """Return the tone of each state by its name: good, bad, gone, asks, busy, or waits.
 
     >>> from keptwork.lifecycle import JOB, BREAKER, RUN
     >>> tones(JOB)["dead_lettered"], tones(JOB)["queued"], tones(JOB)["running"], tones(BREAKER)["CLOSED"]
@@ -53,7 +53,7 @@ def tones(lifecycle: Lifecycle) -> dict[str, str]:
     for state in lifecycle.states:
         verbs = {move.verb for move in lifecycle.moves if move.target == state}
         if Verb.SUCCEED in {move.verb for move in lifecycle.moves if state in move.sources}:
-            verbs -= {Verb.SUCCEED, Verb.APPROVE}  # what a success is yet to follow is not the end of it
+            verbs -= {Verb.SUCCEED, Verb.APPROVE}  # a state before a success is not final
         found[state.name] = next((tone for tone, leading in _TONES if verbs & leading), "busy")
     return found | ({} if lifecycle.name == "breaker" else {lifecycle.initial.name: "waits"})
 
@@ -65,7 +65,7 @@ def _tone(state: str) -> str:
 
 
 def chip(state: str, kind: str | None = None) -> Markup:
-    """A state, in words and in its colour. Where two kinds of things have states of one name, `kind` tells which.
+    """Return a state as text in its color. `kind` selects the lifecycle if several have a state of that name.
 
     >>> chip("S_RUNNING")
     Markup('<span class="chip busy" title="S_RUNNING">running</span>')
@@ -79,7 +79,7 @@ def _said(state: str) -> str:
 
 
 def states_to_choose(lifecycle: Lifecycle) -> list[tuple[str, str]]:
-    """The states of something as choices for a list of it, with all of them first.
+    """Return the states of a lifecycle as choices for a list, after the choice of all.
 
     >>> from keptwork.lifecycle import BREAKER
     >>> states_to_choose(BREAKER)
@@ -89,7 +89,7 @@ def states_to_choose(lifecycle: Lifecycle) -> list[tuple[str, str]]:
 
 
 def when(moment: str | int | None) -> Markup:
-    """A moment, as how long ago it is or how far ahead; pointing at it shows the time itself."""
+    """Return a time relative to now. Its tooltip has the time itself."""
     if moment is None:
         return Markup("–")
     us = _us(moment)
@@ -98,7 +98,7 @@ def when(moment: str | int | None) -> Markup:
 
 
 def between(begun: str | int | None, ended: str | int | None) -> str:
-    """How long something took, or has taken so far.
+    """Return how long something took, or has taken so far.
 
     >>> between(1_000_000, 2_500_000), between(None, None)
     ('1.5 s', '–')
@@ -109,7 +109,7 @@ def between(begun: str | int | None, ended: str | int | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A length of time that is known in seconds."""
+    """Return a duration in seconds as text."""
     return words.took(None if value is None else value * 1_000_000)
 
 
@@ -120,7 +120,7 @@ def _us(moment: str | int) -> int:
 
 
 def short(id: str) -> str:
-    """An id as it is told apart from others: what kind of thing it is, and its end.
+    """Return a short form of an ID: its prefix and its end.
 
     >>> short("job_0199c82c-c000-7000-807a-a2a0b8276ff8")
     'job_…b8276ff8'
@@ -130,7 +130,7 @@ def short(id: str) -> str:
 
 
 def linked(id: str | None) -> Markup:
-    """An id that leads to the page of what it names, if there is one."""
+    """Return an ID with a link to its page, if there is one."""
     if id is None:
         return Markup("–")
     page = _PAGES.get(id.partition("_")[0])
@@ -140,7 +140,7 @@ def linked(id: str | None) -> Markup:
 
 
 def data(value: Any) -> Markup:
-    """Data, laid out to be read; a long one is cut, and says so."""
+    """Return data in a readable layout. Long data is shortened, with a note."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     cut = len(text) - LONGEST_DATA
     more = Markup('<p class="dim">{} more characters; the API has all of it.</p>').format(f"{cut:,}") if cut > 0 else ""
@@ -148,7 +148,7 @@ def data(value: Any) -> Markup:
 
 
 def percent(part: float | None) -> str:
-    """A share of a whole.
+    """Return a fraction as a percentage.
 
     >>> percent(0.987), percent(None)
     ('98.7 %', '–')
@@ -157,7 +157,7 @@ def percent(part: float | None) -> str:
 
 
 def many(count: int) -> str:
-    """A number.
+    """Return a number with separators.
 
     >>> many(12345)
     '12,345'
@@ -179,4 +179,4 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "took": words.took,
     "when": when,
 }
-"""By the names that templates use."""
+"""The filters by their names in templates."""

@@ -1,4 +1,4 @@
-"""What every page has in common: how it is made, what it is allowed, and what becomes of errors on the way."""
+"""Parts that all pages share: rendering, the content security policy, live updates, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Nothing from elsewhere, and nothing that is written into a page: what users and tools said is never run."""
+"""Forbids external content and inline code, so that text of users and tools is never run."""
 
 MENU = (
     ("Overview", f"{ROOT}/"),
@@ -46,11 +46,11 @@ MENU = (
 )
 
 EVERY_2_SECONDS = "every 2"
-"""How lists keep up: they are asked for again while somebody looks at them."""
+"""Updates a page by requesting it again while it is visible."""
 
 
 def stream(**wanted: str) -> str:
-    """How a page about one thing keeps up: it is asked for again when the log says that something of it has moved.
+    """Return the stream that updates a page about one entity: each event requests the page again.
 
     >>> stream(correlation_id="ws_1")
     '/api/events/stream?correlation_id=ws_1'
@@ -59,7 +59,7 @@ def stream(**wanted: str) -> str:
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages, too. Whoever has not signed in is asked to."""
+    """A route whose errors are pages too. Users who have not signed in are redirected to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -79,12 +79,12 @@ class PageRoute(APIRoute):
 
 
 def pages(prefix: str = "") -> APIRouter:
-    """A router for pages; they are no part of the API."""
+    """Return a router for pages, which are not part of the API."""
     return APIRouter(prefix=f"{ROOT}{prefix}", route_class=PageRoute, include_in_schema=False)
 
 
 def render(request: Request, caller: Principal, template: str, *, live: str = "", **facts: Any) -> Response:
-    """A page for somebody who has signed in. `live` says how it keeps up: `EVERY_2_SECONDS`, a `stream`, or not."""
+    """Return a page for a signed-in user. `live` selects the updates: `EVERY_2_SECONDS`, a `stream`, or none."""
     given = {
         "caller": caller,
         "may": lambda scope: may(caller, scope),
@@ -97,25 +97,25 @@ def render(request: Request, caller: Principal, template: str, *, live: str = ""
 
 
 def failed(request: Request, error: errors.KeptworkError) -> Response:
-    """What went wrong, as a page: what an API would tell, and no more."""
+    """Return an error as a page, with the same details as in the API."""
     told = problems.document(error)
     caller = request.scope["state"].get("principal")
     return html("error.html", error.status, caller=caller, here=request.url.path, live="", event_types="", told=told)
 
 
 async def lost(request: Request) -> Response:
-    """An address that leads nowhere."""
+    """Return the page for an unknown path."""
     return failed(request, errors.NoSuchRoute())
 
 
 def to_sign_in(request: Request) -> Response:
-    """Where to sign in, and then come back here."""
+    """Return a redirect to the sign-in page, which then leads back to this page."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{SIGN_IN}?next={quote(here, safe='')}", 303)
 
 
 def own_address(text: str) -> str:
-    """Where to go on after signing in: a page of ours, whatever the address said.
+    """Return the page to show after signing in: always a page of the dashboard.
 
     >>> own_address("/ui/jobs?state=failed"), own_address("https://elsewhere.example/ui/"), own_address("//else/ui/")
     ('/ui/jobs?state=failed', '/ui/', '/ui/')
@@ -126,20 +126,20 @@ def own_address(text: str) -> str:
 
 
 def html(template: str, status: int, **facts: Any) -> Response:
-    """A page, with the policy that keeps it from running anything but ours."""
+    """Return a page with the policy that allows only scripts of the dashboard."""
     made = _environment().get_template(template).render(now=time.time_ns() // 1_000, **facts)
     return Response(made.encode("utf-8", "replace"), status, {"Content-Security-Policy": POLICY}, HTML)
 
 
 @cache
 def event_types() -> str:
-    """The names of all events: a browser hears only those it was told the names of."""
+    """Return the names of all event types. A browser receives only named events that it listens for."""
     return " ".join(sorted({move.event for lifecycle in LIFECYCLES.values() for move in lifecycle.moves}))
 
 
 @cache
 def _environment() -> Environment:
-    """Everything is escaped, and a name that a page forgot to give is an error, not nothing."""
+    """Return the template environment. All values are escaped, and a missing value is an error."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

@@ -1,6 +1,6 @@
-"""Signing in and out: a browser keeps the key as a cookie that no script can read, until it is closed.
+"""Sign in and out: a browser stores the key as a session cookie that no script can read.
 
-Nothing of it is kept on the server: a key that is revoked opens nothing from then on, here as anywhere.
+The server stores no session, so a revoked key stops working here too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Next = Annotated[str, Query(max_length=2_000)]
 
 @router.get("/login")
 async def login(request: Request, next: Next = "") -> Response:
-    """The page that asks for a key. Who has signed in already goes on."""
+    """Show the sign-in page. A signed-in user is redirected."""
     if "principal" in request.scope["state"]:
         return RedirectResponse(own_address(next), 303)
     return html("login.html", 200, next=own_address(next))
@@ -29,7 +29,7 @@ async def login(request: Request, next: Next = "") -> Response:
 
 @router.post("/session")
 async def sign_in(request: Request, caller: Reads) -> Response:
-    """Takes the key of the Authorization header into a cookie, if it is good and may read."""
+    """Store the key of the Authorization header in a cookie, if it is valid and has the read scope."""
     answer = Response(status_code=204)
     answer.set_cookie(COOKIE, request.scope["state"]["token"], **_how(request))
     return answer
@@ -37,13 +37,16 @@ async def sign_in(request: Request, caller: Reads) -> Response:
 
 @router.delete("/session")
 async def sign_out(request: Request) -> Response:
-    """Forgets the key; it stays good."""
+    """Delete the cookie. The key stays valid."""
     answer = Response(status_code=204)
     answer.delete_cookie(COOKIE, **_how(request))
     return answer
 
 
 def _how(request: Request) -> dict[str, Any]:
-    """A proxy in front says whether the browser speaks TLS; should it lie, the cookie is its own."""
+    """Return the cookie attributes.
+
+    A proxy reports whether the browser uses TLS. A false report affects only the cookie of that client.
+    """
     scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
     return {"path": "/", "httponly": True, "samesite": "strict", "secure": scheme == "https"}

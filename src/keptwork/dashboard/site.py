@@ -1,4 +1,4 @@
-"""Where the dashboard is put onto a server: its pages under /ui, its files, and the way there from the root."""
+"""Add the dashboard to a server: pages under /ui, static files, and a redirect from the root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.dashboard.pages import ROUTERS
 
 
 def install(app: FastAPI) -> None:
-    """Puts every page of the dashboard onto an application."""
+    """Add every page of the dashboard to an application."""
     app.router.routes.append(Route("/", _to_dashboard, methods=["GET"]))
     app.include_router(assets.router)
     app.include_router(session.router)
@@ -22,5 +22,5 @@ def install(app: FastAPI) -> None:
 
 
 async def _to_dashboard(request: Request) -> Response:
-    """A fragment in the address, where `keptwork dev` has its token, goes along: browsers see to it."""
+    """Redirect to the dashboard. Browsers keep the fragment of the URL, where `keptwork dev` has its token."""
     return RedirectResponse(f"{ROOT}/", 303)

@@ -1,6 +1,7 @@
-"""What happened to a job, as bars on one axis of time: waiting, taken and running, a line for each time it was queued.
+"""The history of a job as bars on a time axis: queued, claimed, and running, one row per round.
 
-Places are percentages of the axis, so that a drawing is as wide as there is room; nothing here reads or draws anything.
+A round starts each time the job is queued. Positions are percentages of the axis, so that a drawing can have any width.
+This module neither reads nor draws.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from keptwork.store import Event
 MOST_ROUNDS = 40
 MOST_TICKS = 5
 THINNEST = 0.4
-"""A bar is at least so wide, in percent: what took no time is there to be pointed at, too."""
+"""Minimum width of a bar in percent, so that the pointer can reach a very short state."""
 
 LONGEST_REASON = 90
 TOP, LINE = 4, 36
-"""How far down the first line is and how far apart lines are, in pixels."""
+"""The top of the first row, and the distance between rows, in pixels."""
 
 _SECOND = 1_000_000
 _STEPS_US = (
@@ -34,7 +35,7 @@ _TRIED_AGAIN = ("retry", "expire")
 
 
 class Bar(NamedTuple):
-    """A stay in a state: where on the axis, which class colours it, and what it says when it is pointed at."""
+    """A period in a state: its position on the axis, the class that colors it, and its tooltip."""
 
     x: float
     width: float
@@ -43,7 +44,7 @@ class Bar(NamedTuple):
 
 
 class Round(NamedTuple):
-    """From one time a job was queued to the next, or to its end."""
+    """The time from one queueing of a job to the next, or to its end."""
 
     y: int
     says: str
@@ -59,7 +60,7 @@ class Tick(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """All of it, how high it is, when it begins, and how many rounds are too long ago to be shown."""
+    """The timeline: its rounds, marks, height, start time, and the number of earlier rounds that are not shown."""
 
     rounds: list[Round]
     ticks: list[Tick]
@@ -75,7 +76,7 @@ class _Stay(NamedTuple):
 
 
 def timeline(events: Sequence[Event], now: int) -> Timeline | None:
-    """The bars of a job from its events, the oldest first; none without events."""
+    """Return the timeline of a job from its events, oldest first, or None without events."""
     rounds = _rounds(events, now)
     if not rounds:
         return None
@@ -89,10 +90,10 @@ def timeline(events: Sequence[Event], now: int) -> Timeline | None:
 
 
 def _rounds(events: Sequence[Event], now: int) -> list[list[_Stay]]:
-    """Every stay in a state, a list for each time it was queued. The last one goes on, unless the job has ended."""
+    """Return every period in a state, a list for each round. The last period continues unless the job has finished."""
     found: list[list[_Stay]] = []
     for event, then in pairwise([*events, None]):
-        assert event is not None  # noqa: S101 - only the last is none, and is never the first of a pair
+        assert event is not None  # noqa: S101 - only the last item is None, and it is never the first of a pair
         if event.to_state == QUEUED.name or not found:
             found.append([])
         ended = then is None and JOB.state(event.to_state).final
@@ -107,12 +108,12 @@ def _round(place: int, number: int, stays: Sequence[_Stay], begins: int, length:
 
 
 def _is_drawn(stay: _Stay) -> bool:
-    """An end is no stay, and most claims start at once."""
+    """Return whether to draw a period. Final states have no duration, and most claims start immediately."""
     return not JOB.state(stay.event.to_state).final and (stay.then is None or stay.until > stay.event.ts)
 
 
 def _outcome(last: _Stay) -> str:
-    """How a round ended, or how it stands."""
+    """Return the outcome of a round, or its present state."""
     told = last.event if last.then is None else last.then
     said = told.to_state.replace("_", " ") if last.then is None else told.trigger.replace("_", " ")
     return f"{said}: {_short(told.reason)}" if told.reason else said
@@ -125,7 +126,7 @@ def _bar(stay: _Stay, begins: int, length: int) -> Bar:
 
 
 def _look(stay: _Stay) -> str:
-    """Waiting and taken as they are; running by what came of it."""
+    """Return the class of a bar: queued and claimed by their state, running by its outcome."""
     if stay.event.to_state != RUNNING.name:
         return {QUEUED.name: "waiting", ASSIGNED.name: "taken"}[stay.event.to_state]
     if stay.then is None:
@@ -150,7 +151,7 @@ def _short(text: str) -> str:
 
 
 def _ticks(length: int) -> list[Tick]:
-    """Marks at round times after the beginning, a handful of them.
+    """Return a few marks at round times after the start.
 
     >>> [tick.says for tick in _ticks(12_000_000)]
     ['0', '5.0 s', '10.0 s']

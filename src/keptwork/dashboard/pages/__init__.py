@@ -1,4 +1,7 @@
-"""The pages, one file for each noun. A new one is a file beside this one, a template, and a line in `ROUTERS`."""
+"""The pages, one file per noun.
+
+To add a page, add a file to this package, a template, and a line to `ROUTERS`.
+"""
 
 from __future__ import annotations
 

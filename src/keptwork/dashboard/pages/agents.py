@@ -1,4 +1,4 @@
-"""Agent jobs: the tasks there are, and of each what was asked, what was said, what came of it and what it cost."""
+"""Pages of agent jobs: the list, and one with its task, conversation, result, and cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ State = Annotated[Text, Query(max_length=50)]
 
 @router.get("")
 async def listing(request: Request, caller: Reads, store: Db, state: State = "", after: After = None) -> Response:
-    """The agent jobs, the newest first."""
+    """List agent jobs, newest first."""
     states = states_named(AGENT, [state] if state else [])
     page = await service.page(store, caller.tenant_id, states=states, after=opened(LIST, after))
     return render(
@@ -47,8 +47,10 @@ async def listing(request: Request, caller: Reads, store: Db, state: State = "",
 
 @router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db, after: After = None) -> Response:
-    """One agent job. What is said in its conversation moves nothing, and so is in no stream of events: while it is not
-    over it is looked at again and again."""
+    """Show one agent job.
+
+    Messages of its conversation are not in the event stream, so the page of an unfinished agent job polls.
+    """
     story = await service.story(store, caller.tenant_id, id)
     agent = service.as_json(story.agent)
     over = AGENT.state(agent["state"]).final
@@ -75,7 +77,7 @@ async def show(request: Request, id: str, caller: Reads, store: Db, after: After
 
 
 async def _budget(store: Store, tenant_id: int, job: str | None) -> BudgetView | None:
-    """That of the job which carries it out, once it has asked a model."""
+    """Return the budget of the job that runs an agent job, or None before its first model call."""
     try:
         return None if job is None else await budget_caps.find(store, tenant_id, job)
     except NotFound:

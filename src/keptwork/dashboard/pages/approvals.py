@@ -1,4 +1,4 @@
-"""What jobs and flows ask people: what is open, and what was decided."""
+"""The page of approvals, open or decided."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TONES = {service.APPROVED: "good", service.REJECTED: "bad"}
 async def listing(
     request: Request, caller: Reads, store: Db, show: Literal["open", "decided"] = "open", after: After = None
 ) -> Response:
-    """The questions of the tenant, the newest first."""
+    """List the approvals of the tenant, newest first."""
     only_open = show == "open"
     page = await service.page(store, caller.tenant_id, open_only=only_open, after=opened(LIST, after), limit=AT_ONCE)
     askers = await service.askers(store, page.approvals)
@@ -55,7 +55,7 @@ async def listing(
 
 
 def asker(asked: Approval, found: service.Asker | None) -> dict[str, str | None]:
-    """Who asks, to be shown with a question: what it is called, and the flow or the job to look at."""
+    """Return what an approval belongs to: its name, and the ID of the flow or job to show."""
     told = shown(asked)
     flow = None if found is None or found.flow is None else found.flow.public_id
     return {"name": None if found is None else found.name, "id": flow or told["job_id"]}

@@ -1,4 +1,4 @@
-"""Breakers: what does not work at the moment, what is held back because of it, and when it is tried again."""
+"""Pages of circuit breakers: failing services, held jobs, and next probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = pages("/breakers")
 
 @router.get("")
 async def listing(request: Request, caller: Reads, store: Db, after: After = None) -> Response:
-    """The breakers, by name."""
+    """List circuit breakers by name."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after))
     now = await store.now()
     found = [_shown(one, now) for one in page.breakers]
@@ -31,8 +31,10 @@ async def listing(request: Request, caller: Reads, store: Db, after: After = Non
 
 @router.get("/{tool:path}")
 async def show(request: Request, tool: Tool, caller: Reads, store: Db) -> Response:
-    """One breaker and what happened to it. Failures that it counts and jobs that it holds back are no moves of its own,
-    and so it is looked at again and again."""
+    """Show one circuit breaker and its history.
+
+    Counted failures and held jobs are not events of the breaker, so the page polls.
+    """
     standing, events = await service.show(store, caller.tenant_id, tool)
     return render(
         request,

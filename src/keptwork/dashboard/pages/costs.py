@@ -1,4 +1,4 @@
-"""Costs: what was spent and on what, and the budgets that say what may be."""
+"""The page of costs and budgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keptwork.service import budget_caps, costs
 TODAY = "today"
 SINCE = (("today", TODAY), ("7 days", "7d"), ("30 days", "30d"))
 BY = tuple((name, name) for name in costs.BY if name != "tenant")
-"""Nobody is told what other tenants have spent, and so there is nothing to add up by tenant."""
+"""Costs by tenant are omitted, because a user sees only the costs of one tenant."""
 
 SCOPES = (("all", ""), *((scope.value, scope.value) for scope in Scope))
 MOST_LINES = 100
@@ -40,7 +40,7 @@ async def overview(
     scope: Choice = "",
     after: After = None,
 ) -> Response:
-    """What was spent, added up, and one page of the budgets."""
+    """Show the costs, and one page of budgets."""
     spent = await costs.read(store, caller.tenant_id, by, _begin(since, await store.now()), own_only=True)
     page = await budget_caps.page(store, caller.tenant_id, scope=scope or None, after=opened(LIST, after))
     return render(
@@ -61,7 +61,7 @@ async def overview(
 
 
 def _begin(since: str, now: int) -> int:
-    """Days are those of UTC, as they are for budgets."""
+    """Return the start of a period. Days are in UTC, as in budgets."""
     if since not in [value for _, value in SINCE]:
         raise BadInput(what=f"costs are not shown since {since!r}, but since {', '.join(value for _, value in SINCE)}")
     return day_of(now) * DAY_US if since == TODAY else moment_us(since, now)

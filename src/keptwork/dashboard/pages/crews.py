@@ -1,4 +1,4 @@
-"""Crews: tasks for several workers, and of each the tree of crews inside it with their shares."""
+"""Pages of crews: the list, and one with the tree of its inner crews and shares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keptwork.service.entities import states_named
 from keptwork.store import EventFilter
 
 MOST_CREWS = 200
-"""So many of those inside a crew are shown; the API has all of them."""
+"""Maximum number of crews in the tree. The API returns all of them."""
 
 router = pages("/crews")
 
@@ -36,7 +36,7 @@ Inside = Annotated[bool, Query()]
 async def listing(
     request: Request, caller: Reads, store: Db, state: State = "", inside: Inside = False, after: After = None
 ) -> Response:
-    """The crews, the newest first, and how many workers they may have."""
+    """List crews, newest first, with the quotas of workers."""
     states = states_named(CREW, [state] if state else [])
     page = await service.page(store, caller.tenant_id, states=states, inside=inside, after=opened(LIST, after))
     return render(
@@ -55,8 +55,10 @@ async def listing(
 
 @router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
-    """One crew. Its shares and the crews inside it have streams of their own, and so it is looked at again and again
-    while it is not over."""
+    """Show one crew.
+
+    Its shares and inner crews have their own event streams, so the page of an unfinished crew polls.
+    """
     crew = service.tree_as_json(await service.tree(store, caller.tenant_id, id))
     over = CREW.state(crew["state"]).final
     tree = list(islice(_flat(crew), MOST_CREWS + 1))
@@ -71,13 +73,13 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
         over=over,
         tree=tree[:MOST_CREWS],
         cut=len(tree) > MOST_CREWS,
-        quota=by_depth.get(crew["depth"]),  # one that was refused may be deeper than any may be
+        quota=by_depth.get(crew["depth"]),  # a rejected crew can be deeper than the maximum
         events=[shown(event) for event in moves.events],
     )
 
 
 def _flat(crew: service.Row, level: int = 0) -> Iterator[tuple[int, service.Row]]:
-    """A crew and all inside it, each before those inside it, with how far inside it is."""
+    """Yield a crew and its inner crews with their depth, parents first."""
     yield level, crew
     for one in crew["inside"]:
         yield from _flat(one, level + 1)

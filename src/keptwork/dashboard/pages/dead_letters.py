@@ -1,4 +1,4 @@
-"""Dead letters: the jobs that were given up, by kind and reason, and running them again, one or many."""
+"""The page of dead letters: by kind and reason, with redrives of one or many."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def listing(
     text: Sought = "",
     after: After = None,
 ) -> Response:
-    """The dead letters of the tenant, the newest first."""
+    """List the dead letters of the tenant, newest first."""
     chosen = given(queue=queue, kind=kind, reason_code=reason_code)
     wanted = service.among(caller.tenant_id, queue=queue or None, kind=kind or None, reason_code=reason_code or None)
     page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE, text=text or None)
@@ -62,17 +62,17 @@ async def listing(
 
 
 def _told(row: dict[str, Any], later: list[int]) -> dict[str, Any]:
-    """A dead letter, and whether its kind is one of our own: those may carry out steps, and their pages tell."""
+    """Return a dead letter, and whether its kind is internal. The page of an internal job shows its step."""
     return {**service.as_json(row, later), "own": row["kind"].startswith(OWN_KINDS)}
 
 
 async def _groups(store: Store, caller: Principal, whole: Store) -> list[dict[str, Any]]:
-    """How many were given up so far, those of the most common kind and reason first."""
+    """Return the number of dead letters by kind and reason, most frequent first."""
     found = stats.as_json(await stats.current(store, caller.tenant_id, whole))["dead_letters"]
     told = [{**one, "known": one["reason"] in DEAD_LETTER_REASONS} for one in found]
     return sorted(told, key=lambda one: -one["count"])
 
 
 async def _to_run_again(store: Store, caller: Principal, wanted: JobFilter) -> int:
-    """How many there are that nobody has run again, up to as many as are run again at once."""
+    """Return how many dead letters were not yet rerun, up to the maximum of one redrive."""
     return await service.count(store, wanted, limit=MOST_AT_ONCE) if may(caller, "write") else 0

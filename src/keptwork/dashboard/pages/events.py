@@ -1,4 +1,4 @@
-"""The event log: the newest first, followed as it grows, narrowed by what an event is about."""
+"""The page of the event log: newest first, updated live, with filters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_DETAIL = 2_000
 
 ENTITIES = (("all", ""), *((name.replace("-", " "), name) for name in LIFECYCLES))
 FOLLOWED = ("entity", "id", "type", "correlation_id")
-"""What the stream of events can be narrowed by as well."""
+"""The filters that the event stream also supports."""
 
 Chosen = Annotated[Text, Query(max_length=500)]
 Sought = Annotated[Text, Query(max_length=LONGEST_TEXT)]
@@ -45,7 +45,7 @@ async def listing(
     text: Sought = "",
     after: After = None,
 ) -> Response:
-    """Some of the log. The newest page follows it."""
+    """Show a page of the event log. Only the newest page is updated live."""
     given = {"entity": entity, "type": type, "id": id, "correlation_id": correlation_id, "since": since, "text": text}
     query = {name: value.strip() for name, value in given.items() if value.strip()}
     wanted = await asked_for(store, caller.tenant_id, **_among(query, *FOLLOWED, "since"))
@@ -71,7 +71,7 @@ def _among(query: dict[str, str], *names: str) -> dict[str, str]:
 
 
 def _row(event: Event) -> dict[str, Any]:
-    """An event as it is read outside, with what it carries as text; of much the beginning."""
+    """Return an event as JSON data, with its payload as text. A long payload is shortened."""
     told = shown(event)
     detail = None if told["payload"] is None else json.dumps(told["payload"], indent=2, ensure_ascii=False)
     return {**told, "detail": detail and detail[:LONGEST_DETAIL], "cut": len(detail or "") > LONGEST_DETAIL}

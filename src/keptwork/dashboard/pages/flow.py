@@ -1,4 +1,4 @@
-"""One run or workstream: how far it is, its graph, its steps and what came of them, what it asks, what happened."""
+"""The page of one run or workstream: its progress, graph, steps, outputs, approvals, and history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = pages("/flows")
 
 STEPS = "steps of a flow"
 STEPS_AT_ONCE = graph.MOST_STEPS
-"""As many as are drawn, so that whatever a box leads to is there."""
+"""As many steps as the graph shows, so that every box links to a row."""
 
 FORKS_SHOWN = 20
 WEBHOOKS_SHOWN = 10
@@ -38,7 +38,7 @@ WEBHOOKS_SHOWN = 10
 
 @router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db, after: After = None) -> Response:
-    """Everything about one flow."""
+    """Show one flow with all of its details."""
     ref = await flows.found(store, id, caller.tenant_id)
     story = await stories.story(store, ref)
     told = whole(story)
@@ -63,13 +63,13 @@ async def show(request: Request, id: str, caller: Reads, store: Db, after: After
 
 
 async def _progress(store: Store, ref: FlowRef, story: stories.Story) -> dict[str, Any]:
-    """How far it is; a step that waits for an answer does not count as one that runs."""
+    """Return the progress. A step that waits for an approval does not count as running."""
     found = flow_progress.as_json(await flow_progress.read(store, ref))
     return {"progress": found, "running": max(0, found["running"] - len({one.step for one in story.asked}))}
 
 
 async def _reasons(store: Store, caller: Principal, ref: FlowRef, story: stories.Story) -> list[Reason]:
-    """What is in its way, but for the questions that are shown anyway."""
+    """Return what blocks the flow, without the approvals that the page shows anyway."""
     if ref.kind.flow.state(story.flow["state"]).final:
         return []
     found = (await whys.explained(store, caller.tenant_id, ref.public_id)).reasons
@@ -79,7 +79,7 @@ async def _reasons(store: Store, caller: Principal, ref: FlowRef, story: stories
 async def _steps(
     store: Store, caller: Principal, ref: FlowRef, story: stories.Story, after: str | None
 ) -> dict[str, Any]:
-    """Its own steps, page by page, and the graph if they are all on one."""
+    """Return a page of the flow's own steps, and the graph if all steps are on one page."""
     own = [row for row in story.steps if row["parent_id"] is None]
     start = _start(own, after)
     page = own[start : start + STEPS_AT_ONCE]
@@ -103,5 +103,5 @@ async def _steps(
 
 
 def _start(own: Sequence[Row], after: str | None) -> int:
-    """Where a page of steps begins."""
+    """Return the index of the first step of a page."""
     return next((place + 1 for place, row in enumerate(own) if row["name"] == after), 0)

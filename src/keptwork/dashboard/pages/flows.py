@@ -1,4 +1,4 @@
-"""Runs and workstreams: one kind at a time, the newest first, as they stand and how far they have come."""
+"""The page of runs and workstreams: one kind at a time, newest first, with states and progress."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def listing(
     text: Annotated[Text, Query(max_length=LONGEST_TEXT)] = "",
     after: After = None,
 ) -> Response:
-    """The flows of a kind."""
+    """List the flows of a kind."""
     one, text = KINDS[kind], text.strip()
     page = await _page(store, one, caller.tenant_id, state, text or None, after)
     return render(
@@ -76,12 +76,12 @@ async def _page(
 
 
 def _list(kind: Kind) -> str:
-    """The name of a list, for its cursors: one of the one kind is none of the other."""
+    """Return the name of a list for its cursors, so that a cursor of one kind is invalid for the other."""
     return f"{kind.name}s"
 
 
 def states(lifecycle: Lifecycle, wanted: str) -> tuple[str, ...] | None:
-    """The states of a group; none for all of them.
+    """Return the states of a group, or None for all states.
 
     >>> from keptwork.lifecycle import RUN, WORKSTREAM
     >>> states(RUN, "active"), states(WORKSTREAM, "failed")

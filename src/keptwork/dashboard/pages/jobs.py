@@ -1,4 +1,4 @@
-"""Jobs: a list to find one in, and everything about one."""
+"""Pages of jobs: a list with filters, and one job with all of its details."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ router = pages("/jobs")
 
 AT_ONCE = 50
 MOST_SHOWN = 100
-"""Of whatever a job has many of, so many are on its page."""
+"""Maximum number of items of each list on the page of a job."""
 
 STATES = (("all", ""), *((state.name.replace("_", " "), state.name) for state in JOB.states))
 
 Chosen = Annotated[Text, Query(max_length=500)]
-"""What a list is narrowed to; nothing where it is empty, as a form leaves it."""
+"""A filter of a list. An empty filter, as a form sends it, matches everything."""
 Sought = Annotated[Text, Query(max_length=LONGEST_TEXT)]
 
 
@@ -46,7 +46,7 @@ async def listing(
     text: Sought = "",
     after: After = None,
 ) -> Response:
-    """The jobs of the tenant, the newest first."""
+    """List the jobs of the tenant, newest first."""
     states = service.states_named([state] if state else [])
     wanted = JobFilter(caller.tenant_id, states, queue or None, kind or None, correlation_id or None)
     page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE, text=text or None)
@@ -66,7 +66,7 @@ async def listing(
 
 @router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one job."""
+    """Show one job with all of its details."""
     story = await service.show(store, caller.tenant_id, id)
     told = {**whole(story), **_told(story.job, await store.now())}
     standing = await _standing(store, story)
@@ -74,7 +74,7 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
 
 
 async def _standing(store: Store, story: service.Story) -> dict[str, Any]:
-    """Where a job stands, why, and what it belongs to."""
+    """Return the state of a job, why it waits, and what it belongs to."""
     row = story.job
     ended, ties = JOB.state(row["state"]).final, await job_ties.ties(store, row)
     told = None if ended else await whys.explained(store, row["tenant_id"], public_id(JOB.name, row["id"]))
@@ -94,5 +94,5 @@ def _told(row: service.Row, now: int) -> dict[str, Any]:
 
 
 def given(**query: str) -> dict[str, str]:
-    """What narrows a list, as it stays in the address."""
+    """Return the filters of a list that are set, for its URL."""
     return {name: value for name, value in query.items() if value}

@@ -1,4 +1,4 @@
-"""The declared lifecycles: which states there are, and which moves lead from one to the other."""
+"""Pages of the declared lifecycles: their states and moves."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from keptwork.lifecycle import render as text
 router = pages("/lifecycles")
 
 NOWHERE = ""
-"""Where what is new comes from."""
+"""The source of moves that create an entity."""
 
 
 @router.get("")
 async def listing(request: Request, caller: Reads) -> Response:
-    """All of them."""
+    """List all lifecycles."""
     return render(request, caller, "lifecycles.html", lifecycles=list(LIFECYCLES.values()))
 
 
 @router.get("/{name}")
 async def show(name: str, request: Request, caller: Reads) -> Response:
-    """One of them: its states, what leads from which to which, and every move."""
+    """Show one lifecycle: its states, the triggers between them, and every move."""
     if name not in LIFECYCLES:
         raise NotFound(what="lifecycle", id=repr(name), listing="keptwork lifecycles list")
     found = LIFECYCLES[name]
@@ -34,7 +34,7 @@ async def show(name: str, request: Request, caller: Reads) -> Response:
 
 
 def ways(lifecycle: Lifecycle) -> list[tuple[str, list[list[str]]]]:
-    """For each state, and first for nowhere, the triggers that lead to each of the states."""
+    """Return the triggers from each state, and first from nowhere, to each state."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in text.rows(lifecycle):
         found.setdefault((row.source or NOWHERE, row.move.target.name), []).append(row.move.trigger)

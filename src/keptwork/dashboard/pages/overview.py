@@ -1,4 +1,4 @@
-"""The first page: what needs somebody, what waits, what runs, and how fast."""
+"""The overview page: open problems, queues, running jobs, and throughput."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from keptwork.service.roll_up import PAGE
 router = pages()
 
 COUNTED_AT_ONCE = 1_000
-"""So many new events are counted before the page is made; more of them after it was sent."""
+"""Maximum number of new events that are counted before the page is rendered. The others are counted afterward."""
 
 MOST_KINDS = 50
 MOST_RUNNING = 10
 
 JOBS = {name: f"{ROOT}/jobs?state={state.name}" for name, state in (("running", RUNNING), ("queued", QUEUED))}
-"""Where the jobs are listed that run, and those that wait."""
+"""The lists of running and of queued jobs."""
 
 WHERE = {
     "approvals": (f"{ROOT}/approvals", "asks"),
@@ -36,12 +36,12 @@ WHERE = {
     "paused_queues": ("#queues", "asks"),
     "silent_workers": (f"{ROOT}/workers", "bad"),
 }
-"""What needs somebody: where it is seen to, and in which colour it is told."""
+"""The link and the color of each kind of problem."""
 
 
 @router.get("/")
 async def overview(request: Request, caller: Reads, store: Db, whole: WholeDb) -> Response:
-    """How everything stands."""
+    """Show the state of the tenant."""
     behind = await stats.roll_up(whole, page=COUNTED_AT_ONCE, most=COUNTED_AT_ONCE) == COUNTED_AT_ONCE
     found = await service.read(store, caller.tenant_id)
     kinds = stats.kinds(Readout.of(await store.counters(caller.tenant_id)))

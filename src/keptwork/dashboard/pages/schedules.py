@@ -1,4 +1,4 @@
-"""Schedules: what is done again and again, by which rule, when next, and whether at all."""
+"""The page of schedules: rules, next ticks, and pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = pages("/schedules")
 
 @router.get("")
 async def listing(request: Request, caller: Reads, store: Db, after: After = None) -> Response:
-    """The schedules, by name."""
+    """List schedules by name."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after))
     now = await store.now()
     return render(
@@ -38,7 +38,10 @@ async def listing(request: Request, caller: Reads, store: Db, after: After = Non
 
 
 def _shown(schedule: Schedule, flow: str | None, now: int) -> dict[str, Any]:
-    """A schedule and its next ticks. One in a zone that this machine does not know has none here, and says why."""
+    """Return a schedule and its next ticks.
+
+    If this host does not know the time zone, there are no ticks, and `unread` says why.
+    """
     every = None if schedule.every_us is None else service.every(schedule.every_us)
     told: dict[str, Any] = {"every": every, "flow": flow, "upcoming": [], "unread": None}
     shown = {**service.as_json(schedule), **told}

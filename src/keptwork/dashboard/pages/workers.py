@@ -1,4 +1,4 @@
-"""Workers: who works where, at what, when they were last heard of, and commands to them."""
+"""Pages of workers: hosts, jobs, last heartbeats, and commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATES = (("alive", ""), *((state.name.lower(), state.name) for state in WORKER.
 async def listing(
     request: Request, caller: Reads, store: Db, state: Chosen = "", host: Chosen = "", after: After = None
 ) -> Response:
-    """The workers of the tenant, the newest first: those that have not ended, unless others are asked for."""
+    """List the workers of the tenant, newest first. The default is those that have not ended."""
     named = None if state == EVERY else states_named(WORKER, [state]) if state else ALIVE
     wanted = WorkerFilter(caller.tenant_id, named, host or None)
     page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE)
@@ -52,7 +52,7 @@ async def listing(
 
 @router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one worker."""
+    """Show one worker with all of its details."""
     story, now = await service.show(store, caller.tenant_id, id), await store.now()
     told = _told(story.worker, now)
     own = [row for row in story.jobs if row["tenant_id"] == caller.tenant_id]
@@ -72,14 +72,17 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
 
 
 def _told(row: service.Row, now: int) -> dict[str, Any]:
-    """A worker, whether it has not ended, and whether it should have been heard of by now."""
+    """Return a worker, whether it has not ended, and whether its heartbeat is overdue."""
     alive = row["state"] in ALIVE
     late = alive and service.is_silent(row, now)
     return {**worker(row), "alive": alive, "late": late}
 
 
 def _settled(doing: Any) -> dict[str, int]:
-    """What became of the jobs it settled, by move, if it said so: a worker in another language says what it likes."""
+    """Return the outcomes of its jobs by move, if it reported them.
+
+    Workers in other languages can report anything, so unknown data is ignored.
+    """
     said = doing.get("outcomes") if isinstance(doing, dict) else None
     counts = said.items() if isinstance(said, dict) else ()
     return {move: count for move, count in counts if move in JOB.triggers and type(count) is int}
