@@ -1,4 +1,4 @@
-"""`keptwork doctor`: find stuck or inconsistent flows, jobs, and breakers, and repair them by declared moves."""
+"""`keptwork doctor`: find stuck or inconsistent entities, and repair them by declared moves."""
 
 from __future__ import annotations
 

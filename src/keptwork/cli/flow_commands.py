@@ -166,7 +166,7 @@ def _documented(command: Command, doc: str) -> Command:
 
 
 def lately(row: Row, now: int) -> str:
-    """Return a short text about a flow's progress: when it finished, is due, or was held, or how long it has lasted."""
+    """Return when a flow finished, was held, or is due, or how long it has been in its state."""
     if row["completed_at"] is not None:
         return screen.ago(row["completed_at"], now)
     if row["held_at"] is not None:

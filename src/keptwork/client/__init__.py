@@ -1,4 +1,4 @@
-"""The client of the HTTP API: every route as a typed method, asked again where that is safe.
+"""The client of the HTTP API: every route as a typed method, with retries where they are safe.
 
 It needs `pip install 'keptwork[client]'`, and no database.
 
@@ -23,7 +23,7 @@ _HOMES = {"AsyncClient": "client", "Client": "client", "Patience": "patience", "
 
 
 def __getattr__(name: str) -> Any:
-    """What needs the extra is loaded when it is asked for."""
+    """Import the classes that need the extra only when they are used."""
     if name in _HOMES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""The client: one server, one key, and everything that the server does."""
+"""The client of one server, with one key."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from keptwork.provider.key import Key
 
 
 class AsyncClient(AsyncApi):
-    """A server's API, awaited.
+    """A server's API with asynchronous methods.
 
-    The address is `server`, else KEPTWORK_SERVER; the key is `key`, that of a file, or that of KEPTWORK_KEY.
+    The server's URL is `server` or KEPTWORK_SERVER. The key is `key`, that of `key_file`, or KEPTWORK_KEY.
 
         async with AsyncClient("https://keptwork.example") as client:
             made = await client.jobs.enqueue(kind="fetch", payload={"url": "…"})
@@ -42,7 +42,7 @@ class AsyncClient(AsyncApi):
         return f"{type(self).__name__}({self.wire.server!r}, key hidden)"
 
     async def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         await self.wire.close()
 
     async def __aenter__(self) -> Self:
@@ -55,7 +55,7 @@ class AsyncClient(AsyncApi):
 
 
 class Client(Api):
-    """A server's API for ordinary code: every call waits for its answer, from any thread.
+    """A server's API with blocking methods, which any thread can call.
 
     with Client("https://keptwork.example", key_file="~/.keptwork-key") as client:
         for job in client.jobs.all(state=["failed"]):
@@ -78,7 +78,7 @@ class Client(Api):
         return f"{type(self).__name__}({self.wire.server!r}, key hidden)"
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         self.wire.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Which server is asked, and with which key."""
+"""Read the server's URL and the key from arguments, files, and environment variables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SERVER, KEY, KEY_FILE = "KEPTWORK_SERVER", "KEPTWORK_KEY", "KEPTWORK_KEY_FILE"
 
 
 def server_address(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The address that was given, else that of KEPTWORK_SERVER; one that carries a password is refused, for addresses
-    are shown.
+    """Return the given URL, or that of KEPTWORK_SERVER.
+
+    A URL with a password is rejected, because URLs are shown.
 
     >>> server_address("https://keptwork.example/"), server_address(None, {"KEPTWORK_SERVER": "http://localhost:8321"})
     ('https://keptwork.example', 'http://localhost:8321')
@@ -32,7 +33,7 @@ def server_address(given: str | None, environ: Mapping[str, str] = os.environ) -
 
 
 def server_key(given: str | Key | None, file: str | Path | None, environ: Mapping[str, str] = os.environ) -> Key:
-    """The key that was given, else that of the file, of KEPTWORK_KEY, or of the file that KEPTWORK_KEY_FILE names."""
+    """Return the given key, or that of the file, KEPTWORK_KEY, or the file named by KEPTWORK_KEY_FILE."""
     if isinstance(given, Key):
         return given
     if given is not None:

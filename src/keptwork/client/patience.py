@@ -1,6 +1,6 @@
-"""When a request is sent again, and after how long: pure.
+"""Decide whether a request is retried, and after which delay.
 
-A request is sent again only if doing it twice is doing it once: reading, and changes under an idempotency key.
+Only a request that is safe to repeat is retried: reads, and changes with an idempotency key. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from keptwork.errors import RequestInFlight
 
 PASSING = frozenset({429, 502, 503, 504})
-"""What a server, or a proxy before it, answers that may be well in a moment."""
+"""Status codes of temporary errors, from a server or a proxy in front of it."""
 
 MOST_TRIES = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client waits, and how often it asks. Times are seconds."""
+    """Timeouts and retries of a client. Times are in seconds."""
 
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
@@ -27,11 +27,13 @@ class Patience:
     first_pause: float = 0.2
     longest_pause: float = 5.0
     longest_asked: float = 60.0
-    """A `Retry-After` of more than that is not waited for."""
+    """A longer `Retry-After` is not waited for."""
 
     def pause(self, tried: int, random: Callable[[], float], asked: float | None = None) -> float | None:
-        """How long to wait after so many tries; none if it is no use. At least what the server asked for, and never the
-        same for all clients, which would come back together.
+        """Return the delay after this many attempts, or None to give up.
+
+        The delay is at least `asked`, which the server requested. It is jittered, so that clients do not all retry at
+        the same time.
 
         >>> Patience().pause(3, lambda: 1.0), Patience().pause(1, lambda: 0.0, asked=2.0)
         (0.8, 2.0)
@@ -45,7 +47,7 @@ class Patience:
 
 
 def passes(status: int, problem: str | None) -> bool:
-    """Whether such an answer may be another one in a moment: `problem` is the type of its document.
+    """Return whether an error is temporary. `problem` is the type of its problem document.
 
     >>> passes(503, None), passes(409, "urn:keptwork:problem:request-in-flight"), passes(409, None), passes(500, None)
     (True, True, False, False)
@@ -54,7 +56,7 @@ def passes(status: int, problem: str | None) -> bool:
 
 
 def asked_seconds(headers: Mapping[str, str]) -> float | None:
-    """What `Retry-After` asks for, in seconds; a date, which no Keptwork server says, counts for nothing.
+    """Return the seconds of `Retry-After`, or None. Dates, which Keptwork servers do not send, are ignored.
 
     >>> asked_seconds({"retry-after": "2"}), asked_seconds({"retry-after": "Mon, 16 Nov 2026 09:00:00 GMT"})
     (2.0, None)

@@ -1,4 +1,4 @@
-"""Problem documents as the errors they were made from: what a server raises, its client raises too."""
+"""Turn problem documents into the errors from which the server made them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ KINDS: dict[str, type[KeptworkError]] = {
 
 
 def error_of(document: Mapping[str, Any], status: int, request_id: str | None = None) -> KeptworkError:
-    """The error that a problem document tells of. Its message is the document's `detail`, its status that of the
-    answer, its facts all else that the document says. A type that is not known here is a plain `KeptworkError`.
+    """Return the error of a problem document.
+
+    Its message is the document's `detail`, its status is that of the response, and its facts are the other members of
+    the document. An unknown type becomes a plain `KeptworkError`.
 
     >>> error_of({"type": "urn:keptwork:problem:not-found", "detail": "There is no such job"}, 404)
     NotFound('There is no such job')
     """
     kind = KINDS.get(str(document.get("type")), KeptworkError)
-    made = kind.__new__(kind)  # its own __init__ asks for facts that are not told to clients
+    made = kind.__new__(kind)  # its own __init__ requires facts that clients do not receive
     Exception.__init__(made, str(document.get("detail") or document.get("title") or f"the server answered {status}"))
     told = {name: value for name, value in document.items() if name not in ("title", "detail")}
     vars(made).update(facts={**told, "status": status, "request_id": request_id}, status=status)
@@ -34,7 +36,7 @@ def error_of(document: Mapping[str, Any], status: int, request_id: str | None = 
 
 
 def _own(kind: type[KeptworkError], document: Mapping[str, Any]) -> dict[str, Any]:
-    """What those who catch such an error look at."""
+    """Return the attributes that code which catches the error can use."""
     if issubclass(kind, errors.InvalidTransition):
         allowed = document.get("allowed")
         return {

@@ -1,7 +1,7 @@
-"""Following a stream of events: over as many connections as it takes, nothing missed and nothing told twice.
+"""Follow a stream of events over any number of connections, without gaps and duplicates.
 
-The server gives each event an id, and the stream one when it begins; whoever comes back with the last of them goes on
-right after it. So what is lost with a connection is asked for again on the next.
+The server gives each event an ID, and gives the stream one at its start. A client that reconnects with the last ID
+continues right after it, so it receives what a lost connection did not deliver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keptwork.client.wire import Query, Wire
 
 SILENCE_SECONDS = 60.0
-"""A server says something every 15 s."""
+"""Time without data after which a connection is lost. A server sends something every 15 s."""
 
 LAST = "Last-Event-ID"
 
@@ -27,8 +27,10 @@ logger = logging.getLogger("keptwork.client")
 
 
 async def followed(wire: Wire, path: str, query: Query | None, after: str | None) -> AsyncGenerator[Any, None]:
-    """What the stream tells, without end. A server that was never reached is given up as any request is; one that was
-    is waited for."""
+    """Yield the documents of a stream without end.
+
+    A server that was never reached fails after the usual retries. A server that was reached is waited for.
+    """
     last, reached, failed = after, False, 0
     while True:
         try:
@@ -45,15 +47,15 @@ async def followed(wire: Wire, path: str, query: Query | None, after: str | None
                 raise
             logger.info("the stream %s is taken up again: %s", path, error)
             await asyncio.sleep(wire.patience.longest_pause if pause is None else pause)
-        else:  # the server has ended it, as one does that is shutting down
+        else:  # the server has ended the stream, as it does at shutdown
             await asyncio.sleep(wire.patience.first_pause * (0.5 + wire.dice() / 2))
 
 
 async def _connection(
     wire: Wire, path: str, query: Query | None, last: str | None
 ) -> AsyncGenerator[tuple[str, Any], None]:
-    """The frames of one connection: the id of each, and what it tells, if anything. Half a frame tells nothing."""
-    import httpx2  # the wire is here already, and has looked whether it can be
+    """Yield the ID and the document, if any, of each frame of one connection. Partial frames are ignored."""
+    import httpx2  # the import of the wire has checked that it is installed
 
     headers = {} if last is None else {LAST: last}
     async with wire.listening(path, query, headers, silence=SILENCE_SECONDS) as response:

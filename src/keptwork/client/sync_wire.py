@@ -1,4 +1,4 @@
-"""The wire for ordinary code: the same one, on a thread with an event loop of its own."""
+"""The wire for blocking code: a `Wire` on a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 
 class SyncWire:
-    """Asks as `Wire` does and waits for the answer. Any thread may call, also one that runs an event loop. After a fork
-    the child makes connections of its own."""
+    """A blocking `Wire`.
+
+    Any thread can call it, even one that runs an event loop. After a fork, the child opens its own connections.
+    """
 
     def __init__(self, make: Callable[[], Wire]) -> None:
         self._make = make
@@ -30,15 +32,15 @@ class SyncWire:
 
     @property
     def server(self) -> str:
-        """Which server is asked."""
+        """The URL of the server."""
         return self._wire.server
 
     def get(self, answer: type[T], path: str, query: Query | None = None, *, read_seconds: float | None = None) -> T:
-        """As `Wire.get`."""
+        """Call `Wire.get`."""
         return self.run(lambda wire: wire.get(answer, path, query, read_seconds=read_seconds))
 
     def content(self, path: str, query: Query | None = None) -> bytes:
-        """As `Wire.content`."""
+        """Call `Wire.content`."""
         return self.run(lambda wire: wire.content(path, query))
 
     def change(
@@ -50,31 +52,31 @@ class SyncWire:
         query: Query | None = None,
         **how: Any,
     ) -> T:
-        """As `Wire.change`, with the same options."""
+        """Call `Wire.change` with the same options."""
         return self.run(lambda wire: wire.change(answer, method, path, body, query, **how))
 
     def pages(self, item: type[T], field: str, path: str, query: Query | None = None) -> Generator[T, None, None]:
-        """As `Wire.pages`."""
+        """Call `Wire.pages`."""
         return self._iterated(lambda wire: wire.pages(item, field, path, query))
 
     def follow(
         self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
     ) -> Generator[T, None, None]:
-        """As `Wire.follow`."""
+        """Call `Wire.follow`."""
         return self._iterated(lambda wire: wire.follow(item, path, query, after=after))
 
     def run(self, ask: Callable[[Wire], Coroutine[Any, Any, T]]) -> T:
-        """What came of something that is asked over the wire."""
+        """Run a call of the wire, wait for it, and return its result."""
         lane = self._entered()
         return lane.run(ask(self._wire))
 
     async def hand(self, ask: Callable[[Wire], Coroutine[Any, Any, T]]) -> T:
-        """The same for a caller in an event loop, which is not blocked meanwhile."""
+        """Do the same for a caller in an event loop, without blocking the loop."""
         lane = self._entered()
         return await lane.awaited(ask(self._wire))
 
     async def visited(self, path: str, query: Query | None, after: str | None) -> AsyncGenerator[Any, None]:
-        """What a stream tells, for a caller in an event loop."""
+        """Yield the documents of a stream, for a caller in an event loop."""
         lane, end = self._entered(), object()
         source = self._wire.follow(object, path, query, after=after)
 
@@ -89,7 +91,7 @@ class SyncWire:
                 await lane.awaited(source.aclose())
 
     def close(self) -> None:
-        """Lets go of all connections. A later call makes new ones."""
+        """Close all connections. A later call opens new ones."""
         with self._gate:
             lane, self._lane = self._lane, None
         if lane is not None and self._process == os.getpid():
@@ -105,14 +107,14 @@ class SyncWire:
 
         try:
             while (one := lane.run(following())) is not end:
-                yield one  # type: ignore[misc] # all but the end is one of them
+                yield one  # type: ignore[misc] # every value except the end is a T
         finally:
             if not lane.closed:
                 lane.run(source.aclose())
 
     def _entered(self) -> Lane:
         with self._gate:
-            if self._process != os.getpid():  # the thread, and the connections, are the parent's
+            if self._process != os.getpid():  # the thread and the connections belong to the parent
                 keep_for_ever(self._lane, self._wire)
                 self._lane, self._wire, self._process = None, self._make(), os.getpid()
             if self._lane is None:

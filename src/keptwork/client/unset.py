@@ -1,4 +1,4 @@
-"""What was not said: the server decides."""
+"""The value of an omitted argument, for which the server decides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class Unset(Enum):
-    """The type of UNSET, for arguments of which none says something by itself."""
+    """The type of UNSET, for arguments where None has a meaning of its own."""
 
     UNSET = "unset"
 
@@ -20,7 +20,7 @@ UNSET: Final = Unset.UNSET
 
 
 def given(unless_none: Mapping[str, Any], unless_unset: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What was said of all that can be.
+    """Return the arguments to send: the first without None, the second without UNSET.
 
     >>> given({"a": 1, "b": None, "c": False}, {"d": None, "e": UNSET})
     {'a': 1, 'c': False, 'd': None}

@@ -1,4 +1,4 @@
-"""Waiting for the end of a job, by its events."""
+"""Wait for the end of a job by following its events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FINAL = frozenset(state.name for state in JOB.states if state.final)
 
 
 async def ended(wire: Wire, id: str, at_most: Span | None) -> models.WholeJob:
-    """A job once it has ended, however that is; one that has not when the time is over is `StillUnfinished`."""
+    """Return a job when it has finished, with any outcome. Raise `StillUnfinished` on timeout."""
     address = f"/api/jobs/{segment(id)}"
     job = await wire.get(models.WholeJob, address)
     try:
@@ -30,7 +30,10 @@ async def ended(wire: Wire, id: str, at_most: Span | None) -> models.WholeJob:
 
 
 async def _last_move(wire: Wire, job: models.WholeJob) -> None:
-    """From what is known of it already: its last event may come at any moment, also before anybody listens."""
+    """Wait for the final event of a job.
+
+    Follow from its last known event, because the final one can occur before the stream is open.
+    """
     known = job["events"][-1]["cursor"] if job["events"] else None
     query = {"entity": JOB.name, "id": job["id"]}
     async with aclosing(wire.follow(models.Moved, "/api/events/stream", query, after=known)) as moves:
@@ -40,18 +43,22 @@ async def _last_move(wire: Wire, job: models.WholeJob) -> None:
 
 
 class AsyncEndingJobs(AsyncJobs):
-    """Jobs, and their ends."""
+    """Jobs, with a method that waits for their end."""
 
-    async def wait(self, id: str, timeout: Span | None = None) -> models.WholeJob:  # noqa: ASYNC109 - it tells more
-        """A job once it has ended, well or not: look at its `state`, `result` and `error`. One that has not when the
-        time is over is `StillUnfinished`."""
+    async def wait(self, id: str, timeout: Span | None = None) -> models.WholeJob:  # noqa: ASYNC109 - its error has more details
+        """Return a job when it has finished, with any outcome: see its `state`, `result`, and `error`.
+
+        Raise `StillUnfinished` on timeout.
+        """
         return await ended(self._wire, id, timeout)
 
 
 class EndingJobs(Jobs):
-    """Jobs, and their ends."""
+    """Jobs, with a method that waits for their end."""
 
     def wait(self, id: str, timeout: Span | None = None) -> models.WholeJob:
-        """A job once it has ended, well or not: look at its `state`, `result` and `error`. One that has not when the
-        time is over is `StillUnfinished`."""
+        """Return a job when it has finished, with any outcome: see its `state`, `result`, and `error`.
+
+        Raise `StillUnfinished` on timeout.
+        """
         return self._wire.run(lambda wire: ended(wire, id, timeout))

@@ -1,11 +1,11 @@
-"""The wire to a server: one request and its answer, asked again where that is safe.
+"""Send requests to a server, and retry them where that is safe.
 
-Connections belong to the event loop that opened them. Requests from another loop, or after that one was closed, are
+Connections belong to the event loop that opened them. Requests from another loop, or after that loop was closed, are
 handed to a thread.
 
-Everything is JSON both ways, but for what is read as it was kept. A change carries an idempotency key of its own
-making, so that one whose answer was lost is sent again and done once. An answer that is no success is raised as the
-error it tells of.
+Requests and responses are JSON, except for stored content. Each change has an idempotency key, so that the client can
+resend it after a lost response and the server runs it once. An unsuccessful response is raised as the error of its
+problem document.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ except ModuleNotFoundError:
 T = TypeVar("T")
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
-"""What is none is not asked for; several values are several times the same name."""
+"""Query parameters. None omits a parameter; several values repeat its name."""
 
 MOST_BYTES = 64 << 20
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
@@ -52,7 +52,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
 class Asked(NamedTuple):
-    """A request, ready to be sent any number of times."""
+    """A request that can be sent any number of times."""
 
     method: str
     path: str
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back, whole."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -78,22 +78,23 @@ class Answer(NamedTuple):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def document(self) -> Any:
-        """The JSON it is; none if it is none."""
+        """Return the JSON of the response, or None if it is not JSON."""
         try:
             return json.loads(self.body) if self.media_type in (JSON, MEDIA_TYPE) else None
         except (ValueError, RecursionError):
             return None
 
     def problem(self) -> Mapping[str, Any] | None:
-        """The problem document that it is, if it is one."""
+        """Return the problem document of the response, or None."""
         found = self.document() if self.media_type == MEDIA_TYPE else None
         return found if isinstance(found, dict) else None
 
 
 class Wire:
-    """Requests to one server under one key. Close it, or use it with `async with`.
+    """A connection pool to one server with one key. Close it, or use it with `async with`.
 
-    The address is that of KEPTWORK_SERVER unless it is given; the key is given, in a file, or that of KEPTWORK_KEY.
+    The server's URL comes from the argument or KEPTWORK_SERVER. The key comes from an argument, a file, or
+    KEPTWORK_KEY.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Wire:
             await self.close()
 
     async def close(self) -> None:
-        """Lets go of all connections. A later request makes new ones."""
+        """Close all connections. A later request opens new ones."""
         await self._home.close()
         visits, self._visits = self._visits, None
         if visits is not None:
@@ -141,7 +142,7 @@ class Wire:
             await opened.aclose()
 
     def _abandon(self) -> bool:
-        """Leave connections to the garbage collector that no event loop can close any more."""
+        """Leave connections that no event loop can close to the garbage collector."""
         opened, self._opened = self._opened, None
         return opened is not None
 
@@ -151,7 +152,7 @@ class Wire:
         self._opened, self._home = None, Home(self._close_here, self._abandon)
 
     def _elsewhere(self) -> SyncWire | None:
-        """The wire of a thread, for calls from an event loop other than the one that has the connections."""
+        """Return the wire of a thread, for calls from an event loop that does not own the connections."""
         if self._home.claim():
             return None
         from keptwork.client.sync_wire import SyncWire
@@ -164,25 +165,27 @@ class Wire:
         how: dict[str, Any] = {"patience": self.patience, "most_bytes": self._most_bytes, "dice": self.dice}
         return Wire(self.server, self._key, **how)
 
-    # --- asking
+    # --- requests
 
     async def get(
         self, answer: type[T], path: str, query: Query | None = None, *, read_seconds: float | None = None
     ) -> T:
-        """The document at an address; `answer` is its type, which nothing checks."""
+        """Get the document at a path. `answer` is its type, which is not checked."""
         asked = Asked("GET", path, _given(query), {"Accept": JSON}, None, read_seconds, True)
         return self._document(asked, await self._answered(asked), answer)
 
     async def content(self, path: str, query: Query | None = None) -> bytes:
-        """What is kept at an address, as it is."""
+        """Get the content at a path, byte for byte."""
         asked = Asked("GET", path, _given(query), {"Accept": "*/*"}, None, None, True)
         return (await self._answered(asked)).body
 
     async def tell(
         self, answer: type[T], method: str, path: str, body: Mapping[str, Any], *, read_seconds: float | None = None
     ) -> T:
-        """What came of a change that is the same however often it is made. It is sent without an idempotency key, which
-        would leave a row behind at the server."""
+        """Send a change that is safe to repeat, and return its response.
+
+        It has no idempotency key, which would leave a row in the server's database.
+        """
         headers = {"Accept": JSON, "Content-Type": JSON}
         asked = Asked(method, path, {}, headers, _written(body), read_seconds, True)
         return self._document(asked, await self._answered(asked), answer)
@@ -200,8 +203,11 @@ class Wire:
         read_seconds: float | None = None,
         repeatable: bool = True,
     ) -> T:
-        """What came of a change. It is sent under an idempotency key, a new one unless it is given, so that it is done
-        once however often it is sent; `repeatable=False` is for what would be done again all the same."""
+        """Send a change, and return its response.
+
+        It has an idempotency key, so that it runs once however often it is sent. Default: a new key. Pass
+        `repeatable=False` for a change that would run again despite its key.
+        """
         sent = {"Accept": JSON, "Content-Type": JSON, IDEMPOTENCY_KEY: idempotency_key or str(uuid4())}
         asked = Asked(
             method, path, _given(query), {**sent, **(headers or {})}, _written(body or {}), read_seconds, repeatable
@@ -209,7 +215,7 @@ class Wire:
         return self._document(asked, await self._answered(asked), answer)
 
     async def pages(self, item: type[T], field: str, path: str, query: Query | None = None) -> AsyncGenerator[T, None]:
-        """The items of a list, page after page."""
+        """Yield the items of a list, page by page."""
         asked = dict(query or {})
         while True:
             page = await self.get(dict[str, Any], path, asked)
@@ -222,7 +228,7 @@ class Wire:
     def follow(
         self, item: type[T], path: str, query: Query | None = None, *, after: str | None = None
     ) -> AsyncGenerator[T, None]:
-        """What a stream tells, after a cursor or from now on, over as many connections as it takes: each once."""
+        """Yield each document of a stream once, after a cursor or from now on, over any number of connections."""
         return self._followed(path, query, after)
 
     async def _followed(self, path: str, query: Query | None, after: str | None) -> AsyncGenerator[Any, None]:
@@ -236,8 +242,10 @@ class Wire:
     async def listening(
         self, path: str, query: Query | None = None, headers: Mapping[str, str] | None = None, *, silence: float
     ) -> AsyncIterator[httpx2.Response]:
-        """An answer that goes on, for as long as the block lasts; one that says nothing for `silence` seconds is over.
-        It is asked for once: whoever listens knows where to go on."""
+        """Open a stream for the duration of the block. It ends after `silence` seconds without data.
+
+        The request is not retried, because the caller knows where to continue.
+        """
         asked = Asked("GET", path, _given(query), {"Accept": EVENT_STREAM, **(headers or {})}, None, silence, True)
         try:
             async with self._sent(asked) as response:
@@ -287,7 +295,7 @@ class Wire:
             yield response
 
     async def _whole(self, asked: Asked, response: httpx2.Response) -> Answer:
-        """The body, which is read no further than it may go."""
+        """Read the response, and reject a body above the size limit."""
         parts, size = [], 0
         async for part in response.aiter_raw():
             parts.append(part)
@@ -297,7 +305,7 @@ class Wire:
         return Answer(response.status_code, response.headers, b"".join(parts))
 
     def _pause(self, asked: Asked, outcome: Answer | NoAnswer, tried: int) -> float | None:
-        """How long until it is asked again; none if it is not."""
+        """Return the delay until the next attempt, or None for no further attempt."""
         if not asked.repeatable:
             return None
         if isinstance(outcome, NoAnswer):
@@ -307,9 +315,13 @@ class Wire:
         return self.patience.pause(tried, self.dice, asked_seconds(outcome.headers))
 
     async def _http(self) -> httpx2.AsyncClient:
-        """Redirects are not followed, as they would carry the key elsewhere. What is packed may be of any size."""
+        """Return the HTTP client, and create it at the first call.
+
+        It follows no redirects, which would send the key elsewhere. It accepts no compression, because a compressed
+        body can expand to any size.
+        """
         if self._opened is None:
-            # Reading certificates takes longer than all else, and nothing here needs them without TLS.
+            # Reading certificates is the slowest part, and without TLS nothing needs them.
             secure = self.server.startswith("https:")
             self._opened = httpx2.AsyncClient(
                 verify=httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -325,7 +337,7 @@ class Wire:
             await self._home.settle()
         return self._opened
 
-    # --- understanding
+    # --- responses
 
     def _settled(self, asked: Asked, outcome: Answer | NoAnswer) -> Answer:
         if isinstance(outcome, NoAnswer):
@@ -359,7 +371,7 @@ class Wire:
 
 
 def segment(value: str) -> str:
-    """A value as one part of an address; what would lead elsewhere is refused.
+    """Return a value as one segment of a path. Reject values that would change the path.
 
     >>> segment("job_17"), segment("a/b")
     ('job_17', 'a%2Fb')

@@ -1,1 +1,4 @@
-"""The HTTP API: an edge like the command line. It parses, authorises, calls a use-case and prints what came of it."""
+"""The HTTP API.
+
+Like the command line, it parses and authorizes a request, calls a service, and writes the response.
+"""

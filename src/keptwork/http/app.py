@@ -1,4 +1,4 @@
-"""The application: one store, and the routes on top of it."""
+"""The FastAPI application: one store, and the routes on top of it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from keptwork.store import Store
 from keptwork.worker.remote_claims import Claims
 
 ABOUT = (
-    "Durable agent work: declared lifecycles, kept and enforced by a database. Errors are problem documents (RFC "
-    "9457); every request that changes something takes an idempotency key."
+    "Durable agent work: declared lifecycles, stored and enforced by a database. Errors are "
+    "problem documents (RFC 9457). Every request that changes something accepts an idempotency "
+    "key."
 )
 
 NO_TELEMETRY: Any = {
@@ -45,14 +46,17 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-"""The spans of requests are ours (witness.py). The framework's would come on top, and hold what a client has sent."""
+"""Only witness.py creates spans for requests. Spans of the framework would be duplicates, and contain what clients
+send."""
 
 
 def create_app(
     store: Store, authenticate: Authenticate, limits: Limits | None = None, config: Config | None = None
 ) -> FastAPI:
-    """The API over an open store, which whoever opened it closes when the server has ended. What it tells of tools and
-    skills is as the configuration has it."""
+    """Create the API over an open store.
+
+    The caller closes the store after the server has ended. Tools and skills come from the configuration.
+    """
     limits = limits or Limits()
 
     @asynccontextmanager
@@ -82,7 +86,10 @@ def create_app(
 
 
 def _routed(**more: Any) -> FastAPI:
-    """Every route. /docs is a page of our own: the framework's would fetch scripts from elsewhere."""
+    """Create an application with every route.
+
+    /docs is a page of this package, because the framework's page would load scripts from other sites.
+    """
     app = FastAPI(
         title="Keptwork",
         version=__version__,
@@ -97,24 +104,29 @@ def _routed(**more: Any) -> FastAPI:
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of an operation, by which the client has it: its tag and its function. The shorter way to one that is
-    also under /api has another, for each is there once."""
+    """Return the ID of an operation, which names the client's method: its tag and its function.
+
+    A short path to a route that is also under /api gets a different ID, because every ID must be unique.
+    """
     tag = str((route.tags or ["server"])[0]).replace(" ", "_").replace("-", "_")
     short = "short_" if route.path.startswith(SHORT) else ""
     return f"{short}{tag}_{NAMES.get(route.name, route.name)}"
 
 
 SHORT = "/runs"
-"""Where runs are to be found without /api, as those who know them from elsewhere expect."""
+"""Path to runs without /api, as clients of other APIs expect."""
 
 
 NAMES = {"listing": "list"}
-"""Functions that could not be called what they do."""
+"""Operation names of functions that cannot have that name themselves."""
 
 
 def named(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
-    """Every route with its name. Where two of one tag would have the same, the one that is about another noun says so:
-    `workers_start` and `workers_start_job`."""
+    """Yield every route with its operation ID.
+
+    If two routes of a tag would have the same ID, the route with another noun appends it: `workers_start` and
+    `workers_start_job`.
+    """
     found = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     names = Counter(map(operation_id, found))
     for route in found:
@@ -128,12 +140,12 @@ ROUTES = tuple(named(ROUTERS))
 
 
 def described() -> dict[str, Any]:
-    """The OpenAPI document, without a server."""
+    """Return the OpenAPI document without a server."""
     return document(_routed())
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with what the framework does not find by itself."""
+    """Return the OpenAPI document, with the parts that the framework does not find."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=ROUTES)
         parts = made.setdefault("components", {})
@@ -147,7 +159,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _tell(route: APIRoute, paths: dict[str, Any]) -> None:
-    """What dependencies look up by themselves: the key, and headers."""
+    """Add the key and the headers that dependencies read from the request."""
     asked = {one.call for one in route.dependant.dependencies}
     headers = [parameter for dependency, parameter in _HEADERS.items() if dependency in asked]
     for method in route.methods or ():

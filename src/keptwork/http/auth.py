@@ -1,7 +1,7 @@
-"""Who asks: the key in the Authorization header, the tenant and the scopes it stands for.
+"""Authentication and authorization: the key in the Authorization header, its tenant, and its scopes.
 
-Keys themselves are kept by the service; here is only the seam. A route says which scope it needs:
-`caller: Annotated[Principal, Depends(requires("read"))]`, or one of the names below.
+The service stores the keys; this module connects them to the routes. A route declares the scope that it needs: `caller:
+Annotated[Principal, Depends(requires("read"))]`, or one of the names below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keptwork.store import Store
 
 
 class Principal(Protocol):
-    """Whom a key stands for."""
+    """The identity that a key authenticates."""
 
     @property
     def tenant_id(self) -> int: ...
@@ -30,16 +30,16 @@ class Principal(Protocol):
 
     @property
     def actor(self) -> str:
-        """How the event log names them."""
+        """The name in the event log."""
         ...
 
 
 Authenticate = Callable[[str], Awaitable[Principal | None]]
-"""Who a token belongs to; none if it is not known, over, or revoked."""
+"""Returns the principal of a token, or None if the token is unknown, expired, or revoked."""
 
 
 class Caller(NamedTuple):
-    """A principal that no kept key stands for."""
+    """A principal without a stored key."""
 
     tenant_id: int
     scopes: frozenset[str]
@@ -47,12 +47,12 @@ class Caller(NamedTuple):
 
 
 def kept_keys(store: Store) -> Authenticate:
-    """Those of the database, remembered for a moment."""
+    """Return authentication by the keys in the database, which are cached briefly."""
     return KeyRing(store).authenticate
 
 
 def one_token(token: str, caller: Caller) -> Authenticate:
-    """One token that is good for everything, for a developer's own machine."""
+    """Return authentication by a single token, for development on one machine."""
 
     async def authenticate(given: str) -> Principal | None:
         return caller if hmac.compare_digest(given.encode(), token.encode()) else None
@@ -64,7 +64,7 @@ BEARER = {"type": "http", "scheme": "bearer", "description": "A key: `Authorizat
 
 
 async def authenticated(request: Request) -> Principal:
-    """Who asks, as the gate has found out; nobody we know is `Unauthenticated`. It may be asked again and again."""
+    """Return the principal that the gate found, or raise `Unauthenticated`. Repeated calls are free."""
     state = request.scope["state"]
     if "principal" not in state:
         raise state.get("refusal", Unauthenticated())
@@ -73,7 +73,7 @@ async def authenticated(request: Request) -> Principal:
 
 
 async def still_good(request: Request, token: str) -> Principal:
-    """Whom a token stands for at this moment."""
+    """Return the current principal of a token, or raise `Unauthenticated`."""
     found: Principal | None = await request.app.state.authenticate(token)
     if found is None:
         raise Unauthenticated
@@ -81,29 +81,29 @@ async def still_good(request: Request, token: str) -> Principal:
 
 
 async def lasting(request: Request) -> None:
-    """A request that waits for long and does little is a stream, whatever it gives: it takes the place of one."""
+    """Count a request that waits long and does little as a stream."""
     await authenticated(request)
     request.scope["state"]["visit"].stay()
 
 
 def may(caller: Principal, scope: str) -> bool:
-    """Whether a key has a scope; `admin` has all of them."""
+    """Return whether a key has a scope; `admin` includes all scopes."""
     return scope in caller.scopes or "admin" in caller.scopes
 
 
 def insist(caller: Principal, scope: str) -> None:
-    """A key without the scope is `MissingScope`."""
+    """Raise `MissingScope` if a key does not have a scope."""
     if not may(caller, scope):
         raise MissingScope(scope=scope, scopes=", ".join(sorted(caller.scopes)) or "none")
 
 
 def insist_answerer(caller: Principal, who: str | None) -> None:
-    """A key that may not answer what is asked of them, or of anyone, is `MissingScope`."""
+    """Raise `MissingScope` if a key cannot decide approvals for `who`, or for anyone if `who` is None."""
     insist(caller, approver(who))
 
 
 async def answers(request: Request) -> Principal:
-    """The dependency of routes that answer: for somebody or for anyone, which the question will say."""
+    """Return the caller of a route that decides approvals. The approval itself determines the exact scope."""
     caller = await authenticated(request)
     if not answers_somebody(caller.scopes):
         insist(caller, Scope.APPROVE)
@@ -111,11 +111,13 @@ async def answers(request: Request) -> Principal:
 
 
 def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
-    """The dependency of a route that needs this scope; `admin` has all of them. A route that makes jobs, about so many,
-    is refused where too many wait."""
+    """Return the dependency of a route that needs a scope; `admin` includes all scopes.
 
-    # Async like every dependency here: the framework would send others to a thread. And with no dependency of its own,
-    # for the framework takes its time over each.
+    A route that creates about `jobs` jobs rejects requests while too many jobs are queued.
+    """
+
+    # These are async, because the framework runs other dependencies in a thread. They have no dependencies of their
+    # own, because the framework spends time on each.
     async def check(request: Request) -> Principal:
         caller = await authenticated(request)
         insist(caller, scope)
@@ -133,13 +135,13 @@ def requires(scope: str, jobs: int = 0) -> Callable[..., Awaitable[Principal]]:
 
 
 SCOPE_OF: dict[Callable[..., Any], str] = {answers: Scope.APPROVE}
-"""Which scope each of these dependencies asks for, to be told in the documentation."""
+"""The scope that each of these dependencies requires, for the documentation."""
 
 
 Reads = Annotated[Principal, Depends(requires("read"))]
 Writes = Annotated[Principal, Depends(requires("write"))]
 Adds = Annotated[Principal, Depends(requires("write", jobs=1))]
-"""Writes, and makes a job: of a tenant that has too many waiting it is refused."""
+"""Writes that create a job: rejected if the tenant has too many queued jobs."""
 AddsMany = Annotated[Principal, Depends(requires("write", jobs=MOST_AT_ONCE))]
 Approves = Annotated[Principal, Depends(answers)]
 Supervises = Annotated[Principal, Depends(requires("supervise"))]

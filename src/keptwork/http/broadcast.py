@@ -1,9 +1,9 @@
-"""Events for many readers: one reader of the log tells all of them, so that a thousand streams cost one.
+"""Send events to many readers: one reader of the log serves all, so that 1,000 streams cost one.
 
-Whoever comes first reads what it has missed from the log by itself. What is told meanwhile waits for it, and what it
-has read already is passed over by its place in the order of commits, which both go by: nothing is missed, and nothing
-comes twice. A reader that is too slow for its share of memory loses its place here, not an event: it reads the log
-again from where it was.
+A new reader first reads missed events from the log itself, while new events wait for it. It skips waiting events that
+it has read already, by their position in the order of commits, which both follow. It therefore misses no event and
+receives none twice. A reader that is too slow for its share of memory leaves the broadcast without losing an event: it
+reads the log again from its position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("keptwork.http")
 
 
 class Listener:
-    """What waits for one reader."""
+    """The events that wait for one reader."""
 
     def __init__(self, wanted: EventFilter) -> None:
         self.wanted = wanted
@@ -33,7 +33,7 @@ class Listener:
         self.news = asyncio.Event()
 
     def hear(self, event: Event) -> None:
-        """Takes an event in, if it is wanted and there is room."""
+        """Add an event, if it matches the filter and there is room."""
         if not _matches(event, self.wanted):
             return
         if len(self.waiting) >= MOST_WAITING:
@@ -43,14 +43,14 @@ class Listener:
         self.news.set()
 
     def take(self) -> list[Event]:
-        """What there is, in order; from here on it is the reader's."""
+        """Return the waiting events in order, and remove them."""
         taken, self.waiting = self.waiting, []
         self.news.clear()
         return taken
 
 
 class Audience:
-    """Those who listen, by tenant: an event is no concern of the others, however many they are."""
+    """Listeners by tenant, so that an event is not compared with listeners of other tenants."""
 
     def __init__(self) -> None:
         self._by_tenant: dict[int | None, set[Listener]] = {}
@@ -74,7 +74,7 @@ class Audience:
 
 
 class Broadcast:
-    """The one who reads, and those who are told."""
+    """One reader of the log, and its listeners."""
 
     def __init__(self, store: Store, of_tenant: Callable[[int], Store] | None = None) -> None:
         self._store = store
@@ -83,7 +83,7 @@ class Broadcast:
         self._reader: asyncio.Task[None] | None = None
 
     async def follow(self, wanted: EventFilter, after: str) -> AsyncGenerator[Event, None]:
-        """Every event after a cursor, without end."""
+        """Yield every event after a cursor, without end."""
         while True:
             listener = Listener(wanted)
             try:
@@ -96,7 +96,7 @@ class Broadcast:
                 self.listeners.discard(listener)
 
     async def _from(self, listener: Listener, after: str) -> AsyncGenerator[Event, None]:
-        """First the log, to its end; then what was told since the listener joined, until it is overrun."""
+        """Yield the log to its end, then the events since the listener joined, until it is overrun."""
         async for event in self._missed(listener.wanted, after):
             after = event.cursor
             yield event
@@ -121,14 +121,14 @@ class Broadcast:
         self.listeners.add(listener)
         if not self._reading():
             end = await self._store.log_end()
-            if not self._reading():  # somebody else has waited for the same
+            if not self._reading():  # another listener has started the reader meanwhile
                 self._reader = asyncio.create_task(self._read(end))
 
     def _reading(self) -> bool:
         return self._reader is not None and not self._reader.done()
 
     async def _read(self, after: str) -> None:
-        """While there is somebody to tell. A database that is away is asked again, from the same place."""
+        """Read the log while there are listeners. If the database is unreachable, retry from the same position."""
         pause = SHORTEST_PAUSE
         while self.listeners:
             try:
@@ -143,7 +143,7 @@ class Broadcast:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def close(self) -> None:
-        """Nobody is told anything from here on."""
+        """Stop reading the log."""
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait([self._reader])

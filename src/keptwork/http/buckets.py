@@ -1,4 +1,4 @@
-"""Buckets: each holds so much and fills up again at so much a second. Whoever asks takes one unit, if there is one."""
+"""Token buckets with a size and a refill rate. A caller takes one token, if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EMPTY_SOON = 1e-9
 
 
 class Bucket:
-    """It begins full. Times are seconds of any clock that only goes forward."""
+    """A token bucket that starts full. Times are seconds of any monotonic clock."""
 
     __slots__ = ("at", "level")
 
@@ -17,7 +17,7 @@ class Bucket:
         self.at = now
 
     def take(self, rate: float, size: float, now: float) -> bool:
-        """One unit, if it is there.
+        """Take a token and return True, or return False if there is none.
 
         >>> bucket = Bucket(2, now=0.0)
         >>> [bucket.take(1, 2, now) for now in (0.0, 0.0, 0.0, 0.9, 1.0, 1.1)]
@@ -30,10 +30,10 @@ class Bucket:
         return True
 
     def fill(self, rate: float, size: float, now: float) -> None:
-        """What has come in since."""
+        """Add the tokens of the time since the last call."""
         self.level = min(size, self.level + (now - self.at) * rate)
         self.at = now
 
     def seconds_until(self, level: float, rate: float) -> int:
-        """In how many whole seconds it holds that much."""
+        """Return the whole seconds until the bucket has this many tokens."""
         return max(0, math.ceil((level - self.level) / rate))

@@ -1,4 +1,4 @@
-"""What routes there are, as the documentation tells it."""
+"""The routes, as the documentation lists them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keptwork.http.routes import ROUTERS
 
 
 class Told(NamedTuple):
-    """A route: how it is asked, the scope it needs, and what it does."""
+    """A route: its method, path, required scope, and description."""
 
     method: str
     path: str
@@ -21,7 +21,7 @@ class Told(NamedTuple):
 
 
 def routes() -> Iterator[Told]:
-    """Every route of the API, in the order of the files."""
+    """Yield every route of the API, in the order of the files."""
     for router in ROUTERS:
         for route in router.routes:
             if isinstance(route, APIRoute) and route.include_in_schema:

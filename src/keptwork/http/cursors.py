@@ -1,7 +1,7 @@
-"""Cursors: where a list goes on, as text that means nothing to a client.
+"""Cursors: opaque text for the position at which a list continues.
 
-A cursor names its list and carries a checksum, so that one of another list, or a mistyped one, is refused. It gives no
-right to anything: the tenant is in every query.
+A cursor has a checksum over its list and its position, so that a mistyped cursor or one of another list is rejected. It
+grants no access, because every query filters by tenant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHECK = 6
 
 
 def sealed(listing: str, place: str | None) -> str | None:
-    """The cursor of a place in a list; none where the list ends.
+    """Return the cursor of a position in a list, or None at the end of the list.
 
     >>> opened("jobs", sealed("jobs", "job_17"))
     'job_17'
@@ -28,7 +28,7 @@ def sealed(listing: str, place: str | None) -> str | None:
 
 
 def opened(listing: str, cursor: str | None) -> str | None:
-    """The place that a cursor of this list stands for."""
+    """Return the position of a cursor of this list, or None without a cursor."""
     if not cursor:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Definitions of flows in requests: read whole, and held against what this server takes from this key."""
+"""Read flow definitions in requests, and check whether this server accepts them from this key."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ MOST_NAMED = 10
 
 
 class Definitions:
-    """Reads definitions for one request."""
+    """A reader of definitions for one request."""
 
     def __init__(self, taken: bool, admin: bool) -> None:
         self._taken = taken
         self._admin = admin
 
     async def flow(self, data: Mapping[str, Any], kind: str | None = None) -> Flow:
-        """The flow that is defined, of that kind. One that says what is to be run is `ProgramsRefused`, unless the
-        server takes such flows and the key may administer. One of thousands of steps takes a second to look at, in
-        which others are served."""
+        """Return the defined flow, which must be of this kind.
+
+        Raise `ProgramsRefused` if the flow defines programs to run, unless the server accepts such flows and the key
+        has the admin scope. A flow with thousands of steps takes a second to check, so a thread does it.
+        """
         return await asyncio.to_thread(self._read, data, kind)
 
     def _read(self, data: Mapping[str, Any], kind: str | None) -> Flow:
@@ -53,4 +55,4 @@ async def _definitions(request: Request) -> Definitions:
 
 
 Defines = Annotated[Definitions, Depends(_definitions)]
-"""How a route reads a definition: `defines.flow(asked.definition)`."""
+"""The dependency of routes that read a definition: `defines.flow(asked.definition)`."""

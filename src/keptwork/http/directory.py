@@ -1,7 +1,7 @@
-"""The directory: which route an address leads to, found by the noun in it and by its length.
+"""Find the route of a path by the noun and the length of the path.
 
-The framework tries one router after the other, and in each one route after the other, so that a route at the end of a
-hundred would be found late. An address begins with its noun (`/api/jobs/…`), and few routes of the same are as long.
+The framework tries every router and route in order, so the last of a hundred routes would be slow. A path starts with
+its noun (`/api/jobs/…`), and few routes share both noun and length.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from starlette.types import Receive, Scope, Send
 API = "api"
 CHOSEN = "keptwork.route"
 ANY_LENGTH = ":path}"
-"""Of a part of an address that may have slashes in it."""
+"""Marks a path parameter that can contain slashes."""
 
 
 class Directory(BaseRoute):
-    """All routes. Those of one noun and length are tried in their order."""
+    """All routes. Routes with the same noun and length are tried in order."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_noun: dict[str, list[Route]] = {}
@@ -32,7 +32,7 @@ class Directory(BaseRoute):
         }
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """The route of the address and method; else the first of the address, which then refuses the method."""
+        """Return the route of the path and method, otherwise the first route of the path, which rejects the method."""
         other: tuple[Match, Scope] = Match.NONE, {}
         if scope["type"] != "http":
             return other
@@ -45,7 +45,7 @@ class Directory(BaseRoute):
         return other
 
     def _candidates(self, path: str) -> Sequence[Route]:
-        """A longer address than any route has is for those with a part of any length, if for anybody."""
+        """Return the routes to try. A path longer than every route can match only a parameter with slashes."""
         about = noun(path)
         found = self._by_length.get((about, path.count("/")))
         return self._by_noun.get(about, ()) if found is None else found
@@ -55,13 +55,13 @@ class Directory(BaseRoute):
 
 
 def _lengths(route: Route, most: int) -> range:
-    """How many parts an address of the route may have."""
+    """Return the possible numbers of slashes in a path of this route."""
     own = route.path.count("/")
     return range(own, most + 1 if ANY_LENGTH in route.path else own + 1)
 
 
 def noun(path: str) -> str:
-    """What an address is about.
+    """Return the noun that a path is about.
 
     >>> noun("/api/jobs/{id}/cancel"), noun("/api/jobs"), noun("/healthz"), noun("/")
     ('jobs', 'jobs', 'healthz', '')

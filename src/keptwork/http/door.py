@@ -1,7 +1,7 @@
-"""The door: what every request passes before anything looks at it, and every answer on its way out.
+"""Middleware around every request and response.
 
-It reads the body whole, within bounds of size, depth and time, so that no route meets a slow or a hostile one; gives
-each request an id; and puts the headers on each answer that keep browsers from guessing.
+It reads each body completely, within limits of size, depth, and time, so that no route handles a slow or hostile body.
+It gives each request an ID, and adds security headers to each response.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SECURITY = {
 }
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 DRAINED_BODIES = 16
-"""How many times the limit is read and thrown away of a body that is too large, so that its sender hears the answer."""
+"""The part of an oversized body, in multiples of the limit, that is read so the sender gets the response."""
 
-# As they go out, for they go out with every answer.
+# Encoded once, because every response has them.
 _SECURITY = [(name.lower().encode(), value.encode()) for name, value in SECURITY.items()]
 _REQUEST_ID = REQUEST_ID.lower().encode()
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -41,11 +41,11 @@ _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class Door:
-    """Around the whole application, inside the server."""
+    """The middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
@@ -74,7 +74,7 @@ class Door:
                 visit.leave()
 
     async def _refuse(self, refused: errors.KeptworkError, scope: Scope, receive: Receive, out: _Outgoing) -> None:
-        """Whoever is refused at the gate may come again on the same connection, so its body is read, and not kept."""
+        """Send a rejection. The body is read and discarded, so that the client can reuse the connection."""
         with suppress(errors.KeptworkError, ClientLeft):
             if scope["method"] not in BODILESS:
                 await self._body(Headers(scope=scope), receive, keep=False)
@@ -91,7 +91,7 @@ class Door:
         await self._through(scope, passed, out)
 
     async def _through(self, scope: Scope, receive: Receive, out: _Outgoing) -> None:
-        """What nobody expected is told here. Half an answer is left to the server, which cuts it off."""
+        """Call the application, and report an unexpected error. The server aborts a partial response."""
         try:
             await self._app(scope, receive, out)
         except Exception as error:
@@ -100,7 +100,7 @@ class Door:
             await problems.unexpected(scope, error)(scope, receive, out)
 
     async def _passed(self, scope: Scope, receive: Receive, known: bool) -> Receive:
-        """What the application reads the body from; nobody's is read and not kept, and nothing of it told."""
+        """Return the source of a checked body. The body of an unauthenticated request is read and discarded."""
         if scope["method"] in BODILESS:
             return receive
         headers = Headers(scope=scope)
@@ -137,7 +137,7 @@ class Door:
 
 
 class _Outgoing:
-    """The way out: adds to the headers of the answer."""
+    """The response channel, which adds headers."""
 
     def __init__(self, send: Send, request_id: str, state: dict[str, Any]) -> None:
         self._send = send
@@ -157,7 +157,7 @@ class _Outgoing:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once; after that only the client's leaving is news."""
+    """Return a channel that delivers the body once, and then only the client's disconnect."""
     first = True
 
     async def replay() -> Message:
@@ -176,7 +176,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def deeper(body: bytes, limit: int) -> bool:
-    """Whether JSON nests deeper than that. Most bodies have fewer brackets than the limit, and are not looked into.
+    """Return whether JSON is nested deeper than a limit. A body with few brackets is not scanned.
 
     >>> deeper(b'[[["]]]"]]]', 3), deeper(b"[[[[1]]]]", 3), deeper(b'{"a": "[[[["}', 3)
     (False, True, False)

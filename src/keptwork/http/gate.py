@@ -1,9 +1,10 @@
-"""The gate: who comes, and whether they may come in just now. What a request is about is no matter yet.
+"""Admit requests: check the key, then the limits of its tenant. The content of a request plays no role yet.
 
-A request without a good key is let through as nobody's: the routes that need one say 401, and nobody's body is kept.
+A request without a valid key continues without a principal. Routes that need a key return 401, and the body is
+discarded.
 
-A key is in the Authorization header. A browser that has signed in sends it as a cookie, which counts only where it was
-this server's own page that asked: other sites' forms and scripts come to nothing, whatever cookies go with them.
+A key is in the Authorization header. A browser that has signed in sends the key as a cookie. For changes, the cookie
+counts only if a page of this server sent the request, so forms and scripts of other sites have no effect.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HARMLESS = frozenset({"GET", "HEAD"})
 
 
 async def admitted(scope: Scope) -> Visit | None:
-    """The visit of whoever the request's key stands for, or nobody's; too much of anything is refused."""
+    """Return the visit of the key's tenant, or None without a valid key. Raise an error if a limit is exceeded."""
     state, app = scope["state"], scope["app"].state
     token = _token(scope)
     if token is None:
@@ -73,7 +74,7 @@ def _of_cookie(headers: Headers, method: str) -> str | None:
 
 
 def _from_own_page(headers: Headers) -> bool:
-    """Browsers say with everything that may change something which site it comes from."""
+    """Return whether a page of this server sent the request. Browsers add the origin to every change."""
     try:
         return urlsplit(headers.get("origin", "")).netloc == headers.get("host")
     except ValueError:

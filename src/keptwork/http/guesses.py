@@ -1,7 +1,8 @@
-"""Guesses at keys: an address that keeps sending keys which open nothing is told to wait, and none is looked up for it.
+"""Limit failed authentication by network.
 
-A key that was good here a while ago is let through whatever else comes from its address: behind a proxy all clients may
-have the same one. What is remembered has a bound, and of keys only their hashes.
+A network that keeps sending wrong keys must wait, and its keys are not looked up. A key that was valid here recently is
+always accepted, because all clients behind a proxy can have the same address. The stored data is bounded, and contains
+only hashes of keys.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MOST_KEYS = 10_000
 
 
 class Guesses:
-    """Who has sent wrong keys of late."""
+    """Rate limiter for failed authentication, by network."""
 
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._size, self._rate = per_minute, per_minute / 60
@@ -32,7 +33,7 @@ class Guesses:
         self._good: dict[bytes, None] = {}
 
     def insist_few(self, address: str, token: str) -> None:
-        """Refuses a key that nobody knows yet, from an address that has guessed too often."""
+        """Reject an unknown key from a network with too many failures."""
         bucket = self._buckets.get(_network(address)) if self._size else None
         if bucket is None or _digest(token) in self._good:
             return
@@ -41,7 +42,7 @@ class Guesses:
             raise TooManyWrongKeys(seconds=max(1, bucket.seconds_until(1, self._rate)))
 
     def wrong(self, address: str) -> None:
-        """A key from there opened nothing."""
+        """Record a failed authentication."""
         if self._size:
             now, network = self._monotonic(), _network(address)
             bucket = self._buckets.pop(network, None) or Bucket(self._size, now)
@@ -49,14 +50,14 @@ class Guesses:
             _keep(self._buckets, network, bucket, MOST_ADDRESSES)
 
     def right(self, token: str) -> None:
-        """A key opened something."""
+        """Record a successful authentication."""
         digest = _digest(token)
         if digest not in self._good:
             _keep(self._good, digest, None, MOST_KEYS)
 
 
 def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """The one that was kept first makes room."""
+    """Store a value. The oldest entry makes room."""
     while len(kept) >= most:
         del kept[next(iter(kept))]
     kept[key] = value
@@ -67,7 +68,7 @@ def _digest(token: str) -> bytes:
 
 
 def _network(address: str) -> str:
-    """Whoever has one address of IPv6 has as many as there are in its /64.
+    """Return the network of an address: its /64 for IPv6, because one client has all of its addresses.
 
     >>> _network("10.0.0.7"), _network("2001:db8::1") == _network("2001:db8::2")
     ('10.0.0.7', True)

@@ -1,11 +1,11 @@
-"""A request that changes something, done once however often it is sent.
+"""Run a request that changes something once, however often it is sent.
 
-The key is the header `Idempotency-Key` or the field `request_id` of the body. The work, and the row that remembers its
-answer, are written in one transaction: the same key and body is answered as the first time, byte for byte; another body
-is `KeyReused`; one that is still at work is `RequestInFlight`. A request that failed has left nothing behind, and may
-be sent again under its key. Without a key a request is simply done.
+The key is the header `Idempotency-Key` or the field `request_id` of the body. The work, and a row with its response,
+are written in one transaction. The same key and body returns the first response, byte for byte. A different body raises
+`KeyReused`; a request that is still running raises `RequestInFlight`. A failed request stores nothing, and can be
+repeated with its key. Requests without a key run every time.
 
-What is remembered rests in the database, so a secret is never in it: whoever asks again is told `null` in its place.
+Responses are stored in the database without secrets: a repeated request gets `null` instead.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ REPLAYED = {"Idempotency-Replayed": "true"}
 T = TypeVar("T")
 
 Work = Callable[[Store], Awaitable[Any]]
-"""What is done, by a store or inside a transaction; it awaits nothing but calls of what it is given."""
+"""The work of a request, for a store or inside a transaction. It awaits only calls of its argument."""
 
 
 def example(**fields: Any) -> ConfigDict:
-    """What a body is checked by, and how one looks: for the OpenAPI document."""
+    """Return the configuration of a body: strict validation, and an example for the OpenAPI document."""
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [fields]})
 
 
 class Asked(BaseModel):
-    """What the body of every request that changes something has."""
+    """The fields of every request that changes something."""
 
     model_config = example(request_id="order-17")
 
@@ -51,16 +51,16 @@ class Asked(BaseModel):
         default=None,
         min_length=1,
         max_length=500,
-        description="An idempotency key, instead of the header Idempotency-Key.",
+        description="Idempotency key, instead of the header Idempotency-Key.",
     )
 
 
 class Reason(Asked):
-    """Why something is done."""
+    """A request with a reason."""
 
     model_config = example(reason="the disk is full")
 
-    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
+    reason: Text | None = Field(default=None, max_length=1_000, description="Reason, recorded in the event log.")
 
 
 HEADER = "Idempotency-Key"
@@ -70,12 +70,14 @@ PARAMETER = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST},
-    "description": "The same key and body is answered as the first time, for an hour; another body is refused.",
+    "description": (
+        "Idempotency key. For an hour, the same key and body returns the first response. A different body is rejected."
+    ),
 }
 
 
 class Once:
-    """Does the work of one request at most once."""
+    """One request, whose work runs at most once."""
 
     def __init__(self, request: Request, tenant_id: int, given: str | None) -> None:
         self._store = of_tenant(request.app.state, tenant_id)
@@ -85,9 +87,11 @@ class Once:
         self._parameters = request.path_params
 
     async def __call__(self, asked: Asked, work: Work, status: int = 200, secret: str | None = None) -> Response:
-        """The answer: what the work returned as JSON, or what it returned the first time. The field that is secret is
-        told this once, and remembered as null. The answer or the refusal waits for the standbys, as
-        `Store.acknowledging` says."""
+        """Run the work and return its response, or return the stored response.
+
+        The field `secret` is returned once and stored as null. The response or rejection waits for the standbys, as
+        `Store.acknowledging` describes.
+        """
         async with self._store.acknowledging():
             return await self._once(asked, work, status, secret)
 
@@ -98,17 +102,19 @@ class Once:
         shown: list[str] = []
 
         async def done(transaction: Transaction) -> str:
-            # A transaction has all that use-cases ask of a store.
+            # A transaction has every operation that use cases call on a store.
             value = await work(cast(Store, transaction))
-            shown[:] = [_text(value)]  # the last time counts, where it is done again from the start
+            shown[:] = [_text(value)]  # a retried transaction overwrites this
             return json.dumps([status, _text(value if secret is None else {**value, secret: None})])
 
         status, text, replayed = await self._remembered(key, fingerprint(self._parameters, asked), done)
         return _answer(status, text if replayed else shown[0], replayed)
 
     async def at_length(self, asked: Asked, work: Work, status: int = 200) -> Response:
-        """The same for work of many transactions, which must be harmless to do twice: it is remembered when it has
-        ended, and of several who do it at the same time all are told what the first one was."""
+        """Do the same for work with many transactions, which must be safe to repeat.
+
+        The response is stored when the work has ended. Concurrent requests all return the first response.
+        """
         async with self._store.acknowledging():
             return await self._at_length(asked, work, status)
 
@@ -128,15 +134,14 @@ class Once:
         return _answer(*await self._remembered(key, request_hash, ended))
 
     def unremembered(self, asked: Asked, value: Any) -> Response:
-        """The answer to a request that changes nothing: done again it is the same, and a key that only reads leaves
-        nothing behind."""
+        """Return the response of a request that changes nothing. It is not stored, because it can be repeated."""
         self.key(asked)
         return _answer(200, _text(value))
 
     async def _remembered(
         self, key: str, request_hash: str, done: Callable[[Transaction], Awaitable[str]]
     ) -> tuple[int, str, bool]:
-        """Status and text of the answer, and whether it is an earlier one."""
+        """Return the status and text of the response, and whether it is a stored one."""
 
         async def work(transaction: Transaction) -> tuple[str, bool]:
             seen = await transaction.recall(self._tenant_id, self._endpoint, key, request_hash)
@@ -151,14 +156,14 @@ class Once:
         return status, text, replayed
 
     async def _surely(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """A flow that workers moved meanwhile is looked at again, together with the row."""
+        """Run the work in a transaction, and retry it if workers changed the flow meanwhile."""
         for _ in range(TRIES):
             with suppress(FlowBusy):
                 return await self._store.atomically(work)
         raise FlowBusy(tries=TRIES)
 
     def key(self, asked: Asked) -> str | None:
-        """The key of the request, if it has one."""
+        """Return the key of the request, or None."""
         if self._given is not None and asked.request_id not in (None, self._given):
             raise BadInput(what="Idempotency-Key and request_id differ; send one of them")
         key = self._given or asked.request_id
@@ -168,7 +173,7 @@ class Once:
 
 
 class _NotYet(Exception):
-    """Nothing is remembered of a request."""
+    """No response is stored for a request."""
 
 
 async def _not_yet(_: Transaction) -> str:
@@ -176,12 +181,12 @@ async def _not_yet(_: Transaction) -> str:
 
 
 def _address(path: str) -> str:
-    """Where a route is mounted twice, a request to either is the same."""
+    """Return the path under /api, so that both paths of a route count as one."""
     return path if path.startswith(API) else f"{API}{path}"
 
 
 async def key_given(request: Request) -> str | None:
-    """The header, looked up by hand: the framework takes longer over one than over all the rest of a request's head."""
+    """Return the header. It is read directly, because a header parameter of the framework is slow."""
     given = request.headers.get(HEADER)
     if given is not None and not 0 < len(given) <= LONGEST:
         raise InvalidRequest(problems=[(f"header.{HEADER}", f"It must have 1 to {LONGEST} characters")])
@@ -189,20 +194,20 @@ async def key_given(request: Request) -> str | None:
 
 
 KeyGiven = Annotated[str | None, Depends(key_given)]
-"""The key alone, for a route that remembers by itself."""
+"""The key only, for a route that stores its own response."""
 
 
 async def once(request: Request) -> Once:
-    """The dependency of every route that changes something."""
+    """Return the idempotency handler, the dependency of every route that changes something."""
     return Once(request, (await authenticated(request)).tenant_id, await key_given(request))
 
 
 Does = Annotated[Once, Depends(once)]
-"""How a route does its work: `return await does(asked, work)`."""
+"""The dependency with which a route does its work: `return await does(asked, work)`."""
 
 
 def fingerprint(parameters: Mapping[str, Any], asked: Asked) -> str:
-    """What makes two requests to one address the same: their path and body, but not the key itself."""
+    """Return a hash of what identifies a repeated request: its path parameters and body, without the key."""
     body = asked.model_dump(exclude={"request_id"})
     whole = json.dumps([dict(parameters), body], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(whole.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a request may be: how large, how deep, how slow, what it may ask for; and how many there may be."""
+"""Limits of a server: the size, depth, and duration of requests, and their number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST_PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a server. Times are seconds. A body is a little more than the largest payload of a job."""
+    """Limits of a server. Times are in seconds. A body is slightly larger than the largest payload of a job."""
 
     body_bytes: int = 2 << 20
     body_seconds: float = 20.0
@@ -23,15 +23,14 @@ class Limits:
     idle_seconds: int = 30
     shutdown_seconds: int = 30
     beat_seconds: float = 15.0
-    """How often a stream says something, so that those in between see that it lives."""
+    """Interval of keepalive messages on a stream, so that proxies do not close it."""
     programs: bool = False
-    """Whether flows that say themselves what is run are taken, from those who administer."""
+    """Whether flows that define programs are accepted from keys with the admin scope."""
     recheck_seconds: float = 2.0
-    """How often a stream looks whether its key is still good. What is known of keys may be as old, and a revoked one
-    dies within 5 s."""
+    """Interval at which a stream checks its key. Cached keys can be equally old; a revoked key must fail within 5 s."""
     allowance: Allowance = field(default_factory=Allowance)
-    """What a tenant may ask that has nothing else of its own."""
+    """The limits of a tenant without limits of its own."""
     failed_keys_per_minute: int = 600
-    """From one address; 0 is no bound."""
+    """Failed authentications per network and minute; 0 means unlimited."""
     row_security: Literal["auto", "require", "off"] = "auto"
-    """Whether PostgreSQL keeps tenants apart by itself in requests: if it can, or in any case, or not."""
+    """Use of PostgreSQL row security to separate tenants in requests: if possible, required, or not at all."""

@@ -1,4 +1,4 @@
-"""What routes have in common: the store they ask, how far a page goes, how an answer is written."""
+"""Parts that routes share: the store, pagination, validated text, and responses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def _whole(request: Request) -> Store:
 
 
 Db = Annotated[Store, Depends(_store)]
-"""The database of the server, as far as it is the caller's tenant's."""
+"""The server's database, limited to the caller's tenant."""
 
 WholeDb = Annotated[Store, Depends(_whole)]
-"""All of it, for what belongs to no tenant; whatever is told of it is chosen by the tenant in the query alone."""
+"""The whole database, for data without a tenant. Only the tenant in a query limits what it returns."""
 
 
 def _kept(text: str) -> str:
-    """PostgreSQL keeps no text with a NUL, and asks in vain for one; neither keeps half of a character."""
+    """Reject text that a database cannot store: NUL characters (PostgreSQL) and unpaired surrogates."""
     if "\0" in text:
         raise ValueError("it must not hold a NUL character")
     try:
@@ -50,11 +50,11 @@ def _kept(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_kept)]
-"""Any text that both databases can keep."""
+"""Text that both databases can store."""
 
 
 def _plain(value: Any) -> Any:
-    """JSON as both databases and every reader can have it: no NUL, no half of a character, no number without end."""
+    """Reject JSON that a database or reader cannot accept: NUL, unpaired surrogates, infinite numbers."""
     if isinstance(value, str):
         _kept(value)
     elif isinstance(value, float) and not isfinite(value):
@@ -68,26 +68,29 @@ def _plain(value: Any) -> Any:
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_plain)]
-"""An object of whatever JSON."""
+"""Any JSON object."""
 
 After = Annotated[
-    str | None, Query(max_length=LONGEST, description="`next` of an earlier answer; without it from the beginning.")
+    str | None, Query(max_length=LONGEST, description="`next` of the previous page. Omit it to start at the beginning.")
 ]
-Most = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="At most so many.")]
+Most = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Maximum number of results.")]
 Name = Annotated[Text | None, Query(min_length=1, max_length=500)]
 Search = Annotated[
     Text | None,
     Query(
         min_length=1,
         max_length=LONGEST_TEXT,
-        description=f"Only what holds this text, in whatever case, among the next {MOST_LOOKED_AT:,} that match the "
-        "other filters. A page may then have few, or none, and `next` all the same: go on with it.",
+        description=(
+            f"Text that results must contain, ignoring case. Searches the next {MOST_LOOKED_AT:,} that "
+            "match the other filters, so a page can be short or empty and still have a `next`: continue "
+            "with it."
+        ),
     ),
 ]
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """JSON that was made to the shape of its model already, and is not checked a second time."""
+    """Return JSON that already has the shape of its model, without validating it again."""
     return Response(_written(value).encode(), status, None, JSON)
 
 
@@ -96,7 +99,7 @@ JSON = "application/json"
 
 
 def only(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model shows of something, and nothing else of it."""
+    """Return the values of a model's fields, and no others."""
     return {name: values[name] for name in _names(model)}
 
 
@@ -115,12 +118,12 @@ class Problem(BaseModel):
 
 
 def fails(*kinds: type[errors.KeptworkError]) -> dict[int | str, dict[str, Any]]:
-    """What a route that needs a key can answer beside its success, for the OpenAPI document."""
+    """Return the possible errors of a route that needs a key, for the OpenAPI document."""
     return refusals(errors.Unauthenticated, errors.MissingScope, errors.InvalidRequest, errors.TooManyRequests, *kinds)
 
 
 def refusals(*kinds: type[errors.KeptworkError]) -> dict[int | str, dict[str, Any]]:
-    """These and no others, by their status."""
+    """Return these errors by status, for the OpenAPI document."""
     told: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
         said = told.setdefault(kind.status, {"description": "", "content": {problems.MEDIA_TYPE: {"schema": SCHEMA}}})

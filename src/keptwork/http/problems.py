@@ -1,8 +1,8 @@
-"""Problem documents (RFC 9457): every answer that is not a success, made from the table in `errors.py`.
+"""Problem documents (RFC 9457): every unsuccessful response, made from the table in `errors.py`.
 
-The type is a name and no address, so that it means the same wherever a server runs; the documentation has a page of
-them all. What a client is told of something it may not see is the same, byte for byte, as of something that does not
-exist; what is wrong with the server's database goes to the server's log.
+The type is a name, not a URL, so that it means the same on every server. The documentation lists all types. A client
+gets the same response, byte for byte, for something that it cannot see and for something that does not exist. Details
+of database errors go only to the server's log.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from keptwork.errors import InvalidTransition, KeptworkError
 MEDIA_TYPE = "application/problem+json"
 BUSY_SECONDS = "1"
 MOST_TOLD = 20
-"""How many of the things that are wrong with one request."""
+"""Maximum number of reported problems per request."""
 
 logger = logging.getLogger("keptwork.http")
 
 
 def document(error: KeptworkError) -> dict[str, Any]:
-    """What a client is told of an error."""
+    """Return the problem document of an error."""
     told = {"type": error.problem(), "title": error.title(), "status": error.status, "detail": _detail(error)}
     if isinstance(error, InvalidTransition):
         told |= {"from": error.from_state, "trigger": error.trigger, "allowed": list(error.allowed)}
@@ -42,7 +42,7 @@ def document(error: KeptworkError) -> dict[str, Any]:
 
 
 def response(error: KeptworkError, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as an answer."""
+    """Return an error as a response."""
     body = json.dumps(document(error)).encode()
     return Response(body, error.status, {**_headers(error), **(headers or {})}, MEDIA_TYPE)
 
@@ -72,7 +72,7 @@ def _headers(error: KeptworkError) -> dict[str, str]:
 
 
 def install(app: FastAPI) -> None:
-    """From here on what routes raise becomes a problem; what nobody expected, the door tells."""
+    """Turn errors of routes into problem documents. The middleware handles unexpected errors."""
     app.add_exception_handler(KeptworkError, _known)
     app.add_exception_handler(RequestValidationError, _misfit)
     app.add_exception_handler(HTTPException, _framework)
@@ -99,7 +99,7 @@ def _where(location: tuple[Any, ...]) -> str:
 
 
 async def _framework(request: Request, error: Exception) -> Response:
-    """What the framework says by itself: no such route, no such method."""
+    """Return the problem for an error of the framework: unknown route or method, or malformed body."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
     if error.status_code == 404:
         return response(errors.NoSuchRoute())
@@ -112,11 +112,11 @@ async def _framework(request: Request, error: Exception) -> Response:
 
 
 def unexpected(scope: Scope, error: Exception) -> Response:
-    """What is told of a mistake of ours; the log has it whole."""
+    """Return the response to an internal error, and log the error with its traceback."""
     logger.error("%s failed", _asked(scope), exc_info=error)
     return response(errors.InternalError())
 
 
 def _asked(scope: Scope) -> str:
-    """A request, as the log names it."""
+    """Return a request as the log names it."""
     return f"{scope['method']} {scope['path']!r} ({scope.get('state', {}).get('request_id', '–')})"

@@ -1,8 +1,8 @@
-"""Room for more jobs: how many of a tenant may wait.
+"""Limit the queued jobs of a tenant.
 
-The jobs that wait are counted in the database, but not for every request: after a count as many are let in as half of
-what was left, or until the count is old. So the bound is kept to about, not to the job: servers that let in at the same
-time, and jobs that come by other ways than this API, are seen at the next count.
+Queued jobs are counted in the database, but not for every request. After a count, half of the free places are granted,
+or fewer if the count gets old. The limit is therefore approximate: the next count finds jobs that other servers
+admitted at the same time, and jobs that were not enqueued through this API.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FULL_SECONDS = 1.0
 MOST_KNOWN = 10_000
 
 Count = Callable[[int, int], Awaitable[int]]
-"""How many jobs of a tenant wait, counted no further than that."""
+"""Returns the number of queued jobs of a tenant, counted up to a limit."""
 
 
 class _Tenant:
-    """What is known of one tenant, and until when."""
+    """The known capacity of one tenant, and how long it is valid."""
 
     __slots__ = ("full_until", "left", "lock", "most", "until")
 
@@ -32,21 +32,21 @@ class _Tenant:
         self.until = self.full_until = 0.0
 
     def is_old(self, now: float, most: int, jobs: int) -> bool:
-        """Whether it must be counted anew before that many come in. Where there is no room, not at once again."""
+        """Return whether to count again before this many jobs. A full queue is not counted again immediately."""
         if most != self.most:
             return True
         return now >= self.full_until and (now >= self.until or self.left < jobs)
 
 
 class Room:
-    """For all tenants of a server."""
+    """The capacity of all tenants of a server."""
 
     def __init__(self, count: Count, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._count, self._monotonic = count, monotonic
         self._tenants: dict[int, _Tenant] = {}
 
     async def take(self, tenant_id: int, most: int, jobs: int = 1) -> None:
-        """Lets about so many jobs in, or refuses because too many wait; 0 is no bound."""
+        """Admit about this many jobs, or raise `QueueFull`. A limit of 0 means unlimited."""
         if not most:
             return
         known = self._known(tenant_id)
@@ -62,7 +62,7 @@ class Room:
         found = self._tenants.get(tenant_id)
         if found is None:
             if len(self._tenants) >= MOST_KNOWN:
-                self._tenants.clear()  # they are counted again when they come again
+                self._tenants.clear()  # forgotten tenants are counted again at their next request
             found = self._tenants[tenant_id] = _Tenant()
         return found
 

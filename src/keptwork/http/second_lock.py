@@ -1,8 +1,9 @@
-"""The second lock: on PostgreSQL a request works in sessions that see the rows of its tenant and no others.
+"""Row security: on PostgreSQL, a request uses sessions that see only the rows of its tenant.
 
-The first lock is that every query names its tenant. Should a route forget to, the database still shows nothing foreign.
-It uses the role `keptwork_app`, which migrations create if they can; without it there is one lock, and the log says so.
-`keptwork migrate --guards` grants a role that was created later what it needs.
+It is a second protection: every query names its tenant, and if a route forgets to, the database still shows no rows of
+other tenants. Row security uses the role `keptwork_app`, which migrations create if they can. Without the role, only
+the queries protect, and the log reports it. `keptwork migrate --guards` grants the required rights to a role that was
+created later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HOW = (
 
 
 async def narrows(store: Store, wanted: Literal["auto", "require", "off"]) -> bool:
-    """Whether requests are narrowed to their tenants."""
+    """Return whether requests use row security. Raise an error if it is required and unavailable."""
     lacking = None if wanted == "off" else await store.cannot_narrow()
     if lacking is None:
         return wanted != "off"
@@ -35,6 +36,6 @@ async def narrows(store: Store, wanted: Literal["auto", "require", "off"]) -> bo
 
 
 def of_tenant(state: State, tenant_id: int) -> Store:
-    """The server's database, as this tenant may see it."""
+    """Return the server's database, limited to this tenant if row security is in use."""
     store: Store = state.store
     return store.narrowed(tenant_id) if state.narrows else store

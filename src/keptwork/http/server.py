@@ -1,4 +1,4 @@
-"""The server process: uvicorn with a header timeout, streams that end with it, and a clear line at its start."""
+"""The server process: uvicorn with limits on headers and slow clients, and an orderly end of streams."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from keptwork.http.limits import Limits
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 whose headers have a size and a time, and whose answers are read within one. uvicorn bounds none of them
-    by itself: a client that sends a byte now and then, or reads none, would hold its connection for ever."""
+    """HTTP/1.1 with limits on the size and duration of headers, and on the time a client takes to read.
+
+    uvicorn has no such limits: a client that sends a byte now and then, or reads nothing, would hold its connection
+    permanently.
+    """
 
     bounds = Limits()
     _header_timer: asyncio.TimerHandle | None = None
@@ -34,7 +37,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._header_timer is not None:  # they have not ended yet; a header without end is never told of
+        if self._header_timer is not None:  # the headers have not ended; a header without an end is never reported
             self._count(len(data))
 
     def send_400_response(self, msg: str) -> None:
@@ -45,7 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def pause_writing(self) -> None:
-        """The client does not read what it asked for. It has a while to begin; then it is left."""
+        """Start a timer that aborts the connection if the client does not read its response."""
         super().pause_writing()
         self._writing_timer = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
 
@@ -95,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(TooSlow(seconds=self.bounds.header_seconds))
 
     def _refuse(self, error: KeptworkError) -> None:
-        """Answers in place of the application, which has not seen the request, and hangs up."""
+        """Respond instead of the application, which has not seen the request, and close the connection."""
         self._end_headers()
         if self.transport.is_closing():
             return
@@ -107,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Says when it has begun, and tells streams to end before it waits for them."""
+    """A uvicorn server that signals its start, and ends streams before it waits for them."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -119,12 +122,12 @@ class Server(uvicorn.Server):
             self.begun.set()
 
     def end(self, _: object = None) -> None:
-        """Asks it to let requests end and then to end itself."""
+        """Request the server to finish its requests and end."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal ends the server and is done with; the base would send it to the process once more."""
+        """Handle signals without uvicorn's base class, which would send each signal to the process again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -146,10 +149,11 @@ class Server(uvicorn.Server):
 
 @contextmanager
 def listening_on(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens there; a place that is taken, or not ours, is `BadInput`."""
+    """Open a socket that listens on this address. Raise `BadInput` if it is in use or not available."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # The event loop sends at once only where a socket says that it is TCP: else half an answer may wait for 40 ms.
+        # With the protocol set, the event loop disables Nagle's algorithm, which could delay a part of a response
+        # by 40 ms.
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(place)
@@ -160,7 +164,7 @@ def listening_on(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def server(app: FastAPI, host: str, port: int, **more: Any) -> Server:
-    """A server of the application, not yet begun."""
+    """Return a server of the application that has not started."""
     limits: Limits = app.state.limits
     protocol = type("Protocol", (BoundedProtocol,), {"bounds": limits})
     config = uvicorn.Config(

@@ -1,6 +1,6 @@
-"""The trace a request belongs to: the header `traceparent` of W3C Trace Context.
+"""The trace of a request: the header `traceparent` of W3C Trace Context.
 
-A header that is none is passed over, as the standard has it: a caller's tracing never keeps its work from being done.
+An invalid header is ignored, as the standard requires, so that a caller's tracing never prevents its work.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PARAMETER = {
     "in": "header",
     "required": False,
     "schema": {"type": "string"},
-    "description": "W3C Trace Context; its trace goes on in the job.",
+    "description": "W3C Trace Context. The trace continues in the job.",
 }
 
 
 async def trace(request: Request) -> str | None:
-    """The dependency of a route that makes jobs."""
+    """Return the trace that a route stores with the jobs it creates."""
     return trace_context.received(request.headers.get(HEADER))
 
 
 Trace = Annotated[str | None, Depends(trace)]
-"""What is kept of it with what the request makes."""
+"""The trace, as it is stored with what the request creates."""

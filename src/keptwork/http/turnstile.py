@@ -1,7 +1,7 @@
-"""The turnstile: how often a tenant comes in, how many of its requests are inside, and how many of its streams.
+"""Rate limits per tenant: requests per second, concurrent requests, and concurrent streams.
 
-This process counts for itself: two servers let twice as much through. What a tenant has of its own is read from the
-database now and then; while that is away, what was known holds on.
+Each process counts for itself, so two servers admit twice as many requests. Limits of a tenant are read from the
+database every 5 s. If the database is unreachable, the last known limits apply.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LATER_SECONDS = 1
 logger = logging.getLogger("keptwork.http")
 
 Own = Callable[[int], Awaitable[str | None]]
-"""What a tenant has of its own."""
+"""Returns the limits of a tenant in the database, or None."""
 
 
 class Guest:
-    """A tenant, as far as this server has to do with it."""
+    """The requests and limits of one tenant in this process."""
 
     __slots__ = ("allowance", "bucket", "in_flight", "known_until", "policy", "streams")
 
@@ -38,14 +38,14 @@ class Guest:
         self.learn(allowance)
 
     def learn(self, allowance: Allowance) -> None:
-        """What it may ask from now on; a larger bucket is no emptier for that."""
+        """Set new limits. A larger bucket gets the additional tokens immediately."""
         self.bucket.level += max(0, allowance.burst - self.allowance.burst)
         self.allowance = allowance
         rate, burst = allowance.requests_per_second, allowance.burst
         self.policy = f'"tenant";q={burst};w={max(1, math.ceil(burst / rate))}' if rate and burst else ""
 
     def enter(self, now: float) -> None:
-        """One more request, or a refusal. One that finds too many inside has come all the same."""
+        """Count one more request, or raise an error. A request beyond `max_in_flight` spends a token too."""
         may = self.allowance
         if self.policy and not self.bucket.take(may.requests_per_second, may.burst, now):
             wait = max(1, self.bucket.seconds_until(1, may.requests_per_second))
@@ -55,7 +55,7 @@ class Guest:
         self.in_flight += 1
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """How it stands, as the IETF draft on RateLimit header fields has it, and as it goes out."""
+        """Return the RateLimit header fields, as defined by the IETF draft."""
         if not self.policy:
             return []
         full = self.bucket.seconds_until(self.allowance.burst, self.allowance.requests_per_second)
@@ -63,12 +63,12 @@ class Guest:
         return [(b"ratelimit-policy", self.policy.encode()), (b"ratelimit", left.encode())]
 
     def idle(self) -> bool:
-        """Whether nothing of it is inside."""
+        """Return whether the tenant has no request and no stream in progress."""
         return not self.in_flight and not self.streams
 
 
 class Visit:
-    """One request that was let in."""
+    """One admitted request."""
 
     __slots__ = ("_guest", "_left", "_stays", "headers")
 
@@ -79,11 +79,11 @@ class Visit:
 
     @property
     def allowance(self) -> Allowance:
-        """What its tenant may ask."""
+        """The limits of its tenant."""
         return self._guest.allowance
 
     def stay(self) -> None:
-        """It will wait for long and do little: from here on it counts among the streams."""
+        """Count the request as a stream from now on, because it waits long and does little."""
         guest, most = self._guest, self._guest.allowance.max_streams
         if self._stays or self._left:
             return
@@ -94,7 +94,7 @@ class Visit:
         guest.streams += 1
 
     def leave(self) -> None:
-        """It is done. Twice is as good as once."""
+        """End the request. Repeated calls have no effect."""
         if not self._left:
             self._left = True
             if self._stays:
@@ -104,32 +104,32 @@ class Visit:
 
 
 class Turnstile:
-    """For all tenants."""
+    """The rate limits of all tenants."""
 
     def __init__(self, usual: Allowance, own: Own, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._usual, self._own, self._monotonic = usual, own, monotonic
         self._guests: dict[int, Guest] = {}
 
     async def enter(self, tenant_id: int) -> Visit:
-        """Lets a request of a tenant in, or refuses it."""
+        """Admit a request of a tenant, or raise an error."""
         guest = await self.guest(tenant_id)
         guest.enter(self._monotonic())
         return Visit(guest)
 
     async def guest(self, tenant_id: int) -> Guest:
-        """A tenant as it stands here."""
+        """Return a tenant, with its limits read from the database if they are old."""
         now = self._monotonic()
         guest = self._guests.get(tenant_id)
         if guest is None:
             self._make_room()
             guest = self._guests[tenant_id] = Guest(self._usual, now)
         if now >= guest.known_until:
-            guest.known_until = now + KNOWN_SECONDS  # whoever comes meanwhile goes by what was known
+            guest.known_until = now + KNOWN_SECONDS  # requests that come meanwhile use the known limits
             await self._learn(tenant_id, guest)
         return guest
 
     async def _learn(self, tenant_id: int, guest: Guest) -> None:
-        """A database that is away, and a row that somebody spoilt by hand, lock nobody out."""
+        """Read the limits of a tenant. An unreachable database or an invalid row locks no tenant out."""
         try:
             guest.learn(self._usual.of_tenant(await self._own(tenant_id)))
         except (KeptworkError, ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""Who sees a request from its beginning to its end: the span over it, and the line about it in the log.
+"""Record a request from start to end: a span, and a line in the access log.
 
-Told are the method, the route as it is declared, the status, the time it took, the tenant and the ids of request and
-trace: neither the query nor a header, where keys may be, nor the body.
+They contain the method, the declared route, the status, the duration, the tenant, and the IDs of the request and the
+trace. They contain neither the query nor headers, which can have keys, nor the body.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from starlette.types import Scope
 from keptwork import logs, spans, trace_context
 
 UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked every few seconds by machines: no spans are made of them."""
+"""Paths without spans, because machines request them every few seconds."""
 
 SERVER_ERROR = 500
 
 
 class Answered(Protocol):
-    """How far an answer has come."""
+    """The state of a response."""
 
     @property
     def status(self) -> int | None: ...
 
 
 class Witness:
-    """Of one request. What is made and logged within it belongs to its trace. A request has a task of its own, so that
-    nothing is left of it for the next one."""
+    """A context for one request: everything created and logged in it belongs to its trace.
+
+    Each request runs in its own task, so nothing remains for the next request.
+    """
 
     def __init__(self, scope: Scope, answer: Answered) -> None:
         self._scope = scope
@@ -76,5 +78,5 @@ class Witness:
 
     @property
     def _route(self) -> str | None:
-        """None of an address that leads nowhere: it may hold anything."""
+        """The declared route, or None for an unknown path, which can contain anything."""
         return getattr(self._scope.get("route"), "path", None)

@@ -1,1 +1,4 @@
-"""Reads the OpenAPI document of the HTTP API and writes the typed client from it. Pure: a document in, texts out."""
+"""Generate the typed client from the OpenAPI document of the HTTP API.
+
+Input is a document and output is the text of modules; this package reads and writes no files.
+"""

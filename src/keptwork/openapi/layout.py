@@ -1,5 +1,7 @@
-"""Python in lines: an expression in one line if it fits, else each part of it on lines of its own, as the formatter of
-the project leaves it."""
+"""Lay out Python code: an expression on one line if it fits, otherwise its parts on separate lines.
+
+The result is what the project's formatter would produce.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ INDENT = "    "
 
 
 class Group(NamedTuple):
-    """Brackets with parts between them."""
+    """Brackets and the parts between them."""
 
     head: str
     parts: list[Expression]
@@ -21,7 +23,7 @@ Expression = str | Group
 
 
 def flat(expression: Expression) -> str:
-    """In one line.
+    """Return an expression on one line.
 
     >>> flat(Group("ask(", ["a", Group("{", ['"b": b'], "}")], ")"))
     'ask(a, {"b": b})'
@@ -32,7 +34,7 @@ def flat(expression: Expression) -> str:
 
 
 def laid(expression: Expression, indent: str, before: str = "", after: str = "") -> str:
-    """In as many lines as it takes, with something before and after it.
+    """Return an expression on as many lines as it needs, with text before and after it.
 
     >>> print(laid(Group("ask(", ["a" * 60, "b" * 60], ")"), "", "return "))  # doctest: +ELLIPSIS
     return ask(

@@ -1,4 +1,4 @@
-"""The modules of the methods: one for each tag, with a class that is awaited and one that waits by itself."""
+"""Generate the modules of methods: one per tag, with an asynchronous class and a blocking class."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from keptwork.openapi.prose import docstring, imported
 from keptwork.openapi.spelling import class_name, identifier, union
 
 BODY = INDENT * 2
-_KEY_ABOUT = "idempotency_key: The same key does it once; without one the client makes a new one for each call."
+_KEY_ABOUT = "idempotency_key: Idempotency key. A repeated key runs the request once. Default: a new key for each call."
 
 
 def modules(document: Document) -> dict[str, str]:
-    """The text of each module, by its name."""
+    """Return the text of each module by its name."""
     by_tag: dict[str, list[Operation]] = {}
     for one in operations(document):
         by_tag.setdefault(one.tag, []).append(one)
@@ -27,13 +27,13 @@ def _module(tag: str, found: list[Operation]) -> str:
     classes = [_class(tag, found, awaited=True), _class(tag, found, awaited=False)]
     text = "\n".join(classes)
     models = ["from keptwork.client import models"] if "models." in text else []
-    about = docstring(f"What the HTTP API does about {tag.replace('_', ' ')}.")
+    about = docstring(f"Methods of the HTTP API: {tag.replace('_', ' ')}.")
     return "\n".join([about, "", *imported(text, *models), *classes])
 
 
 def _class(tag: str, found: list[Operation], *, awaited: bool) -> str:
     name, wire = (f"Async{class_name(tag)}", "Wire") if awaited else (class_name(tag), "SyncWire")
-    says = "every call is awaited" if awaited else "every call waits for its answer"
+    says = "asynchronous methods" if awaited else "blocking methods"
     head = [
         "",
         f"class {name}:",
@@ -56,7 +56,7 @@ def _methods(one: Operation, awaited: bool) -> Iterator[str]:
 
 
 def _plain(one: Operation, awaited: bool) -> str:
-    """One request and its answer."""
+    """Return the method for one request and its response."""
     wait = "await " if awaited else ""
     arguments = list(one.arguments)
     if one.keyed:
@@ -94,32 +94,32 @@ def _changed(one: Operation) -> Iterator[Expression]:
 
 
 def _all(one: Operation, awaited: bool) -> str:
-    """The same list, page after page."""
+    """Return the method that yields the items of all pages."""
     pages = one.pages
-    assert pages is not None  # noqa: S101 - whoever calls has looked
+    assert pages is not None  # noqa: S101 - checked by the caller
     returned = _generator(pages.item, awaited)
     sent: list[Expression] = [pages.item, f'"{pages.field}"', _address(one), *_query(one)]
     call = Group("self._wire.pages(", sent, ")")
-    about = f"{one.about} All of them, however many pages they fill; `limit` is the size of a page."
+    about = f"{one.about} Reads all pages; `limit` is the page size."
     return _method(
         one.methods[1], list(one.arguments), returned, _told(one, False, about), "return ", call, awaited=False
     )
 
 
 def _stream(one: Operation, awaited: bool) -> str:
-    """What is told as it happens, over any number of connections."""
+    """Return the method that follows a stream, over any number of connections."""
     returned = _generator(one.answer, awaited)
     query = [argument for argument in one.among("query") if argument.wire != "after"]
     sent: list[Expression] = [one.answer, _address(one), *([_mapping(query)] if query else []), "after=after"]
     call = Group("self._wire.follow(", sent, ")")
-    about = f"{one.about} A connection that is lost is made again, from where it was."
+    about = f"{one.about} Reconnects after a lost connection, and continues at its position."
     arguments = [argument for argument in one.arguments if argument.place != "header"]
     if not any(argument.name == "after" for argument in arguments):
         arguments.append(Argument("after", "", "str | None", False, "", "query"))
     return _method(one.methods[0], arguments, returned, _told(one, False, about), "return ", call, awaited=False)
 
 
-# --- the parts of a method
+# --- parts of a method
 
 
 def _generator(item: str, awaited: bool) -> str:
@@ -174,8 +174,11 @@ def _query(one: Operation) -> Iterator[Expression]:
 
 
 def _mapping(arguments: list[Argument], before: str = "") -> Expression:
-    """What is sent of them: what must be given is sent whatever it is, other things unless they are none; or unless
-    nothing was said, where none says something."""
+    """Return the mapping of arguments to send.
+
+    Required arguments are always sent, others unless they are None. If None has a meaning of its own, an argument is
+    sent unless it is UNSET.
+    """
     required = [one for one in arguments if one.required]
     optional = [one for one in arguments if not one.required and not one.telling_none]
     telling = [one for one in arguments if one.telling_none]
@@ -194,18 +197,18 @@ def _items(arguments: list[Argument]) -> list[str]:
     return [f'"{one.wire}": {one.name}' for one in arguments]
 
 
-# --- the surface
+# --- the API classes
 
 
 def _surface(tags: list[str]) -> str:
-    """The classes that have all of them."""
+    """Return the module with the classes that have all tags as attributes."""
     pairs = {tag: sorted((class_name(tag), f"Async{class_name(tag)}")) for tag in sorted(tags)}
     imports = [f"from keptwork.client.api.{tag} import {', '.join(names)}" for tag, names in pairs.items()]
     wires = ["from keptwork.client.sync_wire import SyncWire", "from keptwork.client.wire import Wire"]
-    head = docstring("The HTTP API: a name for each thing that it is about.")
+    head = docstring("The HTTP API, with an attribute for each tag.")
     lines = [head, "", "from __future__ import annotations", "", *imports, *wires, ""]
     for name, wire, prefix in (("AsyncApi", "Wire", "Async"), ("Api", "SyncWire", "")):
-        about = "Every call is awaited." if prefix else "Every call waits for its answer."
+        about = "The API with asynchronous methods." if prefix else "The API with blocking methods."
         lines += [
             "",
             f"class {name}:",

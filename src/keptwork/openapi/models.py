@@ -1,4 +1,4 @@
-"""The module of the models: a TypedDict for every document that an operation answers, or is given parts of."""
+"""Generate the module of models: a TypedDict for every document in responses and arguments."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SPELLING = Spelling()
 
 
 def module(document: Document) -> str:
-    """The text of the module."""
+    """Return the text of the module."""
     known = {class_name(name): schema for name, schema in document["components"]["schemas"].items()}
     needed = _needed(operations(document), known)
     models = [_model(name, known[name]) for name in sorted(needed)]
-    if models and not models[0].startswith("\nclass"):  # imports are followed by two empty lines before a class
+    if models and not models[0].startswith("\nclass"):  # two empty lines separate imports from a class
         models[0] = models[0].removeprefix("\n")
-    about = docstring("What the HTTP API answers, as it is read from JSON. A field that a later server adds is kept.")
+    about = docstring("Models of the HTTP API, as read from JSON. Fields that a later server adds are preserved.")
     return "\n".join([about, "", *imported("\n".join(models)), *models])
 
 
 def _needed(found: list[Operation], known: Mapping[str, Schema]) -> set[str]:
-    """The models that methods name, and those that these name in turn."""
+    """Return the models that methods name, and those that these models name in turn."""
     said = [one.answer for one in found] + [one.pages.item for one in found if one.pages]
     said += [argument.type for one in found for argument in one.arguments]
     open_, needed = set(_NAMED.findall(" ".join(said))), set[str]()
@@ -65,7 +65,7 @@ def _class(name: str, schema: Schema, fields: Mapping[str, str]) -> str:
 
 
 def _call(name: str, schema: Schema, fields: Mapping[str, str]) -> str:
-    """A field that Python could not say as a name makes it another spelling."""
+    """Return a TypedDict in call syntax, for fields whose names are not valid in Python."""
     lines = [f"{INDENT * 2}{json.dumps(field)}: {_quoted(type_)}," for field, type_ in fields.items()]
     head = [f"{name} = TypedDict(", f'{INDENT}"{name}",', f"{INDENT}{{"]
     return "\n".join(["", *head, *lines, f"{INDENT}}},", ")", docstring(_about(name, schema)), ""])

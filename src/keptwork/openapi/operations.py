@@ -1,4 +1,4 @@
-"""The operations of the document: what each is asked with, and what it answers."""
+"""The operations of an OpenAPI document: their arguments and responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keptwork.openapi.spelling import Schema, Spelling, identifier, referred, un
 
 KEY_HEADER = "Idempotency-Key"
 _BY_THE_WIRE = frozenset({KEY_HEADER, "Last-Event-ID"})
-"""Headers that the client sends by itself."""
+"""Headers that the client sends automatically."""
 
 _JSON, _STREAM = "application/json", "text/event-stream"
 
@@ -18,11 +18,11 @@ Document = Mapping[str, Any]
 
 
 class Unsayable(Exception):
-    """The document has something that the client cannot be written from."""
+    """The document contains something that the generator does not support."""
 
 
 class Argument(NamedTuple):
-    """What a method is given: its name in Python and on the wire, its type, and whether it must be given."""
+    """An argument of a method: its names in Python and on the wire, its type, and whether it is required."""
 
     name: str
     wire: str
@@ -30,13 +30,13 @@ class Argument(NamedTuple):
     required: bool
     about: str
     place: str
-    """Where it goes: path, query, header or body."""
+    """Its place in the request: path, query, header, or body."""
     telling_none: bool = False
-    """Whether to say none is something else than to say nothing."""
+    """Whether None differs from an omitted argument."""
 
 
 class Pages(NamedTuple):
-    """A list that goes on: the field of its items, and their type."""
+    """A paginated list: the field of its items, and their type."""
 
     field: str
     item: str
@@ -54,14 +54,14 @@ class Operation:
     arguments: tuple[Argument, ...]
     keyed: bool
     answer: str
-    """The type of its answer; that of one item if it is a stream."""
+    """The type of its response, or of one item of a stream."""
     kind: str
-    """How it is answered: json, bytes or stream."""
+    """The kind of its response: json, bytes, or stream."""
     pages: Pages | None
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """What its methods are called: itself, and for a list that goes on the one that reads all of it."""
+        """The names of its methods: its own, and for a paginated list the one that reads all pages."""
         if self.kind == "stream":
             return ("follow" if self.name == "stream" else f"follow_{self.name}",)
         every = "all" if self.name == "list" else f"all_{self.name}"
@@ -72,7 +72,7 @@ class Operation:
 
 
 def operations(document: Document) -> list[Operation]:
-    """Every operation, in the order of the document."""
+    """Return every operation, in the order of the document."""
     found: dict[tuple[str, str], Operation] = {}
     for made in _each(document):
         known = found.setdefault((made.tag, made.name), made)
@@ -87,7 +87,7 @@ def operations(document: Document) -> list[Operation]:
 def _each(document: Document) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
         if f"/api{path}" in document["paths"]:
-            continue  # a shorter way to the same
+            continue  # a second path of the same route
         for method, said in methods.items():
             tag = identifier(said["tags"][0])
             yield _operation(document, tag, method.upper(), path, said)
@@ -111,7 +111,7 @@ def _operation(document: Document, tag: str, method: str, path: str, said: Schem
     )
 
 
-# --- what it is given
+# --- arguments
 
 
 def _arguments(document: Document, said: Schema, keyed: bool) -> Iterator[Argument]:
@@ -134,7 +134,7 @@ def _parameter(said: Schema) -> Argument:
 
 
 def _fields(document: Document, said: Schema, keyed: bool) -> Iterator[Argument]:
-    """Those of the body; its own idempotency key is the header's."""
+    """Yield the arguments of the body. Its idempotency key is passed as the header."""
     if "requestBody" not in said:
         return
     name = referred(said["requestBody"]["content"].get(_JSON, {}).get("schema", {}))
@@ -151,9 +151,7 @@ def _argument(wire: str, schema: Schema, type_: str, required: bool, place: str,
     telling = not required and type_.endswith("| None") and schema.get("default") is not None
     about = " ".join(about.split())
     if (default := schema.get("default")) not in (None, False):
-        about = f"{about or 'If it is not given'}{'. If it is not given' if about else ''}: {default!r}.".replace(
-            "..", "."
-        )
+        about = f"{about or 'Default'}{'. Default' if about else ''}: {default!r}.".replace("..", ".")
     return Argument(
         identifier(wire), wire, type_ if required else union(type_, "None"), required, about, place, telling
     )
@@ -163,7 +161,7 @@ def _renamed(one: Argument, taken: set[str]) -> Argument:
     return one._replace(name=f"{one.name}_") if one.name in taken else one
 
 
-# --- what it answers
+# --- responses
 
 
 def _answer(said: Schema) -> tuple[str, Schema]:
@@ -182,7 +180,7 @@ def _answer_type(schema: Schema) -> str:
 
 
 def _pages(document: Document, said: Schema, schema: Schema) -> Pages | None:
-    """A list of which `next` says where it goes on, and `after` takes that."""
+    """Return the pagination of a list that has `next` in its response and `after` as an argument, or None."""
     name = referred(schema)
     asked = {one["name"] for one in said.get("parameters", ())}
     if name is None or "after" not in asked:

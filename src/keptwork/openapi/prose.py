@@ -1,4 +1,4 @@
-"""Lines of Python: what every generated module has, laid out as the formatter of the project leaves it."""
+"""Write docstrings and imports of generated modules, as the project's formatter would."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOCSTRINGS = re.compile(r'""".*?"""', re.DOTALL)
 
 
 def docstring(text: str, indent: str = "", more: Iterable[str] = ()) -> str:
-    """A docstring, folded; what follows its first paragraph is one line each, folded too."""
+    """Return a folded docstring. Each line of `more` follows the first paragraph, folded too."""
     text, lines = " ".join(text.split()).replace("\\", "\\\\"), list(more)
     if text.endswith('"'):
         text += " "
@@ -42,7 +42,7 @@ def _folded(text: str, first: str, others: str) -> str:
 
 
 def imported(text: str, *more: str) -> list[str]:
-    """The lines that import what a text uses, in their order."""
+    """Return the import lines of what a text uses, sorted."""
     lines, code = ["from __future__ import annotations", ""], _DOCSTRINGS.sub("", text)
     ours = list(more)
     for module, names in _FROM.items():
@@ -56,5 +56,5 @@ def imported(text: str, *more: str) -> list[str]:
 
 
 def _as_sorted(name: str) -> tuple[int, str]:
-    """Constants, then classes, then functions: as the linter sorts what is imported."""
+    """Return a sort key: constants, then classes, then functions, as the linter sorts imports."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name

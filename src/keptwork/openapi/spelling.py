@@ -1,4 +1,4 @@
-"""How names and types of the document are spelt in Python."""
+"""Names and types of the document in Python syntax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULE_NAME = re.compile(r"keptwork__http__(?:routes__)?(\w+?)__(\w+)")
 
 
 def identifier(name: str) -> str:
-    """A name as Python can say it.
+    """Return a name as a Python identifier.
 
     >>> identifier("dead letters"), identifier("Idempotency-Key"), identifier("from")
     ('dead_letters', 'idempotency_key', 'from_')
@@ -26,7 +26,7 @@ def identifier(name: str) -> str:
 
 
 def class_name(name: str) -> str:
-    """A name as classes have it; models of one name are told apart by the file they are from.
+    """Return a name as a class name. Models of the same name get the name of their file as a prefix.
 
     >>> class_name("dead letters"), class_name("keptwork__http__routes__dead_letters__Cancel"), class_name("Job-Input")
     ('DeadLetters', 'DeadLettersCancel', 'JobInput')
@@ -37,7 +37,7 @@ def class_name(name: str) -> str:
 
 
 def referred(schema: Schema) -> str | None:
-    """The name of the model that a schema refers to, if it is no more than that."""
+    """Return the name of the model that a schema refers to, or None if the schema is more than that."""
     parts = [one for one in schema.get("anyOf", schema.get("allOf", [schema])) if one.get("type") != "null"]
     if len(parts) == 1 and "$ref" in parts[0]:
         return str(parts[0]["$ref"]).rpartition("/")[2]
@@ -45,14 +45,14 @@ def referred(schema: Schema) -> str | None:
 
 
 class Spelling:
-    """How types are spelt: what is given may be any mapping or sequence, what is answered is JSON as it is read."""
+    """Python types of schemas. Arguments can be any mapping or sequence; responses are JSON as read."""
 
     def __init__(self, module: str = "", *, given: bool = False) -> None:
         self._module = module
         self._list, self._dict = ("Sequence", "Mapping") if given else ("list", "dict")
 
     def of(self, schema: Schema) -> str:
-        """The type that a schema says."""
+        """Return the type of a schema."""
         if "$ref" in schema:
             return self._module + class_name(str(schema["$ref"]).rpartition("/")[2])
         if many := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
@@ -74,7 +74,7 @@ class Spelling:
 
 
 def union(*types: str) -> str:
-    """Any of these, each once, none last.
+    """Return a union of types, each once, None last.
 
     >>> union("None", "str", "int | None")
     'str | int | None'
@@ -86,7 +86,7 @@ def union(*types: str) -> str:
 
 
 def _alternatives(text: str) -> list[str]:
-    """The parts of a union, but not those within brackets."""
+    """Return the parts of a union, without splitting inside brackets."""
     parts, depth, begun = [], 0, 0
     for place, sign in enumerate(text):
         depth += (sign == "[") - (sign == "]")

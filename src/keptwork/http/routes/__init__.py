@@ -1,4 +1,7 @@
-"""The routes, one file for each noun. A new one is a file beside this one and a line in `ROUTERS`."""
+"""The routes, one file per noun.
+
+To add a noun, add a file to this package and a line to `ROUTERS`.
+"""
 
 from __future__ import annotations
 

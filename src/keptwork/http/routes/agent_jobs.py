@@ -1,4 +1,4 @@
-"""Agent jobs: a task given to an agent, carried out by whichever worker claims it; its story, record and transcript."""
+"""Routes of agent jobs: create, list, show, and cancel them, and read their records and transcripts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Wait = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
 class Agent(BaseModel):
-    """An agent job: what was asked, what was chosen for it and why, what it took and cost. Money is whole millionths of
-    a dollar, and dollars."""
+    """An agent job: its task, the choices made for it with reasons, and its usage and cost. Amounts are whole
+    millionths of a US dollar (`micros`), and US dollars."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -66,14 +66,14 @@ class Agent(BaseModel):
 
 
 class Agents(BaseModel):
-    """Some agent jobs, and where to go on if there are more."""
+    """A page of agent jobs, and the cursor of the next page."""
 
     agent_jobs: list[Agent]
     next: str | None
 
 
 class Audit(BaseModel):
-    """The record of an agent job that has ended. `job_id` is the agent job; `carried_out_by` the job that did it."""
+    """The record of a finished agent job. `job_id` is the agent job; `carried_out_by` is the job that ran it."""
 
     job_id: str
     carried_out_by: str | None
@@ -96,7 +96,7 @@ class Audit(BaseModel):
 
 
 class WholeAgent(Agent):
-    """An agent job with what came of it, the record of its end once it has ended, and every move it made."""
+    """An agent job with its result, its record if it has finished, and its moves."""
 
     result: Any
     audit: Audit | None
@@ -104,7 +104,7 @@ class WholeAgent(Agent):
 
 
 class Line(BaseModel):
-    """A message of a conversation: in which try of the job and at which place, who said it, and what."""
+    """A message of a conversation: the attempt of the job (`round`), the position, the role, and the text."""
 
     round: int
     position: int
@@ -119,32 +119,39 @@ class Line(BaseModel):
 
 
 class Transcript(BaseModel):
-    """Some of what was said, and where to go on if there is more."""
+    """A page of messages, and the cursor of the next page."""
 
     transcript: list[Line]
     next: str | None
 
 
 class NewAgent(Asked):
-    """A task for an agent; what is not said is chosen when a worker takes it."""
+    """A task for an agent. Omitted settings are chosen when a worker starts it."""
 
     model_config = example(description="Summarise the changelog in three lines", tier="haiku", budget_usd="0.05")
 
-    description: str = Field(description=f"What the agent is to do; {service.LONGEST_DESCRIPTION:,} bytes at most.")
+    description: str = Field(description=f"Task for the agent. Maximum: {service.LONGEST_DESCRIPTION:,} bytes.")
     skill: Text | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
-    tier: Text | None = Field(default=None, max_length=50, description="haiku, sonnet or opus.")
-    output_schema: dict[str, Any] | None = Field(default=None, description="A JSON Schema that the answer has to fit.")
+    tier: Text | None = Field(
+        default=None, max_length=50, description="haiku, sonnet, or opus. Default: chosen by task difficulty."
+    )
+    output_schema: dict[str, Any] | None = Field(default=None, description="JSON Schema that the answer must match.")
     max_retries: int = Field(default=service.USUAL_RETRIES, ge=0, le=service.MOST_RETRIES)
-    retry_base: Wait | Seconds = Field(default="1s", description="How long to wait before the first retry.")
-    budget_usd: Dollars | None = Field(default=None, description='What it may cost at most, as in "0.50".')
+    retry_base: Wait | Seconds = Field(default="1s", description="Delay before the first retry.")
+    budget_usd: Dollars | None = Field(default=None, description='Maximum cost in US dollars, such as "0.50".')
     queue: str = Field(default="default", min_length=1, max_length=LONGEST_NAME)
     priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT)
-    key: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY, description="One for ever under it.")
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="Unique key: one agent job per key, without expiry.",
+    )
     correlation_id: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
 
 
 class CancelledAgent(BaseModel):
-    """What became of it: cancelled, or asked to stop."""
+    """The outcome of a cancel request: cancelled, or asked to stop."""
 
     outcome: str
     agent_job: Agent
@@ -152,7 +159,7 @@ class CancelledAgent(BaseModel):
 
 @router.post("", status_code=201, response_model=Agent, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def create(asked: NewAgent, caller: Adds, does: Does, trace: Trace) -> Response:
-    """Gives a task to an agent. It is durable: a worker carries it out, now or after a crash."""
+    """Create an agent job. A worker runs it, and another worker continues it after a crash."""
     said = asked.model_dump(exclude={"request_id", "output_schema"})
     rest: dict[str, Any] = {"tenant_id": caller.tenant_id, "actor": caller.actor, "trace_id": trace}
     new = service.asked(schema=asked.output_schema, **said, **rest)
@@ -166,7 +173,7 @@ async def create(asked: NewAgent, caller: Adds, does: Does, trace: Trace) -> Res
 
 @router.get("", response_model=Agents, responses=fails(errors.BadCursor))
 async def listing(caller: Reads, store: Db, state: States = None, after: After = None, limit: Most = 50) -> Response:
-    """The agent jobs of the tenant, the newest first."""
+    """List agent jobs, newest first."""
     states = states_named(AGENT, state or [])
     page = await service.page(store, caller.tenant_id, states=states, after=opened(LIST, after), limit=limit)
     return answer({"agent_jobs": [_agent(row) for row in page.agents], "next": sealed(LIST, page.next)})
@@ -174,7 +181,7 @@ async def listing(caller: Reads, store: Db, state: States = None, after: After =
 
 @router.get("/{id}", response_model=WholeAgent, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one agent job, by its id or that of its job; what was said is in its transcript."""
+    """Show one agent job, by its ID or the ID of its job. Its messages are in the transcript."""
     story = await service.story(store, caller.tenant_id, id)
     record = None if story.audit is None else only(Audit, service.audit_as_json(story.audit))
     events = [shown(event) for event in story.events]
@@ -183,13 +190,13 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
 
 @router.get("/{id}/audit", response_model=Audit, responses=fails(errors.NotFound))
 async def audit(id: str, caller: Reads, store: Db) -> Response:
-    """The record of an agent job that has ended; of one that has not there is none."""
+    """Show the record of a finished agent job. An unfinished agent job has none."""
     return answer(only(Audit, service.audit_as_json(await service.audit(store, caller.tenant_id, id))))
 
 
 @router.get("/{id}/transcript", response_model=Transcript, responses=fails(errors.NotFound, errors.BadCursor))
 async def transcript(id: str, caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
-    """What was said in the conversation, message by message, in its order; each try begins one of its own."""
+    """List the messages of an agent job in order. Each attempt starts a new conversation."""
     row = await service.find(store, caller.tenant_id, id)
     place = opened(TRANSCRIPT, after)
     page = await transcripts.page(store, caller.tenant_id, row["job_id"] or 0, after=place, limit=limit)
@@ -202,7 +209,7 @@ async def transcript(id: str, caller: Reads, store: Db, after: After = None, lim
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
 async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | None, Body()] = None) -> Response:
-    """Ends an agent job. One that is at work is asked to end by itself; `hard` takes it from its worker at once."""
+    """Cancel an agent job. A running one receives a cancellation request; with `hard`, it is cancelled now."""
     how = asked or Cancel()
 
     async def work(store: Store) -> dict[str, Any]:
@@ -218,5 +225,5 @@ def _agent(row: service.Row) -> dict[str, Any]:
 
 
 def line(said: transcripts.Said) -> dict[str, Any]:
-    """A message of a conversation; what it has not, it says."""
+    """Return a message as JSON data. Missing fields get their default."""
     return only(Line, {"uses": None, "answers": None, "failed": False, **transcripts.as_json(said)})

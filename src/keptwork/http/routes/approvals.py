@@ -1,5 +1,8 @@
-"""What jobs and flows ask people, and the decisions. Whoever decides is the key: its owner is told in the history.
-What is asked of anyone takes the scope `approve`, what is asked of ops `approve:ops`."""
+"""Routes of approvals: list, show, approve, and reject.
+
+The owner of the key is the reviewer in the history. An approval for anyone needs the scope `approve`; an approval for
+ops needs `approve:ops`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ LIST = "approvals"
 
 
 class Approval(BaseModel):
-    """A question. `digest` is of exactly what is asked and would be done: a decision holds for nothing else."""
+    """An approval request. `digest` covers exactly the request and what it would start: a decision applies to nothing
+    else."""
 
     id: str
     state: str
@@ -45,19 +49,19 @@ class Approval(BaseModel):
 
 
 class Approvals(BaseModel):
-    """Some questions, and where to go on if there are more."""
+    """A page of approvals, and the cursor of the next page."""
 
     approvals: list[Approval]
     next: str | None
 
 
 class Decision(Asked):
-    """What there is to say to a decision."""
+    """A decision, with an optional reason."""
 
     model_config = example(reason="looked at by two of us")
 
     reason: Text | None = Field(
-        default=None, max_length=service.LONGEST_COMMENT, description="Why; whoever asked is told."
+        default=None, max_length=service.LONGEST_COMMENT, description="Reason, passed to the job or flow."
     )
 
 
@@ -71,11 +75,11 @@ async def listing(
     caller: Reads,
     store: Db,
     job: Name = None,
-    all: Annotated[bool, Query(description="Those that are decided, too.")] = False,
+    all: Annotated[bool, Query(description="Include decided approvals.")] = False,
     after: After = None,
     limit: Most = 50,
 ) -> Response:
-    """What waits for a decision, the newest first; of one job or of all, open or of any kind."""
+    """List open approvals, newest first. Select one job, or include decided approvals."""
     found = await service.page(
         store, caller.tenant_id, job=job, open_only=not all, after=opened(LIST, after), limit=limit
     )
@@ -84,20 +88,20 @@ async def listing(
 
 @router.get("/{id}", response_model=Approval, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Exactly what is asked, what it would release, and what was decided."""
+    """Show an approval: the exact request, what it would start, and the decision."""
     return answer(shown(await service.find(store, caller.tenant_id, id)))
 
 
 @router.post("/{id}/approve", response_model=Approval, responses=DECIDES)
 async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
-    """Approves: the job or flow goes on. Approving twice changes nothing; what was rejected stays so. If what it would
-    release is no longer what was shown, it is asked anew instead."""
+    """Approve a request and resume its job or flow. You can repeat an approval, but you cannot approve a rejected
+    request. If the steps that it would start have changed, a new approval replaces it."""
     return await _decide(id, service.APPROVED, caller, does, asked or Decision())
 
 
 @router.post("/{id}/reject", response_model=Approval, responses=DECIDES)
 async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Decision | None, Body()] = None) -> Response:
-    """Rejects: the job or flow fails, unless it knows what else to do."""
+    """Reject a request. Its job or flow fails unless it handles the rejection."""
     return await _decide(id, service.REJECTED, caller, does, asked or Decision())
 
 
@@ -118,5 +122,5 @@ async def _decide(id: str, decision: str, caller: Principal, does: Does, how: De
 
 
 def shown(approval: records.Approval) -> dict[str, Any]:
-    """A question as it is read outside."""
+    """Return an approval as JSON data."""
     return only(Approval, service.as_json(approval))

@@ -1,4 +1,4 @@
-"""What jobs keep beside their results."""
+"""Routes of artifacts, the files that jobs store with their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keptwork.service import artifacts as service
 router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
 
 ANYTHING = "*/*"
-"""Whatever kind its handler said it is of."""
+"""The media type that the handler declared."""
 
 ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME)]
 
@@ -27,7 +27,7 @@ ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME
     responses={200: {"content": {ANYTHING: {}}}, **fails(errors.NotFound)},
 )
 async def artifact(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
-    """The content of one artifact, as it was kept; to be saved, not to be shown by a browser."""
+    """Return the content of an artifact, byte for byte. Browsers save it and do not show it."""
     found, kept = await service.content(store, caller.tenant_id, id, name)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(kept, 200, {**headers, "Content-Type": found.media_type, "ETag": f'"{found.hash}"'})

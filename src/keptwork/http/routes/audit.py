@@ -1,4 +1,4 @@
-"""The log of a tenant as a file: every event as a line of JSON, in the order of commits."""
+"""The route that exports the event log of a tenant: every event as a line of JSON, in commit order."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LINES = "application/x-ndjson"
     responses={200: {"content": {LINES: {}}}, **fails(errors.BadCursor)},
 )
 async def export(caller: Administers, store: Db, after: After = None) -> Response:
-    """Every event of the tenant, or those after a cursor. Each line has the cursor to go on after it: a later export
-    needs only what this one lacks, and one that was cut off is gone on with."""
+    """Export all events of the tenant, or those after a cursor, as lines of JSON. Each line has a cursor at which a
+    later export, or an interrupted one, can continue."""
     wanted, place = EventFilter(tenant_id=caller.tenant_id), opened(LIST, after)
-    await store.events(wanted, after=place, limit=1)  # a place that is none is refused before the answer begins
+    await store.events(wanted, after=place, limit=1)  # reject an invalid cursor before the response starts
     return StreamingResponse(_lines(store, wanted, place), media_type=LINES)
 
 

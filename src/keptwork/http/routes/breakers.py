@@ -1,4 +1,4 @@
-"""Breakers: what is held back because something it needs does not work, and when it is tried again."""
+"""Routes of circuit breakers: list, show, and reset."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ router = APIRouter(prefix="/api/breakers", tags=["breakers"])
 LIST = "breakers"
 
 Tool = Annotated[
-    Text, Path(min_length=1, max_length=LONGEST_KEY, description="Its name, such as tool:ruff or payments-api.")
+    Text,
+    Path(min_length=1, max_length=LONGEST_KEY, description="Name of the breaker, such as tool:ruff or payments-api."),
 ]
 
 
 class Breaker(BaseModel):
-    """A breaker: how it stands, how many jobs it holds back, and when the next one is let through to try."""
+    """A circuit breaker: its state, the number of jobs that it holds, and the time of its next probe."""
 
     id: str
     name: str
@@ -50,35 +51,35 @@ class Breaker(BaseModel):
 
 
 class Breakers(BaseModel):
-    """Some breakers, and where to go on if there are more."""
+    """A page of circuit breakers, and the cursor of the next page."""
 
     breakers: list[Breaker]
     next: str | None
 
 
 class WholeBreaker(Breaker):
-    """A breaker, and the last that happened to it."""
+    """A circuit breaker and its latest events."""
 
     events: list[Moved]
 
 
 class Reset(Asked):
-    """Why a breaker is closed by hand."""
+    """A request to close a circuit breaker."""
 
     model_config = example(reason="the service is back")
 
-    reason: Text = Field(min_length=1, max_length=LONGEST_KEY, description="It goes into the event log.")
+    reason: Text = Field(min_length=1, max_length=LONGEST_KEY, description="Reason, recorded in the event log.")
 
 
 class ResetBreaker(Breaker):
-    """The breaker, and how many jobs were let go with it; workers let the others go."""
+    """The circuit breaker, and how many holds were lifted with it (`let_go`). Workers lift the others."""
 
     let_go: int
 
 
 @router.get("", response_model=Breakers, responses=fails(errors.BadCursor))
 async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
-    """The breakers of the tenant, by name."""
+    """List circuit breakers by name."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after), limit=limit)
     shown = [service.as_json(one) for one in page.breakers]
     return answer({"breakers": shown, "next": sealed(LIST, page.next)})
@@ -86,7 +87,7 @@ async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 5
 
 @router.get("/{tool:path}", response_model=WholeBreaker, responses=fails(errors.NotFound))
 async def show(tool: Tool, caller: Reads, store: Db) -> Response:
-    """Everything about one breaker: why it opened, when it is tried again, and what happened to it."""
+    """Show one circuit breaker: why it opened, its next probe, and its history."""
     standing, events = await service.show(store, caller.tenant_id, tool)
     return answer({**service.as_json(standing), "events": [event_shown(event) for event in events]})
 
@@ -97,7 +98,7 @@ async def show(tool: Tool, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
 async def reset(tool: Tool, asked: Reset, caller: Supervises, does: Does) -> Response:
-    """Closes a breaker by hand, and lets go what it holds back."""
+    """Close a circuit breaker and lift its holds."""
 
     async def work(store: Store) -> dict[str, Any]:
         done = await held_jobs.close(store, caller.tenant_id, tool, actor=caller.actor, reason=asked.reason)

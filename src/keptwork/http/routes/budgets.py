@@ -1,4 +1,4 @@
-"""Money: what may be spent, what was, and giving more."""
+"""Routes of budgets and costs: list, show, set, and raise budgets; show costs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BudgetName = Annotated[
     Path(
         min_length=1,
         max_length=LONGEST_KEY,
-        description="`tenant`, `today`, a day (2026-11-16), or the id of a job or a flow.",
+        description="`tenant`, `today`, a date (2026-11-16), or the ID of a job or flow.",
     ),
 ]
 
 
 class Capped(BaseModel):
-    """A budget: what it is for, its cap, what is spent and reserved of it. Money is whole millionths of a dollar."""
+    """A budget: its scope, its cap, and the amounts spent and reserved. Amounts are whole millionths of a US dollar."""
 
     scope: str
     subject: str
@@ -56,21 +56,21 @@ class Capped(BaseModel):
 
 
 class Budget(Capped):
-    """A budget, how many jobs it holds back, and what the last call that did not fit may have cost."""
+    """A budget, the number of jobs that it holds, and the maximum cost of the last call that did not fit."""
 
     held: int
     wanted_micros: int | None
 
 
 class Budgets(BaseModel):
-    """Some budgets, and where to go on if there are more."""
+    """A page of budgets, and the cursor of the next page."""
 
     budgets: list[Budget]
     next: str | None
 
 
 class Call(BaseModel):
-    """A call to a model in the ledger: what it may have cost, and what it did."""
+    """A model call in the ledger: its maximum cost, its cost, and its tokens."""
 
     job: str
     call: str
@@ -88,8 +88,8 @@ class Call(BaseModel):
 
 
 class WholeBudget(Budget):
-    """A budget with the last calls that count against it. `lost_calls` are calls of unknown cost, which count with what
-    they may have cost at most, `lost_micros` in all; `lost_count` says how long."""
+    """A budget with the latest calls that count against it. `lost_calls` are calls of unknown cost: they count at their
+    maximum cost, in total `lost_micros`. `lost_count` describes how long they count."""
 
     calls_in_flight: int
     lost_calls: int
@@ -99,29 +99,29 @@ class WholeBudget(Budget):
 
 
 class Recapped(Capped):
-    """A budget with its new cap, and how many of the jobs it held were let go at once."""
+    """A budget with its new cap, and how many holds were lifted immediately (`let_go`)."""
 
     let_go: int
 
 
 class SetCap(Asked):
-    """A cap in dollars; null takes it away."""
+    """A cap in US dollars; null removes the cap."""
 
     model_config = example(usd="2.50")
 
-    usd: Dollars | None = Field(description='Dollars as text, as in "2.50"; null for no cap.')
+    usd: Dollars | None = Field(description='US dollars as a string, such as "2.50"; null for no cap.')
 
 
 class RaiseCap(Asked):
-    """How much more may be spent."""
+    """An amount to add to a cap."""
 
     model_config = example(usd="1.00")
 
-    usd: Dollars = Field(description='Dollars as text, as in "1.00", to be added to the cap there is.')
+    usd: Dollars = Field(description='US dollars as a string, such as "1.00", to add to the current cap.')
 
 
 class Sum(BaseModel):
-    """What calls did cost. What is lost counts as spent: nobody knows what came of it."""
+    """The cost of model calls. Lost calls count as spent, because their outcome is unknown."""
 
     calls: int
     lost_calls: int
@@ -136,14 +136,15 @@ class Sum(BaseModel):
 
 
 class CostLine(Sum):
-    """What was spent on one thing: a model, a tenant, a flow or a day."""
+    """The cost of one item: a model, tenant, flow, or day."""
 
     name: str
     id: str | None
 
 
 class Costs(BaseModel):
-    """What the tenant has spent since then, added up; days in their order, else the most first."""
+    """The costs of the tenant since a time, and their total. Days are in order of time; other lines start with the most
+    expensive."""
 
     by: str
     since: str
@@ -153,14 +154,14 @@ class Costs(BaseModel):
 
 @router.get("", response_model=Budgets, responses=fails(errors.BadCursor))
 async def listing(caller: Reads, store: Db, scope: Name = None, after: After = None, limit: Most = 50) -> Response:
-    """The budgets: that of the tenant, those of days, and then the others, the newest first."""
+    """List budgets: the tenant's budget, budgets of days, then all others, newest first."""
     page = await service.page(store, caller.tenant_id, scope=scope, after=opened(LIST, after), limit=limit)
     return answer({"budgets": [service.as_json(one) for one in page.budgets], "next": sealed(LIST, page.next)})
 
 
 @router.get("/{name}", response_model=WholeBudget, responses=fails(errors.NotFound))
 async def show(name: BudgetName, caller: Reads, store: Db) -> Response:
-    """One budget, the last calls that count against it, and how long lost calls stay counted."""
+    """Show one budget, its latest calls, and how long lost calls count against it."""
     found = await service.find(store, caller.tenant_id, name)
     unsure = service.uncertain_json(found.budget, await store.uncertain(found.budget))
     calls = [only(Call, service.call_json(call)) for call in await service.last_calls(store, found.budget, MOST_CALLS)]
@@ -173,13 +174,13 @@ async def show(name: BudgetName, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def set_cap(name: BudgetName, asked: SetCap, caller: Administers, does: Does) -> Response:
-    """Gives a budget a cap, whatever the configuration or a flow's file says. Jobs that then fit go on."""
+    """Set the cap of a budget, over the configuration or the flow file. Held jobs that now fit resume."""
     cap = None if asked.usd is None else micros(asked.usd)
 
     async def work(store: Store) -> dict[str, Any]:
         return _recapped(await service.set_cap(store, caller.tenant_id, name, cap, actor=caller.actor))
 
-    return await does.at_length(asked, work)  # a hundred thousand held jobs are let go in portions
+    return await does.at_length(asked, work)  # 100,000 holds are lifted in batches
 
 
 @router.post(
@@ -188,7 +189,7 @@ async def set_cap(name: BudgetName, asked: SetCap, caller: Administers, does: Do
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def raise_cap(name: BudgetName, asked: RaiseCap, caller: Administers, does: Does) -> Response:
-    """Adds to the cap of a budget. Some of the jobs that then fit are let go at once, the others by workers."""
+    """Raise the cap of a budget. Some of the held jobs that now fit resume immediately; workers resume the others."""
     by = micros(asked.usd)
 
     async def work(store: Store) -> dict[str, Any]:
@@ -201,10 +202,11 @@ async def raise_cap(name: BudgetName, asked: RaiseCap, caller: Administers, does
 async def cost(
     caller: Reads,
     store: Db,
-    by: Annotated[Text, Query(max_length=20, description=f"What to add up by: {', '.join(costs.BY)}.")] = "model",
+    by: Annotated[Text, Query(max_length=20, description=f"Grouping of the costs: {', '.join(costs.BY)}.")] = "model",
     since: Moment = "30d",
 ) -> Response:
-    """What the tenant has spent on calls to models. Nobody is told what others have, whatever the scope of the key."""
+    """Show the cost of the tenant's model calls. Costs of other tenants are never included, regardless of the scopes of
+    the key."""
     start = moment_us(since or "30d", await store.now())
     return answer(costs.as_json(await costs.read(store, caller.tenant_id, by, start, own_only=True)))
 

@@ -1,4 +1,4 @@
-"""Many jobs at once: stopped or run again, by their ids or by a filter, or only counted."""
+"""Routes that cancel or rerun many jobs, by IDs or by a filter, or only count them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
 
 class Filter(BaseModel):
-    """Which jobs; what is none does not narrow."""
+    """A filter of jobs. A field that is null does not filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,18 +34,18 @@ class Filter(BaseModel):
 
 
 class Many(Asked):
-    """Which jobs: by their ids, or by a filter."""
+    """A selection of jobs, by IDs or by a filter."""
 
     ids: list[str] | None = Field(default=None, min_length=1, max_length=bulk.MOST_AT_ONCE)
     filter: Filter | None = None
     limit: int = Field(
-        default=bulk.MOST_AT_ONCE, ge=1, le=bulk.MOST_AT_ONCE, description="At most so many, the oldest first."
+        default=bulk.MOST_AT_ONCE, ge=1, le=bulk.MOST_AT_ONCE, description="Maximum number of jobs, oldest first."
     )
-    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
+    dry_run: bool = Field(default=False, description="Only count the jobs; change nothing.")
 
 
 class CancelMany(Many):
-    """Which jobs are to end, and how."""
+    """The jobs to cancel, and how."""
 
     model_config = example(filter={"queue": "mail", "state": ["queued"]}, reason="no longer wanted", dry_run=True)
 
@@ -54,7 +54,7 @@ class CancelMany(Many):
 
 
 class RetryMany(Many):
-    """Which jobs are to be run again."""
+    """The jobs to rerun."""
 
     model_config = example(filter={"kind": "fetch", "state": ["failed"]}, limit=100)
 
@@ -62,7 +62,8 @@ class RetryMany(Many):
 
 
 class Bulk(BaseModel):
-    """How many were chosen, what became of each, what was refused and why; `more`: the filter finds others."""
+    """The number of selected jobs, the outcome of each, and the rejections with reasons. `more`: the filter matches
+    further jobs."""
 
     count: int
     done: dict[str, str]
@@ -73,7 +74,7 @@ class Bulk(BaseModel):
 
 @router.post("/cancel", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response:
-    """Ends many jobs, by their ids or by a filter."""
+    """Cancel many jobs, by IDs or by a filter."""
 
     async def work(store: Store) -> dict[str, Any]:
         which = await _chosen(store, caller.tenant_id, asked)
@@ -88,7 +89,7 @@ async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response
 
 @router.post("/retry", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def retry_many(asked: RetryMany, caller: AddsMany, does: Does) -> Response:
-    """Runs many jobs again, by their ids or by a filter."""
+    """Rerun many jobs as new jobs, by IDs or by a filter."""
 
     async def work(store: Store) -> dict[str, Any]:
         which = await _chosen(store, caller.tenant_id, asked)

@@ -1,4 +1,4 @@
-"""Crews: tasks for several workers, as trees of crews and shares."""
+"""Routes of crews: submit, list, show, and cancel crews; show and set quotas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIST = "crews"
 
 
 class Crew(BaseModel):
-    """A crew, as lists show it. `parent_id` is the crew that it is inside of, `asker_id` the job that waits for it."""
+    """A crew, as in lists. `parent_id` is the crew that contains it; `asker_id` is the job that waits for it."""
 
     id: str
     state: str
@@ -55,14 +55,14 @@ class Crew(BaseModel):
 
 
 class Crews(BaseModel):
-    """Some crews, and where to go on if there are more."""
+    """A page of crews, and the cursor of the next page."""
 
     crews: list[Crew]
     next: str | None
 
 
 class Share(BaseModel):
-    """A job that does one share of a task."""
+    """A job that runs one share of a task."""
 
     id: str
     state: str
@@ -71,7 +71,7 @@ class Share(BaseModel):
 
 
 class WholeCrew(Crew):
-    """A crew with what its shares returned, its shares, and the crews inside it."""
+    """A crew with the results of its shares, its shares, and its inner crews."""
 
     result: list[Any] | None
     shares: list[Share]
@@ -79,39 +79,39 @@ class WholeCrew(Crew):
 
 
 class NewCrew(Asked):
-    """A task for several workers: each gets one share, a job of that kind, called with the payload and with `share`,
-    `shares` and `task`."""
+    """A task for several workers. Each worker gets one share: a job of this kind, called with the payload and with
+    `share`, `shares`, and `task`."""
 
     model_config = example(kind="review", task_description="review the release", worker_count=3, timeout="2h")
 
-    kind: Text = Field(min_length=1, max_length=LONGEST_NAME, description="What each share is: a declared job.")
+    kind: Text = Field(min_length=1, max_length=LONGEST_NAME, description="Kind of job of each share: a declared job.")
     task_description: Text = Field(min_length=1, max_length=service.LONGEST_TASK)
     worker_count: int = Field(default=1, ge=1, le=MAX_WORKERS)
-    payload: JsonObject = Field(default_factory=dict, description="What every share is called with.")
+    payload: JsonObject = Field(default_factory=dict, description="Arguments of every share.")
     queue: Text = Field(default="default", min_length=1, max_length=LONGEST_NAME)
     priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT)
     max_attempts: int = Field(default=4, ge=1, le=LARGEST_INT)
-    parent_id: Text | None = Field(default=None, max_length=LONGEST_KEY, description="The crew it is inside of.")
+    parent_id: Text | None = Field(default=None, max_length=LONGEST_KEY, description="Crew that contains the new crew.")
     key: Text | None = Field(
-        default=None, min_length=1, max_length=LONGEST_KEY, description="One crew for ever under this key."
+        default=None, min_length=1, max_length=LONGEST_KEY, description="Unique key: one crew per key, without expiry."
     )
-    timeout: str | Seconds | None = Field(default=None, description="Cancelled after this long.")
+    timeout: str | Seconds | None = Field(default=None, description="Time after which the crew is cancelled.")
 
 
 class SubmittedCrew(Crew):
-    """The crew, and whether it was made now; under a key that was used before it is the first one."""
+    """The crew. `created` is false if the key was used before: the crew is then the existing one."""
 
     created: bool
 
 
 class CancelledCrew(Crew):
-    """The crew, and all that ended with it: itself and the crews inside."""
+    """The crew, and the IDs of all crews that were cancelled with it."""
 
     cancelled: list[str]
 
 
 class Quota(BaseModel):
-    """How many workers the crews of a depth may have, and how many they have."""
+    """The quota of workers of one crew depth, and how many are in use."""
 
     depth: int
     quota: int
@@ -119,18 +119,18 @@ class Quota(BaseModel):
 
 
 class Quotas(BaseModel):
-    """Of every depth."""
+    """The quotas of all depths."""
 
     quotas: list[Quota]
 
 
 class SetQuotas(Asked):
-    """How many workers the crews of these depths may have."""
+    """New quotas of workers for some depths."""
 
     model_config = example(quotas={"1": 8})
 
     quotas: dict[str, Annotated[int, Field(ge=1, le=LARGEST_INT)]] = Field(
-        min_length=1, max_length=MAX_DEPTH + 1, description="By depth, from 0."
+        min_length=1, max_length=MAX_DEPTH + 1, description="Quota by depth, from 0."
     )
 
 
@@ -139,11 +139,11 @@ async def listing(
     caller: Reads,
     store: Db,
     state: States = None,
-    inside: Annotated[bool, Query(description="Those inside other crews, too.")] = False,
+    inside: Annotated[bool, Query(description="Include crews inside other crews.")] = False,
     after: After = None,
     limit: Most = 50,
 ) -> Response:
-    """The crews of the tenant, the newest first."""
+    """List crews, newest first."""
     states = states_named(CREW, state or [])
     page = await service.page(
         store, caller.tenant_id, states=states, inside=inside, after=opened(LIST, after), limit=limit
@@ -158,7 +158,8 @@ async def listing(
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def submit(asked: NewCrew, caller: Adds, does: Does, trace: Trace) -> Response:
-    """Gives a task to a crew. What makes it impossible, such as a parent that is not there, is on record as its end."""
+    """Submit a crew: give a task to several workers. An impossible crew, such as one with an unknown parent, is stored
+    as a failed crew."""
 
     async def work(store: Store) -> dict[str, Any]:
         before = await store.now()
@@ -185,13 +186,13 @@ async def submit(asked: NewCrew, caller: Adds, does: Does, trace: Trace) -> Resp
 
 @router.get("/quotas", response_model=Quotas, responses=fails())
 async def quotas(caller: Reads, store: Db) -> Response:
-    """How many workers the crews of each depth may have, and how many they have."""
+    """Show the quota of workers at each crew depth, and how many are in use."""
     return answer(await _quotas(store, caller.tenant_id))
 
 
 @router.put("/quotas", response_model=Quotas, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def set_quotas(asked: SetQuotas, caller: Administers, does: Does) -> Response:
-    """Sets the quotas of some depths; what is free goes to those who wait."""
+    """Set the quotas of some depths. Free workers go to waiting crews."""
 
     async def work(store: Store) -> dict[str, Any]:
         await service.set_quotas(store, caller.tenant_id, service.quotas_named(asked.quotas))
@@ -202,7 +203,7 @@ async def set_quotas(asked: SetQuotas, caller: Administers, does: Does) -> Respo
 
 @router.get("/{id}", response_model=WholeCrew, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """A crew with its shares, what they returned, and the crews inside it."""
+    """Show a crew with its shares, their results, and its inner crews."""
     return answer(service.tree_as_json(await service.tree(store, caller.tenant_id, id)))
 
 
@@ -212,7 +213,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
 async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Cancels a crew, the crews inside it and all their jobs, all at once. What runs is stopped."""
+    """Cancel a crew with its inner crews and all their jobs, in one transaction. Running jobs are stopped."""
     how = asked or Reason()
 
     async def work(store: Store) -> dict[str, Any]:
@@ -228,5 +229,5 @@ async def _quotas(store: Store, tenant_id: int) -> dict[str, Any]:
 
 
 def crew(row: service.Row) -> dict[str, Any]:
-    """A crew as lists show it."""
+    """Return a crew as lists show it."""
     return only(Crew, service.as_json(row))

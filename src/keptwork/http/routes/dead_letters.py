@@ -1,4 +1,4 @@
-"""Dead letters: jobs that were given up, why, and running them again."""
+"""Routes of dead letters: list, show, and redrive them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIST = "dead-letters"
 
 
 class DeadLetter(BaseModel):
-    """What is known of the end of a job that was given up."""
+    """A dead letter: why and how its job ended."""
 
     id: str
     kind: str
@@ -50,20 +50,20 @@ class DeadLetter(BaseModel):
 
 
 class DeadLetters(BaseModel):
-    """Some dead letters, and where to go on if there are more."""
+    """A page of dead letters, and the cursor of the next page."""
 
     dead_letters: list[DeadLetter]
     next: str | None
 
 
 class WholeDeadLetter(DeadLetter):
-    """A dead letter, and what the job was given."""
+    """A dead letter, and the payload of its job."""
 
     payload: Any
 
 
 class Redrive(Asked):
-    """Which dead letters are to be run again; what is none does not narrow."""
+    """The dead letters to redrive. A field that is null does not filter."""
 
     model_config = example(queue="mail", reason_code="exhausted_retries", since="1h", dry_run=True)
 
@@ -71,15 +71,17 @@ class Redrive(Asked):
     kind: Text | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
     reason_code: Text | None = Field(default=None, max_length=100)
     since: Text | None = Field(
-        default=None, max_length=100, description="Given up since then: a time, or how long ago (10m)."
+        default=None,
+        max_length=100,
+        description="Dead-lettered since this time: a time, or a duration before now (10m).",
     )
-    again: bool = Field(default=False, description="Also those that were run again before.")
-    limit: int = Field(default=MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="At most so many, the oldest first.")
-    dry_run: bool = Field(default=False, description="Only count; nothing is changed.")
+    again: bool = Field(default=False, description="Include dead letters that were already rerun.")
+    limit: int = Field(default=MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="Maximum number of jobs, oldest first.")
+    dry_run: bool = Field(default=False, description="Only count the jobs; change nothing.")
 
 
 class Redriven(BaseModel):
-    """How many, and which jobs run them again."""
+    """The number of dead letters, and the jobs that rerun them."""
 
     count: int
     redriven: list[Again]
@@ -99,7 +101,7 @@ async def listing(
     after: After = None,
     limit: Most = 50,
 ) -> Response:
-    """The jobs that were given up, the newest first."""
+    """List dead letters, newest first."""
     wanted = await _among(store, caller.tenant_id, queue, kind, reason_code, since, until)
     page = await service.page(store, wanted, after=opened(LIST, after), limit=limit, text=text)
     later = await service.later_jobs(store, caller.tenant_id, page.jobs)
@@ -109,7 +111,7 @@ async def listing(
 
 @router.get("/{id}", response_model=WholeDeadLetter, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Why one job was given up."""
+    """Show why one job was dead-lettered."""
     row = await service.find(store, caller.tenant_id, id)
     later = await service.later_jobs(store, caller.tenant_id, [row])
     return answer({**service.as_json(row, later[row["id"]]), "payload": document(row["payload"])})
@@ -122,7 +124,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.RunAgainBefore, errors.KeyReused, errors.RequestInFlight),
 )
 async def redrive_one(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
-    """Runs one dead letter again, as a new job, perhaps with another payload."""
+    """Redrive one dead letter as a new job, optionally with another payload."""
     how = asked or Retry()
     payload = None if how.payload is None else json.dumps(how.payload)
 
@@ -136,7 +138,7 @@ async def redrive_one(id: str, caller: Adds, does: Does, asked: Annotated[Retry 
 
 @router.post("/redrive", response_model=Redriven, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def redrive(asked: Redrive, caller: AddsMany, does: Does) -> Response:
-    """Runs many dead letters again, by queue, kind, reason and time."""
+    """Redrive many dead letters, by queue, kind, reason, and time."""
 
     async def work(store: Store) -> dict[str, Any]:
         wanted = await _among(store, caller.tenant_id, asked.queue, asked.kind, asked.reason_code, asked.since)

@@ -1,4 +1,4 @@
-"""Definitions of flows that are looked at and not kept: what one may say, and whether one is right."""
+"""Routes that check flow definitions without storing them, and return their JSON Schema."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Schema(RootModel[dict[str, Any]]):
 
 
 class Check(Asked):
-    """A definition to be looked at."""
+    """A definition to check."""
 
     model_config = example(definition={"name": "release", "steps": [{"id": "test", "tool": "pytest"}]})
 
-    definition: JsonObject = Field(description="What a flow file would say.")
+    definition: JsonObject = Field(description="The content of a flow file.")
 
 
 class Checked(BaseModel):
-    """A definition that is right: its steps level by level, those of one level side by side, and those of them that say
-    themselves what is run."""
+    """A valid definition: its steps by level, and the steps that define programs to run. Steps of one level can run
+    concurrently."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class Checked(BaseModel):
 
 @router.get("/schema", response_model=Schema, responses=fails())
 async def schema(caller: Reads) -> Response:
-    """The JSON Schema of definitions."""
+    """Show the JSON Schema of flow definitions."""
     return answer(Flow.published_schema())
 
 
@@ -54,7 +54,7 @@ async def schema(caller: Reads) -> Response:
     "/check", response_model=Checked, responses=fails(errors.BadFlow, errors.KeyReused, errors.RequestInFlight)
 )
 async def check(asked: Check, caller: Reads, does: Does) -> Response:
-    """Whether a definition is right: everything wrong with it, each with its place. Nothing is kept or started."""
+    """Check a flow definition and report every problem with its location. Nothing is stored or started."""
 
     flow = await asyncio.to_thread(submissions.read, asked.definition, WHERE)
 

@@ -1,4 +1,4 @@
-"""A page that lists every route, made from the OpenAPI document; no script, nothing from elsewhere."""
+"""A page that lists every route, made from the OpenAPI document. It has no scripts and no external content."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ router = APIRouter()
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    """The list, for people."""
+    """Return the list as HTML."""
     return Response(page(request.app.openapi()).encode(), media_type="text/html; charset=utf-8")
 
 
 def page(document: dict[str, Any]) -> str:
-    """The OpenAPI document as a plain page."""
+    """Return the OpenAPI document as an HTML page."""
     routes = "".join(
         f"<dt><code>{method.upper()} {escape(path)}</code></dt><dd>{escape(said.get('description', ''))}</dd>"
         for path, methods in document["paths"].items()

@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with flows, jobs and breakers of the tenant, and mending it by declared moves."""
+"""Routes of the doctor: find stuck or inconsistent flows, jobs, and breakers, and repair them by declared moves."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ MOST_SPANS = 50
 Span = Annotated[Text, Field(min_length=1, max_length=100)]
 Spans = Annotated[
     list[Span] | None,
-    Query(max_length=MOST_SPANS, description="What counts as stuck: a span for any state, or STATE=SPAN; else 1h."),
+    Query(
+        max_length=MOST_SPANS,
+        description="Time after which an entity counts as stuck: SPAN for all states, or STATE=SPAN. Default: 1h.",
+    ),
 ]
 
 
 class Finding(BaseModel):
-    """Something that is wrong: what, since when, why it matters, and what mends it; `todo` is for somebody to do."""
+    """A problem: what is wrong, since when, why it matters, and its repair. `todo` is a repair for an operator."""
 
     check: str
     entity: str
@@ -42,19 +45,19 @@ class Finding(BaseModel):
 
 
 class Findings(BaseModel):
-    """Everything that is wrong."""
+    """All problems that were found."""
 
     findings: list[Finding]
 
 
 class Repair(Finding):
-    """What was mended; one that could not be has an error."""
+    """A repair. A failed repair has an error."""
 
     error: str | None
 
 
 class Treated(BaseModel):
-    """What was found at first, what was done about it, and what is left."""
+    """The problems that were found, their repairs, and the remaining problems."""
 
     found: list[Finding]
     repairs: list[Repair]
@@ -62,7 +65,7 @@ class Treated(BaseModel):
 
 
 class Fix(Asked):
-    """What is to be mended."""
+    """A request to repair problems."""
 
     model_config = example(stuck_after=["1h", "S_RUNNING=4h"])
 
@@ -71,14 +74,14 @@ class Fix(Asked):
 
 @router.get("", response_model=Findings, responses=fails())
 async def examine(caller: Reads, store: Db, stuck_after: Spans = None) -> Response:
-    """What is stuck or contradicts itself, and what mends it; nothing is changed."""
+    """Find stuck or inconsistent entities, and show how to repair each. Nothing is changed."""
     found = await rounds.examine(store, Limits.said(stuck_after or []), caller.tenant_id)
     return answer({"findings": [as_json(one) for one in found]})
 
 
 @router.post("/fix", response_model=Treated, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def fix(caller: Administers, does: Does, asked: Annotated[Fix | None, Body()] = None) -> Response:
-    """Mends what declared moves can mend, each repair in a transaction of its own."""
+    """Repair problems for which a declared move exists, each in its own transaction."""
     how = asked or Fix()
     limits = Limits.said(how.stuck_after)
 

@@ -1,4 +1,4 @@
-"""The event log: a page of it, and the stream of what is yet to come."""
+"""Routes of the event log: pages of events, and a stream of new events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("keptwork.http")
 
 
 class Moved(BaseModel):
-    """One move of one entity. `cursor` is where to go on after it, in the list and in the stream."""
+    """One move of one entity. `cursor` is the position after it, in the list and in the stream."""
 
     entity: str
     entity_id: str
@@ -55,19 +55,17 @@ class Moved(BaseModel):
 
 
 class Events(BaseModel):
-    """Some events, and where to go on; none at the end of the log."""
+    """A page of events, and the cursor of the next page, or null at the end of the log."""
 
     events: list[Moved]
     next: str | None
 
 
 Moment = Annotated[
-    str | None, Query(max_length=100, description="A time (2026-11-15T17:10:20Z), or how long ago (10m).")
+    str | None, Query(max_length=100, description="A time (2026-11-15T17:10:20Z), or a duration before now (10m).")
 ]
 
-Place = Annotated[
-    str | None, Query(max_length=LONGEST, description="The `cursor` of an event; without it from now on.")
-]
+Place = Annotated[str | None, Query(max_length=LONGEST, description="The `cursor` of an event. Omit it to start now.")]
 
 
 @router.get("", response_model=Events, responses=fails(errors.BadCursor, errors.NotFound))
@@ -85,7 +83,7 @@ async def listing(
     limit: Most = 100,
     newest_first: bool = False,
 ) -> Response:
-    """The events of the tenant, oldest first: read on from `next`, none is missed and none comes twice."""
+    """List the events of the tenant, oldest first. Continuing at `next` misses no event and repeats none."""
     wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
     place = opened(LIST, after)
     page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
@@ -100,7 +98,7 @@ SENT = {
         "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": TOLD},
     },
 }
-"""What is sent on a stream: OpenAPI describes the message, and in it what its data says."""
+"""A message of the stream: OpenAPI describes the message, and the content of its data."""
 
 
 @router.get(
@@ -123,21 +121,21 @@ async def stream(
     after: Place = None,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=LONGEST)] = None,
 ) -> Response:
-    """Events as they are committed, as server-sent events: after `Last-Event-ID` or `after`, else from now on. Whoever
-    comes back with the id of the last event it got has missed none and gets none twice."""
+    """Stream events as they are committed, as server-sent events. The stream starts after `Last-Event-ID` or `after`,
+    otherwise now. A client that reconnects with the ID of its last event misses no event and receives none twice."""
     wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id)
     place = opened(LIST, last_event_id or after)
     if place is None:
         place = await store.log_end()
     else:
-        await store.events(wanted, after=place, limit=1)  # a place that is none is refused before the stream begins
+        await store.events(wanted, after=place, limit=1)  # reject an invalid cursor before the stream starts
     return StreamingResponse(_frames(request, wanted, place), media_type="text/event-stream")
 
 
 async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIterator[str]:
-    """Until the client leaves, the server ends or the key is no longer good."""
+    """Yield messages until the client leaves, the server shuts down, or the key becomes invalid."""
     state, clock = request.app.state, asyncio.get_running_loop().time
-    # Who is cut off before the first event comes back to where it was, too.
+    # A client that loses the connection before the first event can resume here too.
     yield f"retry: {RECONNECT_MS}\nid: {sealed(LIST, after)}\n\n"
     following = state.broadcast.follow(wanted, after)
     stopping = asyncio.ensure_future(state.stopping.wait())
@@ -155,10 +153,10 @@ async def _frames(request: Request, wanted: EventFilter, after: str) -> AsyncIte
             if clock() - checked >= state.limits.recheck_seconds:
                 await still_good(request, request.scope["state"]["token"])
                 checked = clock()
-    except errors.KeptworkError as error:  # the client comes back with its last id, and is told then if it may not
+    except errors.KeptworkError as error:  # the client reconnects with its last ID, and is rejected then
         logger.info("a stream ended: %s", error)
     finally:
-        with CancelScope(shield=True):  # a client that left has cancelled all of this
+        with CancelScope(shield=True):  # a client that left has cancelled this task
             await _ended(coming, stopping)
             await following.aclose()
 
@@ -170,13 +168,13 @@ async def _ended(*futures: asyncio.Future[Any]) -> None:
 
 
 def frame(event: Event) -> str:
-    """An event on the wire."""
+    """Return an event as a server-sent message."""
     told = shown(event)
     return f"id: {told['cursor']}\nevent: {event.type}\ndata: {json.dumps(told)}\n\n"
 
 
 def shown(event: Event) -> dict[str, Any]:
-    """An event as it is read outside."""
+    """Return an event as JSON data."""
     return only(Moved, {**service.as_json(event), "cursor": sealed(LIST, event.cursor)})
 
 
@@ -190,7 +188,7 @@ async def asked_for(
     since: str | None = None,
     until: str | None = None,
 ) -> EventFilter:
-    """The events that these words mean; an id or a time that is none is refused."""
+    """Return the filter for these parameters. Raise an error for an invalid ID or time."""
     now = await store.now() if since or until else 0
     name, key = lifecycle_named(entity).name if entity else None, None
     if id is not None:

@@ -1,4 +1,4 @@
-"""How runs and workstreams look, and how one is asked for."""
+"""Models of runs and workstreams, and of requests to start one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_URL = 2_000
 
 
 class Flow(BaseModel):
-    """A flow, as lists show it."""
+    """A flow, as in lists."""
 
     id: str
     kind: str
@@ -42,20 +42,20 @@ class Flow(BaseModel):
 
 
 class StartedFlow(Flow):
-    """The flow, and whether it was made now; under a key that was used before it is the first one."""
+    """The flow. `created` is false if the key was used before: the flow is then the existing one."""
 
     created: bool
 
 
 class Version(BaseModel):
-    """The very definition that a flow is of."""
+    """The version of a definition that a flow uses."""
 
     id: str
     version: int
 
 
 class WholeFlow(Flow):
-    """A flow with everything that is known of it; `inside_of` is the flow that it is a step of."""
+    """A flow with all of its details. `inside_of` is the flow of which it is a step."""
 
     template: Version | None
     cost_micros: int
@@ -68,7 +68,7 @@ class WholeFlow(Flow):
 
 
 class CostOfStep(BaseModel):
-    """What one step cost."""
+    """The cost of one step."""
 
     id: str
     name: str
@@ -80,8 +80,8 @@ class CostOfStep(BaseModel):
 
 
 class CostOfFlow(BaseModel):
-    """What calls to models cost by the ledger, in all and by step. Steps that made no calls are left out. Lost calls
-    count with what they may have cost at most; calls in flight are only reserved."""
+    """The cost of model calls by the ledger, in total and by step. Steps without calls are left out. Lost calls count
+    at their maximum cost; calls in flight are only reserved."""
 
     id: str
     cost_micros: int
@@ -93,7 +93,7 @@ class CostOfFlow(BaseModel):
 
 
 class RunningStep(BaseModel):
-    """A step that runs, since when, and what it has said last of how far it is."""
+    """A running step, its start time, and the progress that it reported last."""
 
     id: str
     name: str
@@ -102,8 +102,8 @@ class RunningStep(BaseModel):
 
 
 class FlowProgress(BaseModel):
-    """How many of its steps are how far; `now` are those that run, of very many the first. What is left is expected by
-    what flows of its name took before, given workers enough; none if nothing is known of them."""
+    """The progress of a flow. `now` has the running steps, or the first of very many. The remaining time is an estimate
+    from earlier flows of the same name, given enough workers; null without earlier flows."""
 
     total: int
     done: int
@@ -117,7 +117,7 @@ class FlowProgress(BaseModel):
 
 
 class Webhook(BaseModel):
-    """Where the end of a flow is told, and the name of the secret that signs it."""
+    """The URL that receives a message when a flow ends, and the name of the secret that signs it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -126,7 +126,7 @@ class Webhook(BaseModel):
 
 
 class Start(Asked):
-    """How a flow is started."""
+    """A request to start a flow."""
 
     model_config = example(inputs={"version": "1.2"}, key="release-1.2")
 
@@ -135,25 +135,25 @@ class Start(Asked):
         default=None,
         min_length=1,
         max_length=LONGEST_KEY,
-        description="One flow for ever under this key; another is refused.",
+        description="Unique key: one flow per key, without expiry. A different flow is rejected.",
     )
-    hold: bool = Field(default=False, description="Nothing of it begins until it is released.")
+    hold: bool = Field(default=False, description="Start no step until the hold is lifted.")
     webhook: Webhook | None = None
     queue: Text | None = Field(
-        default=None, min_length=1, max_length=LONGEST_NAME, description="For steps that name none."
+        default=None, min_length=1, max_length=LONGEST_NAME, description="Queue of steps that name none."
     )
-    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
+    reason: Text | None = Field(default=None, max_length=1_000, description="Reason, recorded in the event log.")
 
 
 class NewFlow(Start):
-    """A flow to be started: of a template, or as it is defined here."""
+    """A flow to start, from a template or from a definition."""
 
     template: Text | None = Field(
         default=None,
         min_length=1,
         max_length=LONGEST_KEY,
-        description="The newest of that name, or a version by its id.",
+        description="Template name for the newest version, or the ID of a version.",
     )
     definition: JsonObject | None = Field(
-        default=None, description="What a flow file would say. Steps that say themselves what is run need more rights."
+        default=None, description="The content of a flow file. Steps that define programs need more rights."
     )

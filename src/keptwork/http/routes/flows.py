@@ -1,4 +1,4 @@
-"""The routes that runs and workstreams have in common, and how both start one and do something to one."""
+"""Routes that runs and workstreams share, and functions that start or change a flow of either kind."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ STARTS = fails(
 )
 
 
-# --- as routes of either kind do it
+# --- functions for routes of either kind
 
 
 async def started(
     kind: Kind, model: type[Flow], asked: NewFlow, caller: Principal, defines: Definitions, does: Does, **how: Any
 ) -> Response:
-    """Starts a flow of a kind, and answers what it is then, and whether it was made now."""
-    own = await _defined(kind, asked, defines)  # before anything is locked
+    """Start a flow of a kind, and return it with whether it is new."""
+    own = await _defined(kind, asked, defines)  # before any lock
     how |= how_started(asked, caller)
 
     async def work(store: Store) -> dict[str, Any]:
@@ -74,19 +74,19 @@ async def started(
 
 
 def how_started(asked: Start, caller: Principal) -> dict[str, Any]:
-    """What there is to say to the start of any flow."""
+    """Return the settings that every start of a flow has."""
     hook = None if asked.webhook is None else asked.webhook.model_dump(exclude_none=True)
     return {"hold": asked.hold, "queue": asked.queue, "webhook": hook, "actor": Actor(caller.actor, asked.reason)}
 
 
 async def as_started(store: Store, ref: FlowRef, model: type[Flow], before: int) -> dict[str, Any]:
-    """A flow that was started, and whether that was after this moment."""
+    """Return a started flow, and whether it was created at or after `before`."""
     row = await flows.row_of(store, ref)
     return only(model, {**stories.flow_json(ref.kind, row), "created": row["created_at"] >= before})
 
 
 async def _defined(kind: Kind, asked: NewFlow, defines: Definitions) -> definition.Flow | None:
-    """What it is to be, if that is said here; none if it is of a template."""
+    """Return the definition in the request, or None if the request names a template."""
     if (asked.template is None) == (asked.definition is None):
         raise BadInput(what=f"a {kind.name} is of one of both: give a template, or a definition")
     return None if asked.definition is None else await defines.flow(asked.definition, kind.name)
@@ -95,7 +95,7 @@ async def _defined(kind: Kind, asked: NewFlow, defines: Definitions) -> definiti
 async def done_to(
     kind: Kind, model: type[Flow], deed: Deed, id: str, caller: Principal, does: Does, asked: Reason
 ) -> Response:
-    """Does something to a flow, and answers what it is then."""
+    """Change a flow, and return its new state."""
 
     async def work(store: Store) -> dict[str, Any]:
         ref = await stories.find(store, kind, caller.tenant_id, id)
@@ -106,7 +106,7 @@ async def done_to(
 
 
 def whole(story: stories.Story) -> dict[str, Any]:
-    """Everything about one flow."""
+    """Return one flow with all of its details."""
     facts = stories.story_json(story)
     return {
         **facts,
@@ -116,11 +116,11 @@ def whole(story: stories.Story) -> dict[str, Any]:
     }
 
 
-# --- the routes that both have
+# --- routes that both kinds have
 
 
 def told(about: str) -> Callable[[Endpoint], Endpoint]:
-    """Says what a route is about where it is about the one or the other kind."""
+    """Set the description of a route, which depends on the kind."""
 
     def tell(endpoint: Endpoint) -> Endpoint:
         endpoint.__doc__ = about
@@ -130,17 +130,20 @@ def told(about: str) -> Callable[[Endpoint], Endpoint]:
 
 
 def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: type[Flow], shown: type[Flow]) -> None:
-    """Looks at flows of a kind; `lists` is how several look, `listed` how one of them does, `shown` all of one."""
+    """Add the routes that flows of every kind have.
+
+    The models: `lists` for several flows, `listed` for one of them, `shown` for one with all of its details.
+    """
     many = f"{kind.name}s"
 
     @router.get("", response_model=lists, responses=fails(errors.BadCursor))
-    @told(f"The {many} of the tenant, the newest first.")
+    @told(f"List {many}, newest first.")
     async def listing(
         caller: Reads,
         store: Db,
         state: States = None,
         name: Name = None,
-        inside: Annotated[bool, Query(description="Those inside other flows, too.")] = False,
+        inside: Annotated[bool, Query(description="Include flows inside other flows.")] = False,
         text: Search = None,
         since: Moment = None,
         until: Moment = None,
@@ -155,34 +158,34 @@ def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: ty
         return answer({many: rows, "next": sealed(many, page.next)})
 
     @router.get("/{id}", response_model=shown, responses=fails(errors.NotFound))
-    @told(f"Everything about one {kind.name}: its steps, what it asks, what happened last.")
+    @told(f"Show one {kind.name}: its steps, open approvals, and latest events.")
     async def show(id: str, caller: Reads, store: Db) -> Response:
         story = await stories.story(store, await stories.find(store, kind, caller.tenant_id, id))
         return answer(only(shown, whole(story)))
 
     @router.get("/{id}/steps", response_model=Steps, responses=fails(errors.NotFound, errors.BadCursor))
-    @told(f"The steps of a {kind.name} in the order of its definition.")
+    @told(f"List the steps of a {kind.name}, in the order of its definition.")
     async def steps(id: str, caller: Reads, store: Db, after: After = None, limit: Most = 100) -> Response:
         return await step_page(store, await stories.find(store, kind, caller.tenant_id, id), after, limit)
 
     @router.get("/{id}/progress", response_model=FlowProgress, responses=fails(errors.NotFound))
-    @told(f"How far a {kind.name} has come, and how long it will still take.")
+    @told(f"Show the progress of a {kind.name}, with an estimate of the remaining time.")
     async def progress(id: str, caller: Reads, store: Db) -> Response:
         found = await flow_progress.read(store, await stories.find(store, kind, caller.tenant_id, id))
         return answer(flow_progress.as_json(found))
 
     @router.get("/{id}/cost", response_model=CostOfFlow, responses=fails(errors.NotFound))
-    @told(f"What a {kind.name} cost, in all and by step.")
+    @told(f"Show the cost of a {kind.name}, in total and by step.")
     async def cost(id: str, caller: Reads, store: Db) -> Response:
         return answer(await stories.cost_json(store, await stories.find(store, kind, caller.tenant_id, id)))
 
     @router.get("/{id}/events", response_model=Events, responses=fails(errors.NotFound, errors.BadCursor))
-    @told(f"What happened to a {kind.name} and to everything that works for it, the oldest first.")
+    @told(f"List the events of a {kind.name} and everything inside it, oldest first.")
     async def history(
         id: str,
         caller: Reads,
         store: Db,
-        own: Annotated[bool, Query(description="Only its own moves.")] = False,
+        own: Annotated[bool, Query(description="Only moves of the flow itself.")] = False,
         after: After = None,
         limit: Most = 100,
     ) -> Response:
@@ -191,17 +194,17 @@ def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: ty
         return answer({"events": [event_shown(one) for one in found.events], "next": sealed(EVENTS, found.next)})
 
     @router.get("/{id}/webhooks", response_model=Webhooks, responses=fails(errors.NotFound, errors.BadCursor))
-    @told(f"What the end of a {kind.name} was told to the outside, and what came of it.")
+    @told(f"List the webhook deliveries of a {kind.name}.")
     async def webhooks(id: str, caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
         ref = await stories.find(store, kind, caller.tenant_id, id)
         return await webhook_page(store, caller.tenant_id, ref.public_id, None, after, limit)
 
     @router.post("/{id}/hold", response_model=listed, responses=CHANGES)
-    @told(f"Nothing more of a {kind.name} begins; what runs goes on.")
+    @told(f"Hold a {kind.name}: no new steps start, and running steps finish.")
     async def hold(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
         return await done_to(kind, listed, flows.hold, id, caller, does, asked or Reason())
 
     @router.post("/{id}/release", response_model=listed, responses=CHANGES)
-    @told(f"A held {kind.name} goes on.")
+    @told(f"Lift the hold of a {kind.name}.")
     async def release(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
         return await done_to(kind, listed, flows.let_go, id, caller, does, asked or Reason())

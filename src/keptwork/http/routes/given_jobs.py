@@ -1,4 +1,4 @@
-"""Jobs as a claim gives them to a worker: with what earlier runs have kept, and with what is to be called."""
+"""Jobs as a worker claims them, with the checkpoints of earlier attempts and the function to call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from keptwork.worker.remote_claims import Given
 from keptwork.worker.step_kinds import delay_us_of, seconds_of
 
 LARGEST_GIVEN = 256 << 10
-"""So much of a job's checkpoints comes with a claim; what is larger is fetched one by one."""
+"""Total size of the checkpoints that a claim includes. The worker fetches the others one by one."""
 
-Lease = Annotated[
-    float, Field(ge=1, le=3600, description="Seconds for which a job is this worker's; renew it in time.")
-]
+Lease = Annotated[float, Field(ge=1, le=3600, description="Duration of the lease in seconds. Renew it in time.")]
 
 
 class GivenCheckpoint(BaseModel):
-    """What a step of an earlier run has left. A `large` one is fetched: GET /api/jobs/{id}/checkpoints/{name}."""
+    """A checkpoint of an earlier attempt. Fetch a `large` one with GET /api/jobs/{id}/checkpoints/{name}."""
 
     name: str
     value: Any
@@ -33,7 +31,7 @@ class GivenCheckpoint(BaseModel):
 
 
 class GivenStep(BaseModel):
-    """The step of a flow that a job carries out: the function to be called, and with what."""
+    """The step of a flow that a job runs: the function to call, and its arguments."""
 
     flow: str
     name: str
@@ -44,7 +42,7 @@ class GivenStep(BaseModel):
 
 
 class GivenJob(BaseModel):
-    """A job to be done."""
+    """A job to run."""
 
     id: str
     epoch: int
@@ -65,7 +63,7 @@ class GivenJob(BaseModel):
 
 
 def given(one: Given) -> dict[str, Any]:
-    """A job as a claim gives it."""
+    """Return a job as a claim returns it."""
     job = one.job
     shown = service.as_json({name: job[name] for name in ("id", "state", "payload", "run_at", "lease_until")})
     plain = (
@@ -115,5 +113,5 @@ def _step(one: Given) -> dict[str, Any] | None:
 
 
 def us(seconds: float) -> int:
-    """Seconds in microseconds."""
+    """Return seconds as microseconds."""
     return round(seconds * 1_000_000)

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it can work, and its figures."""
+"""Routes for liveness, readiness, and metrics."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ READY_SECONDS = 5.0
 
 
 class Health(BaseModel):
-    """That it is well."""
+    """The health of the server."""
 
     status: Literal["ok", "ready"]
 
 
 @router.get("/healthz", response_model=Health)
 async def healthz() -> Response:
-    """Whether the process answers. It asks nothing of the database."""
+    """Check that the process responds. Does not query the database."""
     return answer({"status": "ok"})
 
 
 @router.get("/readyz", response_model=Health, responses=refusals(errors.StoreError, errors.ShuttingDown))
 async def readyz(request: Request, store: WholeDb) -> Response:
-    """Whether requests can be served: the database answers, with the schema this server was opened on, shows its rows
-    to the server's login, and it is not shutting down."""
+    """Check that the server can serve requests: it is not shutting down, and the database responds, has the schema with
+    which this server opened it, and shows its rows to the server's login."""
     if request.app.state.stopping.is_set():
         raise errors.ShuttingDown
     try:
@@ -48,6 +48,6 @@ async def readyz(request: Request, store: WholeDb) -> Response:
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **fails()}, response_class=Response)
 async def metrics(caller: Reads, whole: WholeDb, store: Db) -> Response:
-    """The figures of the caller's tenant and of the engine, as Prometheus reads them."""
+    """Show the metrics of the caller's tenant and of the engine in the Prometheus text format."""
     figures = await stats.current(store, caller.tenant_id, whole)
     return Response(prometheus.text(figures).encode(), media_type=prometheus.CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""Jobs: put one in, find it, stop it, run it again; one or many."""
+"""Routes of jobs: enqueue, list, show, cancel, and rerun."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(ge=0, le=LONGEST_US / 1_000_000, allow_inf_nan=
 
 
 class Job(BaseModel):
-    """A job, as lists show it."""
+    """A job, as in lists."""
 
     id: str
     state: str
@@ -62,14 +62,14 @@ class Job(BaseModel):
 
 
 class Jobs(BaseModel):
-    """Some jobs, and where to go on if there are more."""
+    """A page of jobs, and the cursor of the next page."""
 
     jobs: list[Job]
     next: str | None
 
 
 class Progress(BaseModel):
-    """What a handler said last of how far it has come."""
+    """The progress that a handler reported last."""
 
     fraction: float
     text: str
@@ -77,7 +77,7 @@ class Progress(BaseModel):
 
 
 class Checkpoint(BaseModel):
-    """What a step of a handler has left."""
+    """A completed step of a handler."""
 
     name: str
     at: str
@@ -86,7 +86,7 @@ class Checkpoint(BaseModel):
 
 
 class Artifact(BaseModel):
-    """What a job keeps beside its result."""
+    """A file that a job stores with its result."""
 
     name: str
     size: int
@@ -96,7 +96,7 @@ class Artifact(BaseModel):
 
 
 class WholeJob(Job):
-    """A job with everything that is known of it."""
+    """A job with all of its details."""
 
     payload: Any
     result: Any
@@ -109,64 +109,64 @@ class WholeJob(Job):
 
 
 class NewJob(Asked):
-    """A job to be put into a queue."""
+    """A job to enqueue."""
 
     model_config = example(kind="fetch", payload={"url": "…"}, key="order-17", run_in="5m")
 
-    kind: str = Field(min_length=1, max_length=LONGEST_NAME, description="What to do: the name of a declared job.")
-    payload: dict[str, Any] = Field(default_factory=dict, description="The arguments.")
+    kind: str = Field(min_length=1, max_length=LONGEST_NAME, description="Kind of job: the name of a declared job.")
+    payload: dict[str, Any] = Field(default_factory=dict, description="Arguments.")
     queue: str = Field(default="default", min_length=1, max_length=LONGEST_NAME)
-    priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT, description="Higher goes first.")
+    priority: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT, description="Priority. Higher runs first.")
     key: str | None = Field(
-        default=None, min_length=1, max_length=LONGEST_KEY, description="One job for ever under this key."
+        default=None, min_length=1, max_length=LONGEST_KEY, description="Unique key: one job per key, without expiry."
     )
     run_in: str | Seconds = Field(
-        default="0s", description="Not before this has passed: seconds, or a span such as 5m."
+        default="0s", description="Delay before the job can run: seconds, or a duration such as 5m."
     )
     max_attempts: int = Field(default=4, ge=1, le=LARGEST_INT)
     correlation_id: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
 
 
 class Enqueued(BaseModel):
-    """The job, and whether it was made now; under a key that was used before it is the first one's."""
+    """The job. `created` is false if the key was used before: the job is then the existing one."""
 
     job: Job
     created: bool
 
 
 class Cancel(Asked):
-    """How a job is to end."""
+    """A request to cancel a job."""
 
     model_config = example(reason="no longer wanted")
 
-    hard: bool = Field(default=False, description="Do not wait for a running job to end by itself.")
-    reason: Text | None = Field(default=None, max_length=1_000, description="Why; it goes into the event log.")
+    hard: bool = Field(default=False, description="Cancel a running job now, without waiting for its handler.")
+    reason: Text | None = Field(default=None, max_length=1_000, description="Reason, recorded in the event log.")
 
 
 class Cancelled(BaseModel):
-    """What became of it."""
+    """The outcome of a cancel request."""
 
     outcome: str
     job: Job
 
 
 class Retry(Asked):
-    """How a job is to be run again."""
+    """A request to rerun a job."""
 
     model_config = example(payload={"url": "…"}, again=False)
 
-    payload: dict[str, Any] | None = Field(default=None, description="Other arguments instead.")
-    again: bool = Field(default=False, description="Even if it was run again before.")
+    payload: dict[str, Any] | None = Field(default=None, description="New arguments. Default: those of the old job.")
+    again: bool = Field(default=False, description="Rerun even if the job was already rerun.")
 
 
 class Again(BaseModel):
-    """The job that was, and the one that runs it again."""
+    """The old job, and the new job that reruns it."""
 
     old: str
     new: str
 
 
-States = Annotated[list[str] | None, Query(max_length=20, description="Only in these; may be repeated.")]
+States = Annotated[list[str] | None, Query(max_length=20, description="Only these states. Repeatable.")]
 
 
 @router.get("", response_model=Jobs, responses=fails(errors.BadCursor))
@@ -186,7 +186,8 @@ async def listing(
     limit: Most = 50,
     oldest_first: bool = False,
 ) -> Response:
-    """The jobs of the tenant, the newest first, without payloads and results; made in a time, or ended in one."""
+    """List jobs, newest first, without payloads and results. Select by the time of creation (`since`, `until`) or of
+    the end (`ended_since`, `ended_before`)."""
     times = {"made_since": since, "made_before": until, "ended_since": ended_since, "ended_before": ended_before}
     states, now = service.states_named(state or []), await store.now() if any(times.values()) else 0
     moments: dict[str, Any] = {name: moment_us(said, now) for name, said in times.items() if said}
@@ -198,10 +199,10 @@ async def listing(
 
 @router.post("", status_code=201, response_model=Enqueued, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Response:
-    """Puts a job into a queue."""
+    """Enqueue a job."""
 
     async def work(store: Store) -> dict[str, Any]:
-        before = 0 if asked.key is None else await store.now()  # without one it is a new job
+        before = 0 if asked.key is None else await store.now()  # a job without a key is always new
         key = await service.enqueue(
             store,
             caller.tenant_id,
@@ -224,7 +225,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
 
 @router.get("/{id}", response_model=WholeJob, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """Everything about one job: its payload and result, what its steps have left, and what happened to it."""
+    """Show one job: its payload, result, steps, and history."""
     return answer(whole(await service.show(store, caller.tenant_id, id)))
 
 
@@ -234,7 +235,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
 async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | None, Body()] = None) -> Response:
-    """Ends a job. One that is running is asked to end by itself; `hard` takes it from its worker at once."""
+    """Cancel a job. A running job receives a cancellation request; with `hard`, it is cancelled now."""
     how = asked or Cancel()
 
     async def work(store: Store) -> dict[str, Any]:
@@ -253,7 +254,7 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | 
     ),
 )
 async def retry(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None, Body()] = None) -> Response:
-    """Runs a job that failed, was cancelled or dead-lettered again, as a new job."""
+    """Rerun a failed, cancelled, or dead-lettered job as a new job."""
     how = asked or Retry()
     payload = None if how.payload is None else json.dumps(how.payload)
 
@@ -265,12 +266,12 @@ async def retry(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None
 
 
 def job(row: service.Row) -> dict[str, Any]:
-    """A job as lists show it."""
+    """Return a job as lists show it."""
     return only(Job, service.as_json(row))
 
 
 def whole(story: service.Story) -> dict[str, Any]:
-    """A job with everything that is known of it."""
+    """Return a job with all of its details."""
     told = service.as_json(story.job)
     return {
         **only(Job, told),

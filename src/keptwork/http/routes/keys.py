@@ -1,4 +1,7 @@
-"""Keys to this API: made, listed, rotated, revoked. A secret is in one answer, and nowhere else."""
+"""Routes of API keys: create, list, show, rotate, and revoke.
+
+A secret is in one response and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Life = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
 class Key(BaseModel):
-    """A key, without its secret: what it is for, and until when."""
+    """A key without its secret: its scopes, state, and times."""
 
     id: str
     name: str
@@ -44,45 +47,47 @@ class Key(BaseModel):
 
 
 class Keys(BaseModel):
-    """Some keys, and where to go on if there are more."""
+    """A page of keys, and the cursor of the next page."""
 
     keys: list[Key]
     next: str | None
 
 
 class MadeKey(BaseModel):
-    """A new key. Its secret is told this once; who sends the same request again is told null."""
+    """A new key. Its secret is returned only once; a repeated request returns null."""
 
     key: Key
     secret: str | None
 
 
 class ShownKey(BaseModel):
-    """One key."""
+    """A key."""
 
     key: Key
 
 
 class NewKey(Asked):
-    """A key to be made."""
+    """A key to create."""
 
     model_config = example(name="ci", scopes=["read", "write"], expires="90d")
 
-    name: Text = Field(min_length=1, max_length=LONGEST_KEY, description="Who or what it is for.")
-    scopes: list[str] = Field(min_length=1, max_length=MOST_SCOPES, description=f"Of {KNOWN_SCOPES}.")
-    expires: Life | None = Field(default=service.USUAL_LIFE, description="How long it lives; null is for ever.")
+    name: Text = Field(
+        min_length=1, max_length=LONGEST_KEY, description="Name of the key, such as its user or program."
+    )
+    scopes: list[str] = Field(min_length=1, max_length=MOST_SCOPES, description=f"Scopes of the key: {KNOWN_SCOPES}.")
+    expires: Life | None = Field(default=service.USUAL_LIFE, description="Lifetime of the key; null for no expiry.")
 
 
 class Rotate(Asked):
-    """How a key is replaced."""
+    """A request to replace a key."""
 
     model_config = example(overlap="1h")
 
-    overlap: Life = Field(default=service.USUAL_OVERLAP, description="How long the old one lives on; at most 30d.")
+    overlap: Life = Field(default=service.USUAL_OVERLAP, description="Time that the old key stays valid. Maximum: 30d.")
 
 
 class WhoAmI(BaseModel):
-    """Whom a key stands for."""
+    """The tenant, actor, and scopes of a key."""
 
     tenant: str
     actor: str
@@ -91,8 +96,8 @@ class WhoAmI(BaseModel):
 
 @router.post("", status_code=201, response_model=MadeKey, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def create(asked: NewKey, caller: Administers, does: Does) -> Response:
-    """Makes a key of the tenant. Its secret is in this answer and nowhere else: under an idempotency key, the same
-    request again tells which key was made, and null in the place of the secret."""
+    """Create a key of the tenant. Its secret is in this response and nowhere else: a repeated request with the same
+    idempotency key returns the key, with null as its secret."""
 
     async def work(store: Store) -> dict[str, Any]:
         made = await service.create(
@@ -107,11 +112,11 @@ async def create(asked: NewKey, caller: Administers, does: Does) -> Response:
 async def listing(
     caller: Administers,
     store: Db,
-    ended: Annotated[bool, Query(description="Also those that were revoked or have expired.")] = False,
+    ended: Annotated[bool, Query(description="Include revoked and expired keys.")] = False,
     after: After = None,
     limit: Most = 50,
 ) -> Response:
-    """The keys of the tenant, the newest first; neither a secret nor its hash is shown."""
+    """List keys, newest first, without secrets and their hashes."""
     page = await service.page(store, caller.tenant_id, ended=ended, after=opened(LIST, after), limit=limit)
     now = await store.now()
     return answer({"keys": [service.as_json(row, now) for row in page.keys], "next": sealed(LIST, page.next)})
@@ -119,7 +124,7 @@ async def listing(
 
 @router.get("/{id}", response_model=ShownKey, responses=fails(errors.NotFound))
 async def show(id: str, caller: Administers, store: Db) -> Response:
-    """One key: what it is for, until when, and when it was last used."""
+    """Show one key: its scopes, expiry, and last use."""
     return answer({"key": service.as_json(await service.find(store, caller.tenant_id, id), await store.now())})
 
 
@@ -129,7 +134,7 @@ async def show(id: str, caller: Administers, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def revoke(id: str, caller: Administers, does: Does, asked: Annotated[Asked | None, Body()] = None) -> Response:
-    """Revokes a key: within five seconds no server takes it any more. Twice is as good as once."""
+    """Revoke a key. Within 5 s, every server rejects it. You can repeat the request."""
 
     async def work(store: Store) -> dict[str, Any]:
         row = await service.revoke(store, caller.tenant_id, id, by=caller.actor)
@@ -145,8 +150,8 @@ async def revoke(id: str, caller: Administers, does: Does, asked: Annotated[Aske
     responses=fails(errors.NotFound, errors.KeyEnded, errors.KeyReused, errors.RequestInFlight),
 )
 async def rotate(id: str, caller: Administers, does: Does, asked: Annotated[Rotate | None, Body()] = None) -> Response:
-    """Makes a new key in the place of an old one, of the same name, scopes and life; the old one lives on for the
-    overlap. The secret is told as by the making of a key."""
+    """Replace a key with a new one that has the same name, scopes, and lifetime. The old key stays valid for the
+    overlap. The secret is returned only once."""
     how = asked or Rotate()
 
     async def work(store: Store) -> dict[str, Any]:
@@ -158,7 +163,7 @@ async def rotate(id: str, caller: Administers, does: Does, asked: Annotated[Rota
 
 @mine.get("", response_model=WhoAmI, responses=fails())
 async def whoami(caller: Reads, store: Db) -> Response:
-    """The tenant this key belongs to, how the event log names it, and what it may be used for."""
+    """Show the tenant, the actor name, and the scopes of this key."""
     name = await tenants.name_of(store, caller.tenant_id)
     return answer({"tenant": name, "actor": caller.actor, "scopes": sorted(caller.scopes)})
 

@@ -1,4 +1,4 @@
-"""The declared lifecycles."""
+"""Routes that show the declared lifecycles."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ router = APIRouter(prefix="/api/lifecycles", tags=["lifecycles"])
 
 
 class State(BaseModel):
-    """A state, and whether it is left again."""
+    """A state, and whether it is final."""
 
     name: str
     final: bool
 
 
 class Move(BaseModel):
-    """A move: what makes it, between which states, and the event it writes."""
+    """A move: its trigger, its states, and the event that it writes."""
 
     trigger: str
     verb: str
@@ -33,7 +33,7 @@ class Move(BaseModel):
 
 
 class Lifecycle(BaseModel):
-    """A lifecycle as it is declared."""
+    """A declared lifecycle."""
 
     name: str
     states: list[State]
@@ -41,20 +41,20 @@ class Lifecycle(BaseModel):
 
 
 class Lifecycles(BaseModel):
-    """All of them."""
+    """All lifecycles."""
 
     lifecycles: list[Lifecycle]
 
 
 @router.get("", response_model=Lifecycles, responses=fails())
 async def listing(caller: Reads) -> Response:
-    """Every lifecycle."""
+    """List the lifecycles."""
     return answer({"lifecycles": [render.as_json(one) for one in LIFECYCLES.values()]})
 
 
 @router.get("/{name}", response_model=Lifecycle, responses=fails(errors.NotFound))
 async def show(name: str, caller: Reads) -> Response:
-    """One lifecycle: its states, and every move between them."""
+    """Show one lifecycle: its states and moves."""
     if name not in LIFECYCLES:
         raise errors.NotFound(what="lifecycle", id=repr(name), listing="keptwork lifecycles list")
     return answer(render.as_json(LIFECYCLES[name]))

@@ -1,4 +1,4 @@
-"""The limits of jobs and queues, and what waits behind them."""
+"""The route that lists the limits of jobs and queues."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LIST = "limits"
 
 
 class Limit(BaseModel):
-    """What is counted by itself: how many may run and start, how many do, how many wait, when the next may go. One of
-    `all tenants` counts the whole fleet."""
+    """A limit: its maximum and rate, the running and waiting jobs, and when the next job can start. The scope `all
+    tenants` counts the jobs of all tenants."""
 
     key: str
     scope: str
@@ -32,7 +32,7 @@ class Limit(BaseModel):
 
 
 class Limits(BaseModel):
-    """Some limits, and where to go on if there are more."""
+    """A page of limits, and the cursor of the next page."""
 
     limits: list[Limit]
     next: str | None
@@ -40,6 +40,6 @@ class Limits(BaseModel):
 
 @router.get("", response_model=Limits, responses=fails(errors.BadCursor))
 async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
-    """The limits that were declared, what counts against them for this tenant, and what waits."""
+    """List the declared limits, and the running and waiting jobs of this tenant."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after), limit=limit)
     return answer({"limits": [service.as_json(one) for one in page.limits], "next": sealed(LIST, page.next)})

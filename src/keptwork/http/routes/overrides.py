@@ -1,4 +1,7 @@
-"""The override: an administrator's correction of what no move can mend, told apart in every history."""
+"""The route of overrides: an administrator's correction of a state that no move can repair.
+
+Every history marks an override as such.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,20 @@ router = APIRouter(prefix="/api/overrides", tags=["overrides"])
 
 
 class Override(Asked):
-    """What is to be put into which state, and why."""
+    """The new state of an entity, and the reason."""
 
     model_config = example(id="wf_…", to="S_FAILED", reason="its machine is gone for good", dry_run=True)
 
-    id: str = Field(min_length=1, max_length=LONGEST_NAME, description="Whatever has a lifecycle.")
+    id: str = Field(min_length=1, max_length=LONGEST_NAME, description="ID of an entity with a lifecycle.")
     to: Text = Field(min_length=1, max_length=LONGEST_NAME, description="Any state of its lifecycle.")
-    reason: Text = Field(min_length=1, max_length=service.LONGEST_REASON, description="It goes into the event log.")
-    dry_run: bool = Field(default=False, description="Only say what would change.")
+    reason: Text = Field(
+        min_length=1, max_length=service.LONGEST_REASON, description="Reason, recorded in the event log."
+    )
+    dry_run: bool = Field(default=False, description="Only show what would change.")
 
 
 class Overridden(BaseModel):
-    """What it was, what it is, and what is not in order with that."""
+    """The state before and after an override, and the problems that the new state has."""
 
     id: str
     entity: str
@@ -49,7 +54,7 @@ class Overridden(BaseModel):
     responses=fails(errors.NotFound, errors.FlowBusy, errors.KeyReused, errors.RequestInFlight),
 )
 async def override(asked: Override, caller: Administers, does: Does) -> Response:
-    """Puts something into a state, whatever state it is in, past its lifecycle. Try what is declared first."""
+    """Force an entity into a state, regardless of its current state and its lifecycle. Try declared repairs first."""
 
     async def work(store: Store) -> dict[str, Any]:
         how: dict[str, Any] = {"reason": asked.reason, "actor": caller.actor, "dry_run": asked.dry_run}

@@ -1,4 +1,4 @@
-"""The queues: what waits in them, and whether they are served."""
+"""Routes of queues: list, pause, and resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QueueName = Annotated[Text, Path(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Queue(BaseModel):
-    """A queue: how many jobs it has in each state, since when one is due, and since when it is paused."""
+    """A queue: its jobs by state, the due time of its oldest due job, and the time since which it is paused."""
 
     name: str
     jobs: dict[str, int]
@@ -31,13 +31,13 @@ class Queue(BaseModel):
 
 
 class Queues(BaseModel):
-    """Every queue of the tenant."""
+    """All queues of the tenant."""
 
     queues: list[Queue]
 
 
 class Was(BaseModel):
-    """A queue after it was paused or resumed."""
+    """A queue after a request to pause or resume it."""
 
     name: str
     paused: bool
@@ -46,13 +46,13 @@ class Was(BaseModel):
 
 @router.get("", response_model=Queues, responses=fails())
 async def listing(caller: Reads, store: Db) -> Response:
-    """Every queue that has jobs or was ever paused."""
+    """List all queues that have jobs or were ever paused."""
     return answer({"queues": [service.as_json(one) for one in await service.listing(store, caller.tenant_id)]})
 
 
 @router.post("/{name}/pause", response_model=Was, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def pause(name: QueueName, caller: Supervises, does: Does, asked: Asked | None = None) -> Response:
-    """From the next claim on nothing is taken from the queue; what runs goes on."""
+    """Pause a queue. From the next claim, no job is taken from it; running jobs continue."""
 
     async def work(store: Store) -> dict[str, object]:
         before = await service.pause(store, caller.tenant_id, name)
@@ -63,7 +63,7 @@ async def pause(name: QueueName, caller: Supervises, does: Does, asked: Asked | 
 
 @router.post("/{name}/resume", response_model=Was, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def resume(name: QueueName, caller: Supervises, does: Does, asked: Asked | None = None) -> Response:
-    """From the next claim on the queue is served again."""
+    """Resume a queue. From the next claim, its jobs are taken again."""
 
     async def work(store: Store) -> dict[str, object]:
         before = await service.resume(store, caller.tenant_id, name)

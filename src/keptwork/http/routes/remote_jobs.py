@@ -1,7 +1,7 @@
-"""What a worker without a database reports of a job it holds: how far it has come, and what came of it.
+"""Routes for a worker without a database that reports the progress and outcome of a job that it holds.
 
-Every call names the worker and the epoch that the job was given under. One that no longer holds it is told so, 409, and
-has changed nothing; the same report sent again, because its answer was lost, is answered like the first.
+Every call names the worker and the epoch of the claim. If the worker no longer holds the job, the response is 409 and
+nothing changes. A report that is repeated because its response was lost gets the first response.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from keptwork.worker.settlement import Release, Suspend
 
 router = APIRouter(prefix="/api/jobs/{id}", tags=["claimed jobs"])
 
-Epoch = Annotated[int, Field(ge=0, le=(1 << 31) - 1, description="The epoch that the job was given under.")]
+Epoch = Annotated[int, Field(ge=0, le=(1 << 31) - 1, description="Epoch of the claim.")]
 JobId = Annotated[str, Field(max_length=LONGEST_KEY)]
 StepName = Annotated[Text, Field(min_length=1, max_length=LONGEST_KEY)]
 
 
 class Settled(BaseModel):
-    """What became of a job: the move it made, and the state it is in then."""
+    """The outcome of a report: the move of the job, and its new state."""
 
     job: str
     epoch: int
@@ -48,7 +48,7 @@ class Settled(BaseModel):
 
 
 class Mine(Asked):
-    """By what right a worker speaks of a job."""
+    """The worker and the epoch that hold a job."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0)
 
@@ -57,24 +57,27 @@ class Mine(Asked):
 
 
 class Begin(Mine):
-    """That the work on a job begins."""
+    """The start of the work on a job."""
 
     lease: Lease | None = Field(default=None, description="Renews the lease in the same call.")
 
 
 class Save(Mine):
-    """The result of a step of the work, to be kept whatever becomes of the worker."""
+    """The result of a step, stored so that it survives the worker."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, name="charge", value={"id": 7})
 
     name: StepName
     value: Any = None
-    code: str | None = Field(default=None, pattern="^[!-~]{1,500}$", description="A digest of what made it.")
+    code: str | None = Field(
+        default=None, pattern="^[!-~]{1,500}$", description="Digest of the code that made the result."
+    )
     version: int = Field(default=0, ge=0, le=1 << 30)
 
 
 class Saved(BaseModel):
-    """What stands under the name, and whether it is what was sent: the first that was kept stays."""
+    """The stored result of a step. `kept` is false if an earlier result was stored under that name: the first one
+    stays."""
 
     name: str
     kept: bool
@@ -82,7 +85,7 @@ class Saved(BaseModel):
 
 
 class Advance(Mine):
-    """How far the work has come."""
+    """The progress of the work."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, fraction=0.4, text="page 2 of 5")
 
@@ -91,14 +94,14 @@ class Advance(Mine):
 
 
 class Noted(BaseModel):
-    """That it was kept."""
+    """A confirmation that progress was stored."""
 
     job: str
     epoch: int
 
 
 class Succeed(Mine):
-    """That the job is done, and what came of it."""
+    """The success of a job, with its result."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, result={"size": 4})
 
@@ -106,20 +109,20 @@ class Succeed(Mine):
 
 
 class Fault(BaseModel):
-    """What went wrong: for now (`transient`, `timeout`), for good (`permanent`), or with the payload (`validation`,
-    which makes a dead letter)."""
+    """An error. `transient` and `timeout` allow a retry, `permanent` fails the job, and `validation` (an invalid
+    payload) makes it a dead letter."""
 
     model_config = {"extra": "forbid", "strict": True}
 
     message: Text = Field(default="", max_length=4_000)
-    type: Text = Field(default="", max_length=200, description="What it is called, such as TimeoutError.")
+    type: Text = Field(default="", max_length=200, description="Type of the error, such as TimeoutError.")
     kind: Kind = "transient"
     stage: Literal["fetch", "input", "exec", "output", "commit"] = "exec"
     retry_in: Seconds | None = Field(default=None, description="Seconds until the next attempt, if there is one.")
 
 
 class Fail(Mine):
-    """That the work failed. Whether it is tried again is decided as for any job: by the error and by its attempts."""
+    """The failure of an attempt. As for any job, the error and the remaining attempts decide whether it is retried."""
 
     model_config = example(
         worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8",
@@ -131,36 +134,41 @@ class Fail(Mine):
 
 
 class Rest(Mine):
-    """For how long, or until when, the job goes back into the queue; it spends no attempt."""
+    """The duration or the end of a snooze. A snooze spends no attempt."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, delay="5m")
 
-    delay: str | Seconds | None = Field(default=None, description="Seconds, or a span such as 5m.")
-    until: Text | None = Field(default=None, max_length=60, description="A time, as RFC 3339 writes it.")
+    delay: str | Seconds | None = Field(default=None, description="Seconds, or a duration such as 5m.")
+    until: Text | None = Field(default=None, max_length=60, description="Time in RFC 3339 format.")
 
 
 class GiveBack(Mine):
-    """That the job is given back unfinished, and why; it spends no attempt."""
+    """The release of an unfinished job, with a reason. A release spends no attempt."""
 
     model_config = example(worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, reason="the worker drains")
 
     reason: Text = Field(default="its worker gave it back", max_length=1_000)
-    back_off: bool = Field(default=False, description="It could not be done here: others get the time to take it.")
+    back_off: bool = Field(
+        default=False,
+        description=(
+            "Whether to add a backoff because this worker cannot run the job, so that another worker can claim it."
+        ),
+    )
 
 
 class Keep(Mine):
-    """Something to be kept with the job beside its result."""
+    """An artifact to store with the job."""
 
     model_config = example(
         worker="w_0199c82c-c000-7000-807a-a2a0b8276ff8", epoch=0, content="aGVsbG8=", media_type="text/plain"
     )
 
-    content: str = Field(description="In Base64.")
+    content: str = Field(description="Content in Base64.")
     media_type: Text = Field(default="application/octet-stream", max_length=200)
 
 
 class Outcome(BaseModel):
-    """What came of a job; of the fields, those of its outcome count."""
+    """The outcome of a job. Only the fields of that outcome are used."""
 
     model_config = {"extra": "forbid", "strict": True}
 
@@ -185,7 +193,7 @@ FENCED = fails(errors.NotFound, errors.LeaseLost, errors.KeyReused, errors.Reque
 
 @router.post("/start", response_model=Settled, responses=FENCED)
 async def start(id: str, asked: Begin, caller: Supervises, does: Does) -> Response:
-    """The work begins, for a job that was claimed without being started; one that has begun goes on."""
+    """Start the work on a job that was claimed without being started. A started job continues."""
 
     async def work(store: Store) -> dict[str, Any]:
         lease_us = None if asked.lease is None else us(asked.lease)
@@ -198,14 +206,14 @@ async def start(id: str, asked: Begin, caller: Supervises, does: Does) -> Respon
 async def checkpoint_of(
     id: str, name: Annotated[str, Path(max_length=LONGEST_KEY)], caller: Supervises, store: Db
 ) -> Response:
-    """What a step of a job has left, whole."""
+    """Show the whole result of a step of a job."""
     value = await remote_reports.kept(store, caller.tenant_id, id, name)
     return answer({"name": name, "kept": True, "value": value})
 
 
 @router.post("/checkpoint", response_model=Saved, responses=FENCED)
 async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Response:
-    """Keeps the result of a step, for a later run of the job to find. What was kept first under a name stays."""
+    """Store the result of a step, so that a later attempt finds it. The first result of a name stays."""
 
     async def work(store: Store) -> dict[str, Any]:
         claim = _claim(id, asked, caller.tenant_id)
@@ -217,7 +225,7 @@ async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Re
 
 @router.post("/progress", response_model=Noted, responses=FENCED)
 async def progress(id: str, asked: Advance, caller: Supervises, does: Does) -> Response:
-    """How far the work has come, for people to see."""
+    """Report the progress of a job, for users to see."""
 
     async def work(store: Store) -> dict[str, Any]:
         await remote_reports.progress(store, _claim(id, asked, caller.tenant_id), asked.fraction, asked.text)
@@ -228,7 +236,7 @@ async def progress(id: str, asked: Advance, caller: Supervises, does: Does) -> R
 
 @router.put("/artifacts/{name}", response_model=Artifact, responses=FENCED)
 async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, does: Does) -> Response:
-    """Keeps something with the job; the same name again replaces it."""
+    """Store an artifact with the job. A repeated name replaces the artifact."""
     try:
         content = base64.b64decode(asked.content, validate=True)
     except (binascii.Error, ValueError):
@@ -244,26 +252,26 @@ async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, doe
 
 @router.post("/succeed", response_model=Settled, responses=FENCED)
 async def succeed(id: str, asked: Succeed, caller: Supervises, does: Does) -> Response:
-    """The job is done."""
+    """Report that a job succeeded."""
     plain_json("the result", asked.result)
     return await _settled(id, asked, caller.tenant_id, does, asked.result)
 
 
 @router.post("/fail", response_model=Settled, responses=FENCED)
 async def fail(id: str, asked: Fail, caller: Supervises, does: Does) -> Response:
-    """The work failed: the job is tried again, fails for good, or becomes a dead letter."""
+    """Report that an attempt failed. The job is retried, fails permanently, or becomes a dead letter."""
     return await _settled(id, asked, caller.tenant_id, does, _failure(asked.error))
 
 
 @router.post("/snooze", response_model=Settled, responses=FENCED)
 async def snooze(id: str, asked: Rest, caller: Supervises, does: Does) -> Response:
-    """The job goes back into the queue for a while."""
+    """Snooze a job: return it to the queue for some time."""
     return await _settled(id, asked, caller.tenant_id, does, _rest(asked.delay, asked.until))
 
 
 @router.post("/release", response_model=Settled, responses=FENCED)
 async def release(id: str, asked: GiveBack, caller: Supervises, does: Does) -> Response:
-    """The job goes back into the queue unfinished."""
+    """Release an unfinished job: return it to the queue."""
     return await _settled(id, asked, caller.tenant_id, does, Release(asked.reason, asked.back_off))
 
 
@@ -278,11 +286,11 @@ def _claim(id: str, asked: Mine, tenant_id: int) -> remote_reports.Claim:
     return remote_reports.Claim(tenant_id, asked.worker, id, asked.epoch)
 
 
-# --- from and to what the worker's own code says
+# --- conversions from and to outcomes of handlers
 
 
 def outcome_said(told: Outcome) -> Any:
-    """What an outcome means, in the words of a handler."""
+    """Return an outcome as a handler would return or raise it."""
     match told.outcome:
         case "fail":
             return _failure(told.error or Fault())

@@ -1,4 +1,7 @@
-"""Runs: steps in strict order, with people's approvals. The same routes are at /api/runs and at /runs."""
+"""Routes of runs: flows in strict order, with approvals.
+
+The same routes are at /api/runs and at /runs.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +36,31 @@ class Run(Flow):
 
 
 class Runs(BaseModel):
-    """Some runs, and where to go on if there are more."""
+    """A page of runs, and the cursor of the next page."""
 
     runs: list[Run]
     next: str | None
 
 
 class WholeRun(WholeFlow):
-    """A run with everything that is known of it."""
+    """A run with all of its details."""
 
 
 class StartedRun(Run):
-    """The run, and whether it was made now; under a key that was used before it is the first one."""
+    """The run. `created` is false if the key was used before: the run is then the existing one."""
 
     created: bool
 
 
 class NewRun(NewFlow):
-    """A run to be started. The idempotency key of the request is its key, unless it has another: one run for ever."""
+    """A run to start. Without a `key`, the request's idempotency key is its unique key: one run per key, without
+    expiry."""
 
     model_config = example(template="release", inputs={"version": "1.2"}, request_id="order-17")
 
 
 class Answer(Decision):
-    """The answer to what a run asks."""
+    """A decision on an approval of a run."""
 
     model_config = example(gate="sign", reason="looked at by two of us")
 
@@ -64,12 +68,14 @@ class Answer(Decision):
         default=None,
         min_length=1,
         max_length=LONGEST_NAME,
-        description="Which of its approvals; needed if it has several, so that a repeated answer opens no other.",
+        description=(
+            "Approval step. Required if several approvals are open, so that a repeated request decides no other."
+        ),
     )
 
 
 class AnsweredRun(Run):
-    """The run after an answer, and the question."""
+    """The run after a decision, and the approval."""
 
     approval: Approval
 
@@ -85,23 +91,24 @@ ANSWERS = fails(
 
 
 async def create(asked: NewRun, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
-    """Starts a run: of a template, or as it is defined in the request. Workers carry it out."""
+    """Start a run, from a template or from a definition in the request. Workers run it."""
     key = asked.key or does.key(asked)
     return await started(KIND, StartedRun, asked, caller, defines, does, key=key, trace_id=trace)
 
 
 async def approve(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
-    """Approves what a run asks: it goes on. Approving twice changes nothing; if nothing is asked, this is refused."""
+    """Approve a request of a run and resume it. You can repeat an approval. If the run has no request, the call is
+    rejected."""
     return await _answered(id, approvals.APPROVED, caller, does, asked or Answer())
 
 
 async def reject(id: str, caller: Approves, does: Does, asked: Annotated[Answer | None, Body()] = None) -> Response:
-    """Rejects what a run asks: it fails."""
+    """Reject a request of a run, which then fails."""
     return await _answered(id, approvals.REJECTED, caller, does, asked or Answer())
 
 
 async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Cancels a run with all that belongs to it."""
+    """Cancel a run with its steps, jobs, and inner flows."""
     return await done_to(KIND, Run, flows.cancel, id, caller, does, asked or Reason())
 
 

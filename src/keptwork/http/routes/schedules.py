@@ -1,4 +1,4 @@
-"""Schedules: what is done again and again, when it is done next, and whether it is done at all."""
+"""Routes of schedules: list, show, add, pause, resume, run, and delete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ScheduleName = Annotated[Text, Path(min_length=1, max_length=LONGEST_KEY)]
 
 
 class Schedule(BaseModel):
-    """A schedule: its rule, what it enqueues, and when. A flow is started by a job of the kind keptwork.start."""
+    """A schedule: its rule, its job, and its times. A flow is started by a job of the kind keptwork.start."""
 
     name: str
     kind: str
@@ -49,54 +49,54 @@ class Schedule(BaseModel):
 
 
 class Schedules(BaseModel):
-    """Some schedules, and where to go on if there are more."""
+    """A page of schedules, and the cursor of the next page."""
 
     schedules: list[Schedule]
     next: str | None
 
 
 class ScheduledJob(BaseModel):
-    """A job that a tick has enqueued."""
+    """A job that a tick enqueued."""
 
     id: str
     state: str
 
 
 class WholeSchedule(Schedule):
-    """A schedule, its next ticks in its own time zone, and what its last tick has enqueued."""
+    """A schedule, its next ticks in its time zone, and the jobs of its last tick."""
 
     upcoming: list[str]
     last_jobs: list[ScheduledJob]
 
 
 class NewSchedule(Asked):
-    """A schedule of a job or of a flow, by a cron expression or an interval."""
+    """A schedule for a job or a flow, by a cron expression or an interval."""
 
     model_config = example(name="nightly", template="release", cron="0 3 * * *", tz="Europe/Berlin")
 
     name: Text = Field(min_length=1, max_length=LONGEST_KEY)
     kind: Text | None = Field(
-        default=None, min_length=1, max_length=LONGEST_NAME, description="What to do: the name of a declared job."
+        default=None, min_length=1, max_length=LONGEST_NAME, description="Kind of job: the name of a declared job."
     )
-    payload: JsonObject = Field(default_factory=dict, description="The arguments of each job.")
+    payload: JsonObject = Field(default_factory=dict, description="Arguments of each job.")
     template: Text | None = Field(
         default=None,
         min_length=1,
         max_length=LONGEST_KEY,
-        description="Or the flow to start; a name means the newest.",
+        description="Flow to start instead of a job: a name for the newest version, or the ID of a version.",
     )
     inputs: JsonObject = Field(default_factory=dict, max_length=MOST_INPUTS)
     cron: Text | None = Field(default=None, max_length=LONGEST_EXPRESSION)
-    every: Text | Seconds | None = Field(default=None, description="How often instead: seconds, or a span such as 15m.")
-    tz: Text = Field(default="UTC", max_length=100, description="The time zone of `cron`.")
-    queue: Text = Field(default="default", min_length=1, max_length=LONGEST_NAME)
-    catch_up: Text = Field(
-        default="latest", max_length=20, description="Of ticks nobody was there for: the latest, all or none."
+    every: Text | Seconds | None = Field(
+        default=None, description="Interval instead of `cron`: seconds, or a duration such as 15m."
     )
+    tz: Text = Field(default="UTC", max_length=100, description="Time zone of `cron`.")
+    queue: Text = Field(default="default", min_length=1, max_length=LONGEST_NAME)
+    catch_up: Text = Field(default="latest", max_length=20, description="Missed ticks to fire: latest, all, or none.")
 
 
 class PausedOrNot(BaseModel):
-    """A schedule after it was paused or resumed."""
+    """A schedule after a request to pause or resume it."""
 
     name: str
     paused: bool
@@ -104,7 +104,7 @@ class PausedOrNot(BaseModel):
 
 
 class Deleted(BaseModel):
-    """A schedule that is gone. One that an application declares comes back with its workers."""
+    """A deleted schedule. The next worker of an application that declares it adds it again."""
 
     name: str
     deleted: bool
@@ -112,7 +112,7 @@ class Deleted(BaseModel):
 
 
 class OutOfTurn(BaseModel):
-    """A schedule, and the job that was enqueued out of turn."""
+    """A schedule, and the job that was enqueued outside its ticks."""
 
     name: str
     job: str
@@ -123,7 +123,7 @@ CHANGES = fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight)
 
 @router.get("", response_model=Schedules, responses=fails(errors.BadCursor))
 async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
-    """The schedules of the tenant, by name."""
+    """List schedules by name."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after), limit=limit)
     shown = [service.as_json(one) for one in page.schedules]
     return answer({"schedules": shown, "next": sealed(LIST, page.next)})
@@ -136,7 +136,7 @@ async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 5
     responses=fails(errors.NotFound, errors.ScheduleThere, errors.KeyReused, errors.RequestInFlight),
 )
 async def add(asked: NewSchedule, caller: Writes, does: Does) -> Response:
-    """Adds a schedule of a job or of a flow."""
+    """Add a schedule for a job or a flow."""
     declared = service.Declaration.of(asked.name, Rule.of(asked.cron, asked.every, asked.tz), asked.catch_up)
 
     async def work(store: Store) -> dict[str, Any]:
@@ -150,7 +150,7 @@ async def add(asked: NewSchedule, caller: Writes, does: Does) -> Response:
 
 @router.get("/{name:path}", response_model=WholeSchedule, responses=fails(errors.NotFound))
 async def show(name: ScheduleName, caller: Reads, store: Db) -> Response:
-    """One schedule, its next five ticks in its own time zone, and what its last tick has enqueued."""
+    """Show one schedule: its next five ticks in its time zone, and the jobs of its last tick."""
     schedule = await service.find(store, caller.tenant_id, name)
     rows = await service.jobs(store, schedule)
     jobs = [{"id": public_id(JOB.name, row["id"]), "state": row["state"]} for row in rows]
@@ -160,7 +160,7 @@ async def show(name: ScheduleName, caller: Reads, store: Db) -> Response:
 
 @router.post("/{name:path}/pause", response_model=PausedOrNot, responses=CHANGES)
 async def pause(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
-    """Lets the ticks of a schedule pass until it is resumed; jobs it has enqueued go on."""
+    """Pause a schedule. Ticks pass without effect until it is resumed; enqueued jobs continue."""
 
     async def work(store: Store) -> dict[str, Any]:
         before = await service.pause(store, caller.tenant_id, name)
@@ -171,7 +171,7 @@ async def pause(name: ScheduleName, caller: Writes, does: Does, asked: Asked | N
 
 @router.post("/{name:path}/resume", response_model=PausedOrNot, responses=CHANGES)
 async def resume(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
-    """Fires a schedule again, from its next tick on."""
+    """Resume a schedule from its next tick."""
 
     async def work(store: Store) -> dict[str, Any]:
         before = await service.resume(store, caller.tenant_id, name)
@@ -182,7 +182,7 @@ async def resume(name: ScheduleName, caller: Writes, does: Does, asked: Asked | 
 
 @router.post("/{name:path}/run-now", status_code=201, response_model=OutOfTurn, responses=CHANGES)
 async def run_now(name: ScheduleName, caller: Adds, does: Does, asked: Asked | None = None) -> Response:
-    """Enqueues the job of a schedule at once; its ticks stay as they are."""
+    """Enqueue the job of a schedule now. Its ticks do not change."""
 
     async def work(store: Store) -> dict[str, Any]:
         key = await service.run_now(store, caller.tenant_id, name, caller.actor)
@@ -193,7 +193,7 @@ async def run_now(name: ScheduleName, caller: Adds, does: Does, asked: Asked | N
 
 @router.delete("/{name:path}", response_model=Deleted, responses=CHANGES)
 async def delete(name: ScheduleName, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
-    """Deletes a schedule; jobs it has enqueued stay."""
+    """Delete a schedule. Enqueued jobs stay."""
 
     async def work(store: Store) -> dict[str, Any]:
         before = await service.delete(store, caller.tenant_id, name)

@@ -1,4 +1,4 @@
-"""Events that jobs wait for: sending them."""
+"""The route that sends signals to waiting jobs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ router = APIRouter(prefix="/api/signals", tags=["signals"])
 
 
 class NewSignal(Asked):
-    """An event for the jobs that wait for it, now or within a week."""
+    """A signal for the jobs that wait for it now or within a week."""
 
     model_config = example(name="paid", payload={"order": 17}, key="order-17-paid")
 
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
-    payload: Any = Field(default=None, description="What they are told.")
+    payload: Any = Field(default=None, description="Payload of the signal.")
     job: str | None = Field(default=None, max_length=LONGEST_KEY, description="Only for this job.")
-    key: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY, description="The same key sends once.")
+    key: str | None = Field(
+        default=None, min_length=1, max_length=LONGEST_KEY, description="Unique key: a repeated key sends nothing."
+    )
 
 
 class Sent(BaseModel):
-    """Whether it was sent, or had been before under its key; and how many jobs go on."""
+    """The outcome: whether the signal was sent, or was sent before with its key, and how many jobs resume (`woken`)."""
 
     name: str
     sent: bool
@@ -45,7 +47,7 @@ class Sent(BaseModel):
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def send(asked: NewSignal, caller: Writes, does: Does) -> Response:
-    """Sends an event to the jobs that wait for it."""
+    """Send a signal to the jobs that wait for it."""
 
     async def work(store: Store) -> dict[str, Any]:
         sent = await service.send(store, caller.tenant_id, asked.name, asked.payload, job=asked.job, key=asked.key)

@@ -1,4 +1,4 @@
-"""What agents are good at, and the tools there are, as the server's `keptwork.toml` has them; to be read only."""
+"""Routes that show the skills of agents and the tools, as configured by the server's `keptwork.toml`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ profiles = APIRouter(prefix="/api/tools", tags=["tools"])
 
 
 class Skill(BaseModel):
-    """What an agent can be asked to do, and the words that point to it."""
+    """A skill of agents, and the keywords that select it."""
 
     name: str
     description: str
@@ -34,19 +34,19 @@ class Skill(BaseModel):
 
 
 class Skills(BaseModel):
-    """The project's own skills, then the built-in ones that none of them replaces."""
+    """The project's own skills, then the built-in skills that they do not replace."""
 
     skills: list[Skill]
 
 
 class WholeSkill(Skill):
-    """A skill, and what the model is told."""
+    """A skill, and its instructions for the model."""
 
     instructions: str
 
 
 class Route(Asked):
-    """A task, as it would be given to an agent."""
+    """A task, as you would give it to an agent."""
 
     model_config = example(text="Fix the crash in the parser")
 
@@ -54,7 +54,7 @@ class Route(Asked):
 
 
 class Score(BaseModel):
-    """How many points a skill has for a task, and the words they are for."""
+    """The points of a skill for a task, and the matching keywords."""
 
     skill: str
     points: int
@@ -62,7 +62,7 @@ class Score(BaseModel):
 
 
 class Tier(BaseModel):
-    """Which tier of models a task is worth, and why."""
+    """The model tier for a task, and why."""
 
     tier: str
     points: int
@@ -70,7 +70,7 @@ class Tier(BaseModel):
 
 
 class Routed(BaseModel):
-    """Which skill and which tier of models a task would go to, and why."""
+    """The skill and the model tier for a task, and why."""
 
     skill: str
     why: str
@@ -79,7 +79,7 @@ class Routed(BaseModel):
 
 
 class Breaker(BaseModel):
-    """When a tool is left alone for a while."""
+    """The circuit breaker of a tool."""
 
     failure_threshold: int
     cooldown_seconds: float
@@ -87,7 +87,7 @@ class Breaker(BaseModel):
 
 
 class Tool(BaseModel):
-    """A tool profile; where its program is and what it is given of the machine's environment is not told here."""
+    """A tool profile, without the path of its program and without its environment."""
 
     name: str
     description: str
@@ -103,7 +103,7 @@ class Tool(BaseModel):
 
 
 class Tools(BaseModel):
-    """The tools that are declared."""
+    """The declared tools."""
 
     tools: list[Tool]
 
@@ -118,32 +118,32 @@ Configured = Annotated[Config, Depends(_config)]
 
 @router.get("", response_model=Skills, responses=fails())
 async def listing(caller: Reads, config: Configured) -> Response:
-    """The skills there are."""
+    """List the skills."""
     return answer({"skills": [only(Skill, service.as_json(one)) for one in await _read(config)]})
 
 
 @router.get("/{name}", response_model=WholeSkill, responses=fails(errors.NotFound))
 async def show(name: str, caller: Reads, config: Configured) -> Response:
-    """One skill: what points to it, what it may use, and what the model is told."""
+    """Show one skill: its keywords, its tools, and its instructions for the model."""
     found = service.find(await _read(config), name)
     return answer({**only(Skill, service.as_json(found)), "instructions": found.instructions})
 
 
 @router.post("/route", response_model=Routed, responses=fails())
 async def route(asked: Route, caller: Reads, config: Configured, does: Does) -> Response:
-    """Says which skill and which tier of models a task would go to, and why. Nothing is started."""
+    """Show which skill and model tier a task would use, and why. Nothing is started."""
     return does.unremembered(asked, service.routed_json(service.routed(asked.text, await _read(config))))
 
 
 @profiles.get("", response_model=Tools, responses=fails())
 async def tool_listing(caller: Reads, config: Configured) -> Response:
-    """The tools there are: how long each may take, when it counts as failed, and when it is left alone."""
+    """List the tools: timeouts, exit codes, and circuit breakers."""
     return answer({"tools": [_tool(config, name) for name in config.tools]})
 
 
 @profiles.get("/{name}", response_model=Tool, responses=fails(errors.NotFound))
 async def tool(name: str, caller: Reads, config: Configured) -> Response:
-    """One tool."""
+    """Show one tool."""
     return answer(_tool(config, name))
 
 
@@ -152,7 +152,7 @@ def _tool(config: Config, name: str) -> dict[str, Any]:
 
 
 async def _read(config: Config) -> list[Declared]:
-    """Each time anew, for people change them. What is wrong with one is the server's to put right, and in its log."""
+    """Read the skills each time, because users edit them. An invalid skill is an error of the server, in its log."""
     try:
         return await asyncio.to_thread(skills, config.skills)
     except errors.BadInput as wrong:

@@ -1,4 +1,4 @@
-"""Everything that is counted of a tenant, as JSON; `/metrics` has the same for Prometheus."""
+"""The route of all metrics of a tenant, as JSON. `/metrics` has the same for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/stats", tags=["stats"])
 
 
 class Times(BaseModel):
-    """How often something took its time, and how long, in seconds."""
+    """The number of measurements, and their duration in seconds."""
 
     count: int
     mean: float | None
@@ -27,7 +27,7 @@ class Times(BaseModel):
 
 
 class Kind(BaseModel, extra="allow"):
-    """A kind of job: how many moves of each trigger its jobs have made, how many have ended, how long they took."""
+    """A kind of job: its moves by trigger, its finished jobs, and their durations."""
 
     kind: str
     ended: int
@@ -37,7 +37,7 @@ class Kind(BaseModel, extra="allow"):
 
 
 class GivenUp(BaseModel):
-    """How many jobs of a kind were given up for one reason."""
+    """The number of dead letters of a kind of job, for one reason."""
 
     kind: str
     reason: str
@@ -45,7 +45,7 @@ class GivenUp(BaseModel):
 
 
 class Conflict(BaseModel):
-    """How many moves came too late."""
+    """The number of moves that were too late."""
 
     entity: str
     trigger: str
@@ -53,7 +53,7 @@ class Conflict(BaseModel):
 
 
 class Stats(BaseModel):
-    """The figures of a tenant, and of the engine that serves all of them."""
+    """The metrics of a tenant, and of the engine that serves all tenants."""
 
     tenant: str
     at: str
@@ -76,5 +76,5 @@ class Stats(BaseModel):
 
 @router.get("", response_model=Stats, responses=fails())
 async def stats(caller: Reads, store: Db, whole: WholeDb) -> Response:
-    """What was counted since the database was made, and what is in the queues now."""
+    """Show metrics since the database was created, and the current queues."""
     return answer(service.as_json(await service.current(store, caller.tenant_id, whole)))

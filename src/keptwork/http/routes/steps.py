@@ -1,4 +1,4 @@
-"""The steps of flows: look at one, see what came of it, skip it, begin it anew."""
+"""Routes of the steps of flows: list and show steps and their outputs, skip and reset steps."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LIST = "steps"
 
 
 class Step(BaseModel):
-    """A step: its state, its tries, its job, and what was wrong with it. A step that failed and is reset begins another
-    round: `attempts` and `started_at` are of the last one. Of a step with `for_each` the element counts that was tried
-    most often."""
+    """A step: its state, attempts, job, and error. If a failed step is reset, a new round starts: `attempts` and
+    `started_at` apply to the latest round. For a step with `for_each`, they are those of the item with the most
+    attempts."""
 
     id: str
     flow: str
@@ -52,26 +52,26 @@ class Step(BaseModel):
 
 
 class Steps(BaseModel):
-    """Some steps of a flow, and where to go on if there are more."""
+    """A page of steps of a flow, and the cursor of the next page."""
 
     steps: list[Step]
     next: str | None
 
 
 class OwnStep(Step):
-    """A step as its flow shows it, with the flows inside it."""
+    """A step of a flow, with its inner flows."""
 
     flows: list[str]
 
 
 class Mended(Step):
-    """A step that somebody changed, and the state of its flow then."""
+    """A step that was skipped or reset, and the new state of its flow."""
 
     flow_state: str
 
 
 class Output(BaseModel):
-    """What came of a step; none if nothing did."""
+    """The output of a step, or null if there is none."""
 
     id: str
     output: Any
@@ -84,38 +84,38 @@ MENDS = fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, error
 async def listing(
     caller: Reads,
     store: Db,
-    flow: Annotated[str, Query(max_length=LONGEST_KEY, description="The run or workstream, by its id.")],
+    flow: Annotated[str, Query(max_length=LONGEST_KEY, description="ID of the run or workstream.")],
     after: After = None,
     limit: Most = 100,
 ) -> Response:
-    """The steps of a flow, in the order of its definition."""
+    """List the steps of a flow, in the order of its definition."""
     return await step_page(store, await flows.found(store, flow, caller.tenant_id), after, limit)
 
 
 @router.get("/{id}", response_model=Step, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """One step."""
+    """Show one step."""
     row = await stories.find_step(store, caller.tenant_id, id)
     return answer(step(await stories.step_shown(store, row), await stories.cost_of_step(store, row)))
 
 
 @router.get("/{id}/output", response_model=Output, responses=fails(errors.NotFound))
 async def output(id: str, caller: Reads, store: Db) -> Response:
-    """What came of a step."""
+    """Show the output of a step."""
     row = await stories.find_step(store, caller.tenant_id, id)
     return answer({"id": step(row)["id"], "output": await stories.output(store, row)})
 
 
 @router.post("/{id}/skip", response_model=Mended, responses=MENDS)
 async def skip(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Skips a step of a workstream: what comes after it may begin, and a workstream that failed only there goes on.
-    To skip an approval the key needs the scope to answer it, too."""
+    """Skip a step of a workstream. Later steps can start, and a workstream that failed only at this step resumes. To
+    skip an approval, the key also needs the scope to decide it."""
     return await _mend(flows.skip, id, caller, does, asked or Reason(), gates=True)
 
 
 @router.post("/{id}/reset", response_model=Mended, responses=MENDS)
 async def reset(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Begins a failed step of a workstream anew, with all its retries."""
+    """Reset a failed workstream step so that it runs again, with all its retries."""
     return await _mend(flows.reset, id, caller, does, asked or Reason())
 
 
@@ -141,17 +141,17 @@ async def _mend(
 
 
 async def step_page(store: Store, ref: FlowRef, after: str | None, limit: int) -> Response:
-    """Some steps of a flow."""
+    """Return a page of steps of a flow."""
     page = await stories.step_page(store, ref, after=opened(LIST, after), limit=limit)
     shown = [step(row, page.costs.get(row["id"])) for row in page.steps]
     return answer({"steps": shown, "next": sealed(LIST, page.next)})
 
 
 def step(row: Row, cost: Cost | None = None) -> dict[str, Any]:
-    """A step as it is read outside."""
+    """Return a step as JSON data."""
     return only(Step, stories.step_json(row, cost))
 
 
 def own_step(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the story of its flow."""
+    """Return a step as its flow shows it."""
     return only(OwnStep, told)

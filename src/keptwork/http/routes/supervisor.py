@@ -1,4 +1,7 @@
-"""Supervision: workers made, seen and commanded, and the figures of it all. What a worker itself says is elsewhere."""
+"""Routes of supervision: create, show, and control workers, and show their metrics.
+
+Calls that a worker makes itself are in `workers`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ add_reads(router, "/workers", "supervisor workers")
 
 
 class Commanded(Worker):
-    """A worker after a command, and the states it was in before and is in now."""
+    """A worker after a command, and its states before and after."""
 
     command: str
     from_state: str
@@ -32,24 +35,24 @@ class Commanded(Worker):
 
 
 class Command(Asked):
-    """Why a worker is commanded so."""
+    """A command to a worker, with a reason."""
 
     model_config = example(reason="Test pause", request_id="req_abc123")
 
-    reason: Text | None = Field(default=None, max_length=LONGEST_KEY, description="It goes into the event log.")
+    reason: Text | None = Field(default=None, max_length=LONGEST_KEY, description="Reason, recorded in the event log.")
 
 
 class Terminate(Command):
-    """How a worker is to end."""
+    """A command to terminate a worker."""
 
     model_config = example(reason="the machine is given back", hard=False)
 
-    hard: bool = Field(default=False, description="Stop its jobs at once, without its grace.")
-    cancel_jobs: bool = Field(default=False, description="Cancel the jobs cut short; else they go back to the queue.")
+    hard: bool = Field(default=False, description="Stop its jobs immediately, without the grace period.")
+    cancel_jobs: bool = Field(default=False, description="Cancel interrupted jobs. Default: return them to the queue.")
 
 
 class Transition(BaseModel):
-    """How often something went from one state to another; from none when it was made."""
+    """The number of moves from one state to another. `from` is empty for the creation of an entity."""
 
     entity: str
     source: str = Field(alias="from")
@@ -59,7 +62,7 @@ class Transition(BaseModel):
 
 
 class Stay(BaseModel):
-    """How long things stayed in a state, in seconds."""
+    """The durations that entities stayed in a state, in seconds."""
 
     entity: str
     state: str
@@ -70,7 +73,7 @@ class Stay(BaseModel):
 
 
 class Refused(BaseModel):
-    """How often a move was asked for that is not allowed in that state."""
+    """The number of rejected moves that a state does not allow."""
 
     entity: str
     source: str = Field(alias="from")
@@ -79,7 +82,7 @@ class Refused(BaseModel):
 
 
 class Repeated(BaseModel):
-    """How many requests came under a key that was used before, and how many did not."""
+    """The number of requests with a key that was used before (`hit`), and with a new key (`miss`)."""
 
     hit: int
     miss: int
@@ -87,8 +90,7 @@ class Repeated(BaseModel):
 
 
 class Metrics(BaseModel):
-    """How often workers and crews went from one state to another, how long they stayed in each, which moves were
-    refused them, and how many requests had been sent before."""
+    """Metrics of workers and crews: moves, durations of states, rejected moves, and repeated requests."""
 
     at: str
     workers: dict[str, int]
@@ -105,7 +107,7 @@ COMMANDED = fails(errors.NotFound, errors.InvalidTransition, errors.LeaseLost, e
     "/workers", status_code=201, response_model=Worker, responses=fails(errors.KeyReused, errors.RequestInFlight)
 )
 async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
-    """Makes a worker, IDLE, for a process to be."""
+    """Register an IDLE worker for a process that has not started."""
     new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
 
     async def work(store: Store) -> dict[str, Any]:
@@ -116,31 +118,31 @@ async def create(asked: NewWorker, caller: Supervises, does: Does) -> Response:
 
 @router.get("/metrics", response_model=Metrics, responses=fails())
 async def metrics(caller: Reads, store: Db, whole: WholeDb) -> Response:
-    """The figures of the state machines of workers and crews."""
+    """Show the metrics of the lifecycles of workers and crews."""
     return answer(only(Metrics, supervision.figures(await stats.current(store, caller.tenant_id, whole))))
 
 
 @router.post("/workers/{id}/start", response_model=Commanded, responses=COMMANDED)
 async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
-    """Lets a worker begin: from IDLE to RUNNING, as its first claim does."""
+    """Start a worker: from IDLE to RUNNING, like its first claim."""
     return await _commanded(service.start, id, caller, does, asked or Command())
 
 
 @router.post("/workers/{id}/pause", response_model=Commanded, responses=COMMANDED)
 async def pause(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
-    """Lets a worker claim nothing from now on, not even in a claim under way; what it runs goes on."""
+    """Pause a worker: it claims no jobs, not even in a claim in progress. Running jobs continue."""
     return await _commanded(service.pause, id, caller, does, asked or Command())
 
 
 @router.post("/workers/{id}/resume", response_model=Commanded, responses=COMMANDED)
 async def resume(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
-    """Lets a paused worker claim again."""
+    """Resume a paused worker."""
     return await _commanded(service.resume, id, caller, does, asked or Command())
 
 
 @router.post("/workers/{id}/drain", response_model=Commanded, responses=COMMANDED)
 async def drain(id: str, caller: Supervises, does: Does, asked: Annotated[Command | None, Body()] = None) -> Response:
-    """Asks a worker to finish what it has begun, however long that takes, and to end."""
+    """Drain a worker: it finishes its running jobs, without a time limit, and ends."""
     return await _commanded(service.drain, id, caller, does, asked or Command())
 
 
@@ -148,8 +150,8 @@ async def drain(id: str, caller: Supervises, does: Does, asked: Annotated[Comman
 async def terminate(
     id: str, caller: Supervises, does: Does, asked: Annotated[Terminate | None, Body()] = None
 ) -> Response:
-    """Ends a worker, on whatever machine. It claims nothing from now on; what it runs may end within its grace, or is
-    stopped at once if it is to be `hard`."""
+    """Terminate a worker on any host. It claims no jobs. Its running jobs can finish within its grace period, or stop
+    immediately with `hard`."""
     how = asked or Terminate()
     return await _commanded(service.terminate, id, caller, does, how, hard=how.hard, cancel_jobs=how.cancel_jobs)
 

@@ -1,4 +1,4 @@
-"""Definitions of flows, kept by version, and started by name."""
+"""Routes of templates: flow definitions, stored by version and started by name."""
 
 from __future__ import annotations
 
@@ -27,12 +27,17 @@ router = APIRouter(prefix="/api/templates", tags=["templates"])
 LIST = "templates"
 
 Named = Annotated[
-    Text, Path(min_length=1, max_length=LONGEST_KEY, description="The newest of that name, or a version by its id.")
+    Text,
+    Path(
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="Template name for the newest version, or the ID of a version.",
+    ),
 ]
 
 
 class Template(BaseModel):
-    """A version of a definition; the same definition again is the same version."""
+    """A version of a definition. An unchanged definition is the same version."""
 
     id: str
     name: str
@@ -43,27 +48,27 @@ class Template(BaseModel):
 
 
 class WholeTemplate(Template):
-    """A version, and what it defines."""
+    """A version with its definition."""
 
     definition: dict[str, Any]
 
 
 class Templates(BaseModel):
-    """Some definitions, and where to go on if there are more."""
+    """A page of templates, and the cursor of the next page."""
 
     templates: list[Template]
     next: str | None
 
 
 class NewTemplate(Asked):
-    """A definition to be kept."""
+    """A definition to store."""
 
     model_config = example(
         definition={"name": "release", "kind": "run", "steps": [{"id": "test", "tool": "pytest", "args": ["-q"]}]}
     )
 
     definition: JsonObject = Field(
-        description="What a flow file would say. Steps that say themselves what is run need more rights."
+        description="The content of a flow file. Steps that define programs need more rights."
     )
 
 
@@ -72,11 +77,11 @@ async def listing(
     caller: Reads,
     store: Db,
     name: Name = None,
-    all: Annotated[bool, Query(description="Every version, not only the newest.")] = False,
+    all: Annotated[bool, Query(description="List every version, not only the newest.")] = False,
     after: After = None,
     limit: Most = 50,
 ) -> Response:
-    """The definitions that are kept, by name."""
+    """List the stored definitions by name."""
     page = await service.page(store, caller.tenant_id, name=name, every=all, after=opened(LIST, after), limit=limit)
     return answer({"templates": [service.as_json(one) for one in page.templates], "next": sealed(LIST, page.next)})
 
@@ -88,7 +93,7 @@ async def listing(
     responses=fails(errors.BadFlow, errors.ProgramsRefused, errors.KeyReused, errors.RequestInFlight),
 )
 async def put(asked: NewTemplate, caller: Writes, defines: Defines, does: Does) -> Response:
-    """Keeps a definition as the next version of its name; the same as the newest one is that."""
+    """Store a definition as the next version of its name. An unchanged definition returns the newest version."""
     flow = await defines.flow(asked.definition)
 
     async def work(store: Store) -> dict[str, Any]:
@@ -99,7 +104,7 @@ async def put(asked: NewTemplate, caller: Writes, defines: Defines, does: Does) 
 
 @router.get("/{name}", response_model=WholeTemplate, responses=fails(errors.NotFound))
 async def show(name: Named, caller: Reads, store: Db) -> Response:
-    """One definition, whole."""
+    """Show one definition."""
     return answer(service.as_json(await service.find(store, caller.tenant_id, name), whole=True))
 
 
@@ -112,7 +117,7 @@ async def show(name: Named, caller: Reads, store: Db) -> Response:
 async def start(
     name: Named, caller: Adds, does: Does, trace: Trace, asked: Annotated[Start | None, Body()] = None
 ) -> Response:
-    """Starts a flow of a definition that is kept, a run or a workstream as it says. Workers carry it out."""
+    """Start a run or workstream from a stored definition. Workers run it."""
     given = asked or Start()
     how = {**how_started(given, caller), "key": given.key, "trace_id": trace}
 

@@ -1,4 +1,4 @@
-"""What flows tell to the outside when they end, and what came of telling it."""
+"""Routes of webhook deliveries: list, show, and resend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIST = "webhooks"
 
 
 class Webhook(BaseModel):
-    """A message: which move it tells of, where it goes, and what came of it. `secret` is the name of what signs it."""
+    """A webhook delivery: its move, URL, state, and attempts. `secret` is the name of the signing secret."""
 
     id: str
     flow: str
@@ -39,20 +39,20 @@ class Webhook(BaseModel):
 
 
 class WholeWebhook(Webhook):
-    """A message, and what it says."""
+    """A webhook delivery with its body."""
 
     body: Any
 
 
 class Webhooks(BaseModel):
-    """Some messages, and where to go on if there are more."""
+    """A page of webhook deliveries, and the cursor of the next page."""
 
     webhooks: list[Webhook]
     next: str | None
 
 
 class SentAgain(BaseModel):
-    """A message that will be sent once more, and how it stood before."""
+    """A delivery that will be resent, and its previous state."""
 
     id: str
     was: str
@@ -63,13 +63,13 @@ class SentAgain(BaseModel):
 async def listing(
     caller: Reads, store: Db, flow: Name = None, state: Name = None, after: After = None, limit: Most = 50
 ) -> Response:
-    """What is told to the outside, the newest first: of one flow or of all, pending, delivered or given_up."""
+    """List webhook deliveries, newest first. Select a flow, or a state: pending, delivered, or given_up."""
     return await webhook_page(store, caller.tenant_id, flow, state, after, limit)
 
 
 @router.get("/{id}", response_model=WholeWebhook, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
-    """One message: where it goes, what it says, what came of it."""
+    """Show one webhook delivery: its URL, body, attempts, and state."""
     return answer(service.as_json(await service.find(store, caller.tenant_id, id), whole=True))
 
 
@@ -79,7 +79,7 @@ async def show(id: str, caller: Reads, store: Db) -> Response:
     responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
 )
 async def retry(id: str, caller: Writes, does: Does, asked: Asked | None = None) -> Response:
-    """Sends a message once more, at once and under the same id; also one that was delivered."""
+    """Resend a webhook delivery now, with the same ID, even if it was delivered."""
 
     async def work(store: Store) -> dict[str, Any]:
         before = await service.retry(store, caller.tenant_id, id)
@@ -91,7 +91,7 @@ async def retry(id: str, caller: Writes, does: Does, asked: Asked | None = None)
 async def webhook_page(
     store: Store, tenant_id: int, flow: str | None, state: str | None, after: str | None, limit: int
 ) -> Response:
-    """Some messages."""
+    """Return a page of webhook deliveries."""
     page = await service.page(store, tenant_id, flow=flow, state=state, after=opened(LIST, after), limit=limit)
     shown = [service.as_json(one) for one in page.deliveries]
     return answer({"webhooks": shown, "next": sealed(LIST, page.next)})

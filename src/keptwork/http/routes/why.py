@@ -1,4 +1,4 @@
-"""Why something is not moving."""
+"""The route that shows why an entity is waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/api/why", tags=["why"])
 
 
 class Reason(BaseModel):
-    """One obstacle; when it clears by itself, and what somebody can do about it."""
+    """One cause: when it clears automatically, and what an operator can do."""
 
     cause: str
     says: str
@@ -26,7 +26,7 @@ class Reason(BaseModel):
 
 
 class Why(BaseModel):
-    """What is in the way of something; what binds first comes first."""
+    """The causes of waiting, most immediate first."""
 
     id: str
     entity: str
@@ -37,7 +37,7 @@ class Why(BaseModel):
 
 @router.get("/{id}", response_model=Why, responses=fails(errors.NotFound))
 async def explain(id: str, caller: Reads, store: Db) -> Response:
-    """Why a job, crew, step, run or workstream is where it is."""
+    """Show why a job, crew, step, run, or workstream is waiting, or why it is in its state."""
     told = await whys.explained(store, caller.tenant_id, id)
     state = told.row["state"]
     shown = {"id": public_id(told.lifecycle.name, told.row["id"]), "entity": told.lifecycle.name}

@@ -1,4 +1,4 @@
-"""Workers as the API shows them, to those who supervise them and to themselves."""
+"""Models of workers, for supervision and for the workers themselves, and the routes that both share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Served = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Ending(BaseModel):
-    """How a worker is to come to an end: `drain` at its leisure, `soft` within its grace, `hard` at once; what becomes
-    of jobs that are cut short (`release` or `cancel`), who wants it and why."""
+    """How a worker is to end: `drain` without a time limit, `soft` within its grace period, `hard` immediately. Also
+    what happens to interrupted jobs (`release` or `cancel`), who requested the end, and why."""
 
     how: str
     jobs: str
@@ -36,7 +36,7 @@ class Ending(BaseModel):
 
 
 class Worker(BaseModel):
-    """A worker, as lists show it."""
+    """A worker, as in lists."""
 
     id: str
     name: str
@@ -62,13 +62,13 @@ class Worker(BaseModel):
 
 
 class Listed(Worker):
-    """A worker, and how many jobs it holds."""
+    """A worker, and the number of jobs that it holds."""
 
     jobs_held: int
 
 
 class Workers(BaseModel):
-    """Some workers, and where to go on if there are more."""
+    """A page of workers, and the cursor of the next page."""
 
     workers: list[Listed]
     next: str | None
@@ -82,7 +82,7 @@ class HeldJob(BaseModel):
 
 
 class WholeWorker(Worker):
-    """A worker with the jobs of this tenant that it holds, what it last said it does, and all that happened to it."""
+    """A worker with this tenant's jobs that it holds, its last report about itself, and its history."""
 
     doing: Any
     jobs: list[HeldJob]
@@ -90,7 +90,7 @@ class WholeWorker(Worker):
 
 
 class NewWorker(Asked):
-    """A worker that some process will be; until that says its first word, it has no heartbeat to miss."""
+    """A worker to register for a process. It has no heartbeat to miss until the process makes its first call."""
 
     model_config = example(workspace_id="ws_test", name="gpu-1", queues=["render"], metadata={"rack": 4})
 
@@ -100,16 +100,18 @@ class NewWorker(Asked):
     kinds: list[Served] = Field(default=[], max_length=service.MOST_SERVED)
     concurrency: int | None = Field(default=None, ge=1, le=LARGEST_INT)
     version: Text = Field(default="", max_length=LONGEST_NAME)
-    metadata: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it; 16 KiB.")
+    metadata: dict[str, Any] | None = Field(
+        default=None, description="Additional data about the worker. Maximum: 16 KiB."
+    )
 
 
 def worker(row: service.Row) -> dict[str, Any]:
-    """A worker as lists show it."""
+    """Return a worker as lists show it."""
     return only(Worker, service.as_json(row))
 
 
 def add_reads(router: APIRouter, path: str, cursors: str) -> None:
-    """The routes that list workers and show one, at an address; `cursors` tells its cursors from those of others."""
+    """Add the routes that list workers and show one. `cursors` separates their cursors from those of other lists."""
 
     @router.get(path, response_model=Workers, responses=fails(errors.BadCursor))
     async def listing(
@@ -117,11 +119,11 @@ def add_reads(router: APIRouter, path: str, cursors: str) -> None:
         store: Db,
         state: States = None,
         host: Name = None,
-        ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
+        ended: Annotated[bool, Query(description="Include workers that have ended.")] = False,
         after: After = None,
         limit: Most = 50,
     ) -> Response:
-        """The workers that have not ended, the newest first: what they serve and when they were last heard of."""
+        """List workers that have not ended, newest first: what they serve, and their last heartbeat."""
         states = states_named(WORKER, state or []) or (None if ended else ALIVE)
         wanted = WorkerFilter(caller.tenant_id, states, host)
         page = await service.page(store, wanted, after=opened(cursors, after), limit=limit)
@@ -130,7 +132,7 @@ def add_reads(router: APIRouter, path: str, cursors: str) -> None:
 
     @router.get(f"{path}/{{id}}", response_model=WholeWorker, responses=fails(errors.NotFound))
     async def show(id: str, caller: Reads, store: Db) -> Response:
-        """Everything about one worker: what it serves, which jobs of this tenant it holds, and what happened to it."""
+        """Show one worker: what it serves, this tenant's jobs that it holds, and its history."""
         story = await service.show(store, caller.tenant_id, id)
         own = [job for job in story.jobs if job["tenant_id"] == caller.tenant_id]
         held = [{"id": public_id(JOB.name, job["id"]), "kind": job["kind"]} for job in own]

@@ -1,6 +1,6 @@
-"""Workers in any language, without a database: they enrol, ask for jobs, and say that they live.
+"""Routes for workers in any language, without a database: they register, claim jobs, and send heartbeats.
 
-What they report of single jobs is in `remote_jobs`.
+Reports about single jobs are in `remote_jobs`.
 """
 
 from __future__ import annotations
@@ -39,36 +39,39 @@ LONGEST_WAIT = 30.0
 
 
 class Enrolment(NewWorker):
-    """A worker: what it is called, which queues and kinds of jobs it takes, and how many at a time."""
+    """A worker to register: its name, its queues and kinds of jobs, and its concurrency."""
 
     model_config = example(workspace_id="ws_test", name="gpu-1", queues=["render"], kinds=["still"], concurrency=4)
 
     queues: list[Served] = Field(default=["default"], max_length=service.MOST_SERVED)
     kinds: list[Served] = Field(
-        default=[], max_length=service.MOST_SERVED, description="Without any, it takes every kind."
+        default=[], max_length=service.MOST_SERVED, description="Kinds of jobs to claim. Empty: all kinds."
     )
 
 
 class Claim(Asked):
-    """What a worker asks for. What is left out is as it was said when the worker was made."""
+    """A claim of jobs. Omitted fields have the values from the registration of the worker."""
 
     model_config = example(max=4, wait=20, lease=60)
 
-    max: int = Field(default=1, ge=1, le=remote_claims.MOST_JOBS, description="At most so many jobs.")
+    max: int = Field(default=1, ge=1, le=remote_claims.MOST_JOBS, description="Maximum number of jobs.")
     queues: list[Served] | None = Field(default=None, min_length=1, max_length=service.MOST_SERVED)
     kinds: list[Served] | None = Field(default=None, max_length=service.MOST_SERVED)
-    wait: float = Field(default=0, ge=0, le=LONGEST_WAIT, description="So many seconds, if nothing is due now.")
+    wait: float = Field(default=0, ge=0, le=LONGEST_WAIT, description="Seconds to wait if no job is due.")
     lease: Lease = 60
-    start: bool = Field(default=True, description="The jobs run at once; else each is started by a call of its own.")
+    start: bool = Field(
+        default=True, description="Start the jobs immediately. Otherwise, each job is started by a separate call."
+    )
     again: bool | None = Field(
         default=None,
-        description="With true, only what a claim under this key was given before; with false, something new; if left "
-        "out, one or the other.",
+        description=(
+            "true: only jobs that an earlier claim with this key received. false: only new jobs. Omitted: either."
+        ),
     )
 
 
 class Claimed(BaseModel):
-    """The jobs that were given, how the worker stands, how it is to end if it is, and the database's time."""
+    """The claimed jobs, the state of the worker, a requested end, and the time of the database."""
 
     jobs: list[GivenJob]
     state: str
@@ -78,24 +81,25 @@ class Claimed(BaseModel):
 
 
 class Held(BaseModel):
-    """A job, and the epoch it was given under."""
+    """A job, and the epoch of its claim."""
 
     job: JobId
     epoch: Epoch
 
 
 class Heartbeat(Asked):
-    """The jobs whose leases are to run on, and what the worker does, for people to see."""
+    """The jobs whose leases to renew, and what the worker is doing, for users to see."""
 
     model_config = example(jobs=[{"job": "job_0199c82c-c000-7000-807a-a2a0b8276ff8", "epoch": 0}], lease=60)
 
     jobs: list[Held] = Field(default=[], max_length=10_000)
-    lease: Lease | None = Field(default=60, description="How long they run from now on; null only looks.")
-    doing: dict[str, Any] | None = Field(default=None, description="Whatever is worth knowing of it now.")
+    lease: Lease | None = Field(default=60, description="Duration of the renewed leases in seconds; null renews none.")
+    doing: dict[str, Any] | None = Field(default=None, description="Additional data about what the worker is doing.")
 
 
 class Stands(BaseModel):
-    """Whether a job is still this worker's, and whether it is to end: `soft`, by itself, or `hard`: it was taken."""
+    """The status of a job: whether the worker still holds it, and whether it is to stop: `soft` (a cancellation
+    request) or `hard` (the worker has lost it)."""
 
     job: str
     epoch: int
@@ -104,7 +108,7 @@ class Stands(BaseModel):
 
 
 class Beaten(BaseModel):
-    """How the worker and its jobs stand. While it is paused it is given nothing; `end` says how it is to end."""
+    """The states of the worker and its jobs. A paused worker receives no jobs. `end` describes a requested end."""
 
     state: str
     paused: bool
@@ -114,14 +118,14 @@ class Beaten(BaseModel):
 
 
 class Reported(Outcome):
-    """What came of one job."""
+    """The outcome of one job."""
 
     job: JobId
     epoch: Epoch
 
 
 class Settle(Asked):
-    """What came of several jobs."""
+    """The outcomes of several jobs."""
 
     model_config = example(
         jobs=[{"job": "job_0199c82c-c000-7000-807a-a2a0b8276ff8", "epoch": 0, "outcome": "succeed", "result": 4}]
@@ -131,13 +135,14 @@ class Settle(Asked):
 
 
 class Settlement(BaseModel):
-    """What became of each, in the same order; null is one that is no longer this worker's: nothing changed."""
+    """The outcome of each report, in the same order. null means that the worker no longer holds the job, and that
+    nothing changed."""
 
     jobs: list[Settled | None]
 
 
 class End(Asked):
-    """Why a worker ends: it has drained, or there is an error it cannot recover from."""
+    """The reason for which a worker ends: it was drained, or it has an unrecoverable error."""
 
     model_config = example(reason="drained")
 
@@ -150,7 +155,7 @@ KNOWN = fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight)
 
 @router.post("", status_code=201, response_model=Worker, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def create(asked: Enrolment, caller: Supervises, does: Does) -> Response:
-    """Makes a worker, IDLE. It has no heartbeat to miss until its first call."""
+    """Register an IDLE worker. It has no heartbeat to miss until its first call."""
     remote_claims.check_kinds(asked.kinds)
     new = service.NewWorker(**asked.model_dump(exclude={"request_id"}))
 
@@ -166,7 +171,7 @@ async def create(asked: Enrolment, caller: Supervises, does: Does) -> Response:
     responses=fails(errors.NotFound, errors.InvalidTransition, errors.KeyReused, errors.RequestInFlight),
 )
 async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked | None, Body()] = None) -> Response:
-    """The worker is at work: from IDLE to RUNNING, as its first claim does; one that is RUNNING stays so."""
+    """Start a worker: from IDLE to RUNNING, like its first claim. A RUNNING worker stays RUNNING."""
 
     async def work(store: Store) -> dict[str, Any]:
         return worker(await enrolment.start(store, caller.tenant_id, id, caller.actor))
@@ -183,9 +188,9 @@ async def claim(
     given_key: KeyGiven,
     asked: Annotated[Claim | None, Body()] = None,
 ) -> Response:
-    """Gives the worker jobs that are due: at once, or as soon as there are some within `wait` seconds. A claim whose
-    answer was lost, sent again under its key, is given the same jobs as long as it holds them; what was claimed for a
-    caller that has hung up meanwhile goes back into the queue."""
+    """Claim due jobs for a worker, or wait up to `wait` seconds for some. If the response of a claim was lost, a
+    repeated claim with its key returns the same jobs while the worker holds them. If the caller disconnects during a
+    claim, its jobs return to the queue."""
     how = asked or Claim()
     row = await service.find(store, caller.tenant_id, id)
     said = service.serves(row)
@@ -214,8 +219,8 @@ async def claim(
 async def heartbeat(
     id: str, caller: Supervises, does: Does, asked: Annotated[Heartbeat | None, Body()] = None
 ) -> Response:
-    """Says that the worker lives, and renews the leases of the jobs it names. It is told which of them are still its
-    own, which are to end, and what is wanted of itself."""
+    """Send a heartbeat, and renew the leases of the named jobs. The response lists which jobs the worker still holds,
+    which are to stop, and whether the worker is to pause or end."""
     how = asked or Heartbeat()
     tokens = [(one.job, one.epoch) for one in how.jobs]
     lease_us = None if how.lease is None else us(how.lease)
@@ -229,7 +234,8 @@ async def heartbeat(
 
 @router.post("/{id}/settle", response_model=Settlement, responses=KNOWN)
 async def settle(id: str, caller: Supervises, does: Does, asked: Settle) -> Response:
-    """What came of several jobs, written together. Each is one that was given under that epoch, or changes nothing."""
+    """Report the outcomes of several jobs in one transaction. A report that does not match the current claim changes
+    nothing."""
 
     async def work(store: Store) -> dict[str, Any]:
         reports = [(one.job, one.epoch, outcome_said(one)) for one in asked.jobs]
@@ -241,7 +247,7 @@ async def settle(id: str, caller: Supervises, does: Does, asked: Settle) -> Resp
 
 @router.post("/{id}/end", response_model=Worker, responses=KNOWN)
 async def end(id: str, caller: Supervises, does: Does, asked: Annotated[End | None, Body()] = None) -> Response:
-    """The worker has drained and ends, or fails. What it still holds comes back when its leases end."""
+    """End a worker that has drained or failed. Jobs that it holds return to the queue when their leases expire."""
     how = asked or End()
 
     async def work(store: Store) -> dict[str, Any]:
@@ -253,7 +259,7 @@ async def end(id: str, caller: Supervises, does: Does, asked: Annotated[End | No
 
 @asynccontextmanager
 async def _watched(request: Request) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when the client hangs up."""
+    """Provide an event that is set when the client disconnects."""
     left = asyncio.Event()
 
     async def watch() -> None:

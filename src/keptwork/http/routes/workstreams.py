@@ -1,4 +1,4 @@
-"""Workstreams: graphs of steps, that may be tried again, taken up and forked."""
+"""Routes of workstreams: flows as graphs of steps, with retries, resumption, and forks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/api/workstreams", tags=["workstreams"])
 
 
 class Workstream(Flow):
-    """A workstream: how often it was tried again, and which one it was forked from."""
+    """A workstream: its retries, and the workstream from which it was forked."""
 
     retry_count: int
     max_retries: int
@@ -37,26 +37,26 @@ class Workstream(Flow):
 
 
 class Workstreams(BaseModel):
-    """Some workstreams, and where to go on if there are more."""
+    """A page of workstreams, and the cursor of the next page."""
 
     workstreams: list[Workstream]
     next: str | None
 
 
 class WholeWorkstream(WholeFlow, Workstream):
-    """A workstream with everything that is known of it."""
+    """A workstream with all of its details."""
 
     forks: list[str]
 
 
 class StartedWorkstream(Workstream):
-    """The workstream, and whether it was made now; under a key that was used before it is the first one."""
+    """The workstream. `created` is false if the key was used before: the workstream is then the existing one."""
 
     created: bool
 
 
 class NewWorkstream(NewFlow):
-    """A workstream to be started."""
+    """A workstream to start."""
 
     model_config = example(
         definition={
@@ -71,7 +71,7 @@ class NewWorkstream(NewFlow):
 
 
 class Fork(Reason):
-    """From where on a workstream runs anew. Inputs that are not given stay as they were."""
+    """The step at which a fork starts. Omitted inputs keep their values."""
 
     model_config = example(from_step="test", inputs={"version": "1.3"}, reason="the test was wrong")
 
@@ -84,32 +84,32 @@ add_common(router, KIND, Workstreams, Workstream, WholeWorkstream)
 
 @router.post("", status_code=201, response_model=StartedWorkstream, responses=STARTS)
 async def create(asked: NewWorkstream, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
-    """Starts a workstream: of a template, or as it is defined in the request. Workers carry it out."""
+    """Start a workstream, from a template or from a definition in the request. Workers run it."""
     return await started(KIND, StartedWorkstream, asked, caller, defines, does, key=asked.key, trace_id=trace)
 
 
 @router.post("/{id}/retry", response_model=Workstream, responses=CHANGES)
 async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Runs once more what did not succeed of a workstream that failed, retries left or not."""
+    """Retry the unsuccessful steps of a failed workstream, even if no retries are left."""
     return await done_to(KIND, Workstream, flows.retry, id, caller, does, asked or Reason())
 
 
 @router.post("/{id}/resume", response_model=Workstream, responses=CHANGES)
 async def resume(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Looks at a whole workstream once more: what could run and does not begins, and what is over ends."""
+    """Check a whole workstream again: start every step that can run, and end what is finished."""
     return await done_to(KIND, Workstream, flows.resume, id, caller, does, asked or Reason())
 
 
 @router.post("/{id}/abandon", response_model=Workstream, responses=CHANGES)
 async def abandon(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
-    """Abandons a workstream with all that belongs to it."""
+    """Abandon a workstream with its steps, jobs, and inner flows."""
     return await done_to(KIND, Workstream, flows.cancel, id, caller, does, asked or Reason())
 
 
 @router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
 async def fork(id: str, asked: Fork, caller: Adds, does: Does) -> Response:
-    """Runs a workstream anew from a step on, as a new one; what was done before that step is kept. To keep approvals
-    that were given before it, the key needs the scopes to give them, too."""
+    """Fork a workstream: run it again from a step on, as a new workstream. The fork keeps the results of earlier steps.
+    To keep earlier approvals, the key also needs the scopes to give them."""
 
     async def work(store: Store) -> dict[str, Any]:
         ref = await stories.find(store, KIND, caller.tenant_id, id)
