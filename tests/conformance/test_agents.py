@@ -73,7 +73,8 @@ async def test_agent_jobs_that_were_left_behind_are_found(store: Store) -> None:
 
 @keeps(
     Writer.still_claimed,
-    "In a transaction, return whether a job still runs under the claim that returned it, with a valid lease",
+    "In a transaction, return whether a job still runs under the claim that returned it",
+    "The claim's lease must be valid",
 )
 async def test_a_claim_stands_until_its_lease_is_over_or_somebody_ends_it(timed: Store, clock: SetClock) -> None:
     store = timed
@@ -125,7 +126,8 @@ async def test_the_last_answer_is_kept_with_its_agent_job(store: Store) -> None:
 )
 @keeps(
     Reader.agent_audits,
-    "Return at most `limit` audit records of a tenant's finished agent jobs, newest first, with IDs below `after`",
+    "Return at most `limit` audit records of a tenant's finished agent jobs, newest first",
+    "Their IDs are below `after`",
     "They are all, or that of one agent job",
 )
 async def test_the_record_of_an_end_is_kept_once(store: Store) -> None:

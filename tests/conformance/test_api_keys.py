@@ -108,7 +108,8 @@ async def test_a_key_is_revoked_once_and_by_its_tenant(timed: Store, clock: SetC
 
 @keeps(
     Writer.rotate_api_key,
-    "Store a new API key that replaces one of the same tenant, which then expires after the overlap at the latest",
+    "Store a new API key that replaces one of the same tenant",
+    "The old key then expires after the overlap at the latest",
     "The same key again returns the stored one",
 )
 async def test_a_rotated_key_lives_on_for_the_overlap(timed: Store, clock: SetClock) -> None:

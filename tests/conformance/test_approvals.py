@@ -105,7 +105,8 @@ async def test_questions_are_found_by_key_and_listed(store: Store, other_tenant:
 
 @keeps(
     Writer.decide_approval,
-    "Decide an open approval before its deadline while its job is unfinished, and make the waiting job due",
+    "Decide an open approval before its deadline, and make the waiting job due",
+    "The job must be unfinished",
     "Only after the deadline can the decision be `expired`",
     "Return the approval as it is afterward, whether or not this call decided it",
 )

@@ -47,7 +47,8 @@ async def test_a_breaker_is_found_by_its_name_within_its_tenant(store: Store, ot
 
 @keeps(
     Reader.breakers,
-    "Return the tenant's breakers by name, or the one with this name, each with the number of queued jobs it holds",
+    "Return the tenant's breakers by name, or the one with this name",
+    "Each has the number of queued jobs it holds",
 )
 async def test_breakers_are_listed_by_name_with_what_they_hold(store: Store, other_tenant: int) -> None:
     for name in ("b", "a"):
@@ -64,7 +65,8 @@ async def test_breakers_are_listed_by_name_with_what_they_hold(store: Store, oth
 
 @keeps(
     Reader.breakers_that_hold,
-    "Return at most `limit` breakers of any tenant that opened and still need attention, with IDs above `after`",
+    "Return at most `limit` breakers of any tenant that opened and still need attention",
+    "Their IDs are above `after`",
     "Each shows whether jobs that need it are not held yet, whether it holds any jobs, and whether its probe "
     "is running",
 )

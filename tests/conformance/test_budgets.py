@@ -85,7 +85,8 @@ async def test_budgets_are_listed_with_what_they_hold(store: Store, other_tenant
 
 @keeps(
     Writer.lock_budgets,
-    "In a transaction, lock those of these budgets that exist against changes until the transaction ends",
+    "In a transaction, lock these budgets against changes until it ends",
+    "Budgets that do not exist are left out",
 )
 async def test_a_locked_budget_is_nobody_elses_to_change(store: Store, database_url: str) -> None:
     await four(store)
@@ -130,7 +131,8 @@ async def test_what_is_kept_of_a_budget_leaves_its_sums_alone(store: Store) -> N
 
 @keeps(
     Writer.forget_budgets,
-    "Delete at most `limit` budgets of days and of deleted jobs, created before this time, oldest first",
+    "Delete at most `limit` budgets of days and of deleted jobs, oldest first",
+    "They were created before `older_than`",
     "Return their number",
     "A budget with a reservation stays",
 )
@@ -253,8 +255,8 @@ async def test_job_does_not_end_under_a_transaction_that_has_it(store: Store, he
 @keeps(Reader.charges_in_flight, "Return the calls of these jobs that are in flight")
 @keeps(
     Reader.uncertain,
-    "Return what counts against a budget although its cost is unknown, by state",
-    "calls in flight and lost calls",
+    "Return what counts against a budget although its cost is unknown",
+    "The states are calls in flight and lost calls",
 )
 async def test_uncertain_calls_are_added_up_for_each_budget(store: Store) -> None:
     await four(store)
@@ -337,7 +339,7 @@ async def test_calls_are_listed(store: Store, other_tenant: int) -> None:
 
 @keeps(
     Reader.abandoned_charges,
-    "Return at most `limit` calls that are recorded as in flight although their job has ended or was deleted",
+    "Return at most `limit` calls recorded as in flight whose job has ended or was deleted",
 )
 async def test_calls_of_jobs_that_have_ended_are_found(store: Store) -> None:
     alive, ended = await queued(store, 2)

@@ -111,7 +111,7 @@ async def test_cancelled_parents_are_found_while_they_have_children_left(store: 
 
 @keeps(
     Reader.stopped_waits,
-    "Return at most `limit` jobs that wait although cancellation was requested while they ran, as (tenant, job)",
+    "Return at most `limit` jobs that wait despite a cancellation request while they ran, as (tenant, job)",
 )
 async def test_jobs_that_wait_although_they_were_asked_to_end_are_found(store: Store) -> None:
     families = [await parent_of(store, 1) for _ in range(4)]

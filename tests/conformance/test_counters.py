@@ -83,8 +83,8 @@ async def digested(store: Store, limit: int = 1000) -> list[MoveCount]:
 
 @keeps(
     Reader.digest,
-    "Return the next events in commit order, counted in groups, with the time that each entity spent in its "
-    "previous state",
+    "Return the next events in commit order, counted in groups",
+    "Each group has the time that its entities spent in their previous state",
 )
 async def test_a_digest_tells_how_long_a_state_lasted(timed: Store, clock: SetClock) -> None:
     owner = await worker(timed)

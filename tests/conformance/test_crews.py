@@ -94,7 +94,8 @@ async def test_what_belongs_to_a_crew(store: Store) -> None:
 
 @keeps(
     Reader.quotas,
-    "Return, per depth, the quota of a tenant's crews, the workers they have, and whether a share or crew is in line",
+    "Return, per depth, the quota of a tenant's crews and its use",
+    "Each has the workers that the crews have, and whether a share or crew is in line",
     "A depth with none of these is left out",
     "A share counts as a worker until it ends, except while its quota holds it",
 )
@@ -238,8 +239,8 @@ async def test_crews_that_have_ended_without_their_shares_are_found(store: Store
 
 @keeps(
     Reader.forgotten_askers,
-    "Return at most `limit` jobs that wait for a crew although every crew that they created has ended, with "
-    "the names of their waits",
+    "Return at most `limit` jobs that wait for a crew, with the names of their waits",
+    "Every crew that they created has ended",
 )
 async def test_jobs_that_wait_for_a_crew_that_has_ended_are_found(store: Store) -> None:
     askers = [await started(store) for _ in range(3)]

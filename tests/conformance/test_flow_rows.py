@@ -228,8 +228,8 @@ async def test_elements_are_counted_by_state(store: Store) -> None:
 
 @keeps(
     Reader.elements_in,
-    "Return the first items of a step that are in this state, in order, without their inputs and outputs",
-    "There are at most `limit`",
+    "Return the first items of a step that are in this state, in order",
+    "There are at most `limit`, without their inputs and outputs",
 )
 async def test_the_first_elements_in_a_state_are_found_in_order(store: Store) -> None:
     flow = await a_flow(store)

@@ -189,8 +189,8 @@ async def test_a_limit_that_changes_holds_from_now_on(store: Store) -> None:
 
 @keeps(
     Reader.limit_uses,
-    "Return, per key, the jobs that count against the limits of the tenant or of all tenants, and the jobs "
-    "that these limits hold",
+    "Return the use of limits per key, for the tenant's limits and those of all tenants",
+    "It has the jobs that count against a key, and the jobs that the key holds",
 )
 async def test_uses_of_limits_are_counted_key_by_key(store: Store) -> None:
     owner = await worker(store)
@@ -259,7 +259,8 @@ async def test_calls_that_follow_each_other_make_one_job(timed: Store, clock: Se
 
 @keeps(
     Writer.forget_limits,
-    "Delete records of limits and unique windows that are no longer needed, at most `limit` of each kind",
+    "Delete records of limits and unique windows that are no longer needed",
+    "At most `limit` of each kind are deleted",
     "Return their number",
 )
 async def test_what_is_needed_no_longer_is_dropped(timed: Store, clock: SetClock) -> None:

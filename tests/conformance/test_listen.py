@@ -54,7 +54,8 @@ class Ear:
 
 @keeps(
     Promises.listen,
-    "Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue",
+    "Register a callback for new work",
+    "It runs on this event loop soon after any process enqueues jobs or resumes a queue",
 )
 async def test_another_processs_enqueue_is_heard(store: Store, database_url: str) -> None:
     ear = Ear(store)
@@ -97,7 +98,8 @@ async def test_a_transaction_rings_when_it_commits_and_only_then(store: Store, c
 
 @keeps(
     Promises.listen,
-    "Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue",
+    "Register a callback for new work",
+    "It runs on this event loop soon after any process enqueues jobs or resumes a queue",
 )
 @pytest.mark.parametrize("in_a_transaction", [True, False])
 async def test_a_resumed_queue_rings_and_a_paused_one_does_not(store: Store, in_a_transaction: bool) -> None:

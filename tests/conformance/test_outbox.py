@@ -86,7 +86,8 @@ async def test_messages_are_listed(store: Store, other_tenant: int) -> None:
 
 @keeps(
     Reader.next_delivery,
-    "Return the microseconds until the next attempt of any tenant's webhook deliveries, negative if it is overdue",
+    "Return the microseconds until the next attempt of a webhook delivery, of any tenant",
+    "The number is negative if it is overdue",
     "Return None if no delivery is pending",
 )
 @keeps(
@@ -127,7 +128,7 @@ async def test_sixteen_couriers_never_share_an_attempt(store: Store, database_ur
 @keeps(
     Writer.settle_delivery,
     "Record the outcome of a delivery attempt",
-    "delivered, failed, or pending and due again after a delay",
+    "The delivery is delivered, has failed, or is pending and due again after a delay",
     "Return False and change nothing if a later attempt was taken or the delivery has ended",
 )
 async def test_what_came_of_an_attempt_is_kept_if_it_is_the_last(timed: Store, clock: SetClock) -> None:
@@ -155,7 +156,8 @@ async def test_what_came_of_an_attempt_is_kept_if_it_is_the_last(timed: Store, c
 
 @keeps(
     Writer.retry_delivery,
-    "Make a delivery due immediately, in whatever state it is, with its initial number of further attempts",
+    "Make a delivery due immediately, in whatever state it is",
+    "It gets its initial number of further attempts",
     "Return False if there is no such delivery",
 )
 async def test_a_message_is_made_due_again(timed: Store, clock: SetClock, other_tenant: int) -> None:

@@ -97,7 +97,8 @@ async def test_flows_that_ended_amiss_are_found(store: Store) -> None:
 
 @keeps(
     Reader.lost_steps,
-    "Return at most `limit` steps in these states whose job has ended or was deleted, and which no other job runs",
+    "Return at most `limit` steps in these states that no job runs",
+    "Their own job has ended or was deleted",
 )
 async def test_steps_whose_job_has_ended_are_found(store: Store) -> None:
     owner, found = await worker(store), []
@@ -117,7 +118,8 @@ async def test_steps_whose_job_has_ended_are_found(store: Store) -> None:
 
 @keeps(
     Reader.long_at_work,
-    "Return at most `limit` claimed jobs that have been in one of these states since before then, the longest first",
+    "Return at most `limit` claimed jobs that have long been in one of these states",
+    "They entered it before `before`, the longest ago first",
 )
 async def test_jobs_that_take_long_are_found(store: Store) -> None:
     first, second = await running(store, await worker(store), 2)
@@ -141,7 +143,7 @@ async def test_jobs_without_a_lease_are_found(store: Store) -> None:
 @keeps(
     Reader.holds,
     "Return what holds queued jobs, other than limits",
-    "the number of jobs per tenant and hold, and since when the oldest is held",
+    "Each entry has a tenant, a hold, the number of jobs, and since when the oldest is held",
 )
 async def test_what_holds_jobs_is_told_and_let_go(store: Store) -> None:
     other = await store.add_tenant("other")

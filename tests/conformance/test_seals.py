@@ -32,7 +32,8 @@ async def test_of_two_seals_with_one_number_the_first_stands(timed: Store, clock
 
 @keeps(
     Reader.seals,
-    "Return at most `limit` seals of the log, of all tenants, in the order of their numbers, after the given number",
+    "Return at most `limit` seals of the log, in the order of their numbers, after the given number",
+    "They are of all tenants together",
 )
 async def test_seals_are_read_page_by_page_in_their_order(store: Store) -> None:
     for number in (1, 2, 3):

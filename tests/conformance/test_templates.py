@@ -51,7 +51,8 @@ async def test_versions_kept_at_the_same_time_are_numbered_one_after_the_other(s
 )
 @keeps(
     Reader.templates,
-    "Return at most `limit` templates of a tenant by name, newest version first, after the given name and version",
+    "Return at most `limit` templates of a tenant by name, newest version first",
+    "They come after the given name and version",
     "They have one name or any, in the newest version only or in every version",
 )
 async def test_definitions_are_found_by_key_and_listed(store: Store, other_tenant: int) -> None:

@@ -58,7 +58,7 @@ async def test_workers_are_counted_by_state_for_their_tenant(store: Store, other
 
 @keeps(
     Writer.beat,
-    "Record that a worker's process is alive and return the worker's state, or None if there is no such worker",
+    "Record a worker's heartbeat and return the worker's state, or None if there is no such worker",
     "This is not a move and writes no event",
 )
 async def test_a_beat_is_kept_and_tells_how_the_worker_stands(timed: Store, clock: SetClock) -> None:

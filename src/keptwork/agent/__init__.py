@@ -1,1 +1,1 @@
-"""Decisions of agent jobs that use no I/O, such as what follows an outcome."""
+"""Agent jobs: skills, routing, prices, redaction, validation, and the decision after each state."""

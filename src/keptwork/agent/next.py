@@ -77,7 +77,7 @@ class RetryConfig:
     base_delay_ms: int = 1000
 
     def delay_ms(self, attempt: int, retry_after_ms: int = 0, cap_ms: int = CAP_MS) -> int:
-        """Return the wait before retry `attempt`, from 1: doubled each time, or longer on the provider's request.
+        """Return the wait before retry `attempt`, from 1. It doubles each time, and a provider can request more.
 
         >>> [RetryConfig().delay_ms(attempt) for attempt in (1, 2, 3, 4)]
         [1000, 2000, 4000, 8000]

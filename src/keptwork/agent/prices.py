@@ -101,7 +101,7 @@ def _at(price: Price, usage: Usage) -> Decimal:
 
 
 def _known(provider: str, model: str, usage: Usage) -> Decimal | None:
-    """Return the price by genai-prices, which counts cached tokens as input, or None if it does not know the model."""
+    """Return the price by genai-prices, or None if it does not know the model. It counts cached tokens as input."""
     try:
         import genai_prices  # heavy, and not needed where nothing costs anything
     except ModuleNotFoundError:

@@ -94,7 +94,7 @@ class Graded(NamedTuple):
 
 
 def grade(text: str) -> Graded:
-    """Return the tier for a task by its apparent difficulty: its length, and words that suggest difficulty.
+    """Return the tier for a task by its length, and by words that suggest difficulty.
 
     >>> grade("Fix a typo").tier, grade("Design the migration to a distributed queue, prove that it is safe").tier
     (<Tier.HAIKU: 'haiku'>, <Tier.OPUS: 'opus'>)

@@ -275,8 +275,7 @@ def _strings(value: object) -> list[str]:
 
 
 def key(value: Any) -> Any:
-    """Return a key that is equal exactly for values that JSON Schema calls equal: 1 equals 1.0, and neither equals
-    true."""
+    """Return a key that is equal for values that JSON Schema calls equal. 1 equals 1.0, and neither equals true."""
     match value:
         case bool() | None | str():
             return (type(value).__name__, value)

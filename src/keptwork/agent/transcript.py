@@ -20,8 +20,8 @@ class Place(NamedTuple):
 
 
 def added(request: Request, answer: Answer | None) -> list[Place]:
-    """Return what a turn adds to the transcript: the messages since the model's last answer, and the new answer, if
-    any. The first turn also adds the system prompt, at position 0."""
+    """Return what a turn adds to the transcript. That is the messages since the model's last answer, and the new
+    answer, if any. The first turn also adds the system prompt, at position 0."""
     spoke = _last_answer(request.messages)
     first = [Place(0, {"role": SYSTEM, "text": request.system})] if spoke < 0 else []
     told = [Place(spoke + 2 + n, document(message)) for n, message in enumerate(request.messages[spoke + 1 :])]
@@ -51,7 +51,7 @@ def message_of(said: dict[str, Any]) -> Message:
 
 
 def line(said: dict[str, Any]) -> str:
-    """Return a message as one line of ASCII, which can be stored even if the text has unpaired surrogates.
+    """Return a message as one line of ASCII. It can be stored even if the text has unpaired surrogates.
 
     >>> line(document(Message(Role.USER, "hello")))
     '{"role":"user","text":"hello"}'

@@ -161,7 +161,7 @@ class Change(NamedTuple):
         return self.epoch + self.move.raises_epoch
 
     def still_holds(self, record: Record, now: int) -> bool:
-        """Return whether the record is still as it was when the move was decided: the store's WHERE clause, in
+        """Return whether the record is still as it was when the move was decided. This is the store's WHERE clause, in
         Python."""
         return self.unmoved(record) and self.entitled(record, now)
 

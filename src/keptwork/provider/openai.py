@@ -88,7 +88,8 @@ def _count(draft: Draft, usage: Any) -> None:
 
 
 def body(request: Request) -> dict[str, Any]:
-    """Return the request in the form of the API, without the limit, whose name differs between servers."""
+    """Return the request in the form of the API. The limit is not included, because its name differs between
+    servers."""
     system = [{"role": "system", "content": request.system}] if request.system else []
     said: dict[str, Any] = {"model": request.model, "messages": [*system, *map(_message, request.messages)]}
     if request.offers:

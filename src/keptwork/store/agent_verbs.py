@@ -34,8 +34,7 @@ class AgentReads(FlowReads):
         return await self._with_totals([AgentAudit(*row) for row in found])
 
     async def _with_totals(self, audits: list[AgentAudit]) -> list[AgentAudit]:
-        """Replace the costs in audit records by the ledger's, since late answers change the ledger but not the
-        record."""
+        """Replace the costs in audit records by the ledger's. A late answer changes the ledger but not the record."""
         jobs = self._list([audit.job_id for audit in audits if audit.job_id is not None])
         totals = {row[0]: row[1:] for row in await self._ask("totals_of_jobs", ids=jobs)} if audits else {}
         names = ("calls", "cost_micros", "input_tokens", "output_tokens")

@@ -30,7 +30,7 @@ def batches(changes: Sequence[Change]) -> list[list[Change]]:
 
 
 def _one_run(changes: Sequence[Change]) -> bool:
-    """Return whether all changes have the same move and right, which is the usual case and needs no grouping."""
+    """Return whether all changes have the same move and right. This is usual, and needs no grouping."""
     if not changes:
         return False
     move, right = changes[0].move, changes[0].right

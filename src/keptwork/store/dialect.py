@@ -103,7 +103,8 @@ def fill(sql: str, word: Callable[[str], str | None]) -> str:
 
 
 def declared(word: str) -> str | None:
-    """Return `job.queued`, `job.claim`, or `event job.claim` as a SQL string: a state, a trigger, or a trigger's event.
+    """Return a state, a trigger, or a trigger's event as a SQL string. The word is `job.queued`, `job.claim`, or `event
+    job.claim`.
 
     SQL files contain no literal states, so a state cannot be misspelled or forgotten.
     """

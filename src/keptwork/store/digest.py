@@ -48,7 +48,7 @@ def start(dialect: Dialect, after: str | None) -> dict[str, int]:
 
 
 def digest(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Digest:
-    """Return the digest for the rows of the query, whose last two columns are the position of the newest event."""
+    """Return the digest for the rows of the query. The last two columns are the position of the newest event."""
     moves = [MoveCount(*row[:-2]) for row in rows]
     if not moves:
         return Digest([], 0, None)

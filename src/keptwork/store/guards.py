@@ -41,8 +41,7 @@ def birth(lifecycle: Lifecycle) -> str:
 
 
 def birth_with_pair(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """Return the same condition, where a declared pair of moves can be part of the birth, as if it followed
-    immediately."""
+    """Return the same condition, but allow a declared pair of moves as a part of the birth."""
     ways = [f"WHEN 1 THEN {_named(lifecycle.creation)}"]
     seconds = [lifecycle.move(pair[1]) for pair in lifecycle.pairs if _from_birth(lifecycle, pair)]
     ways += [f"WHEN 3 THEN {_named(second)} AND {pair_allowed}" for second in seconds]
@@ -58,9 +57,10 @@ def _named(move: Move) -> str:
 
 
 def usual(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """Return a short condition for legal moves: a declared move or, where the condition holds, a declared pair.
+    """Return a short condition for legal moves. It covers a declared move or, where `pair_allowed` holds, a declared
+    pair.
 
-    A move that this condition does not know is left to `legality`. PostgreSQL parses a condition again for every
+    A move that this condition does not cover is left to `legality`. PostgreSQL parses a condition again for every
     statement, and parsing all of `legality` takes longer than the rest of a statement that moves one row.
     """
     steps = {raises: _ways(lifecycle, raises=raises) for raises in (False, True)}
@@ -79,8 +79,8 @@ def _ways(lifecycle: Lifecycle, *, raises: bool) -> str:
 
 
 def legality(lifecycle: Lifecycle, pair_allowed: str) -> str:
-    """Return the condition for an UPDATE of state, seq, move, or epoch: no change, one declared move, or, where the
-    condition holds, a declared pair."""
+    """Return the condition for an UPDATE of state, seq, move, or epoch. It allows no change, one declared move, or,
+    where `pair_allowed` holds, a declared pair."""
     branches = [_branch(lifecycle, trigger) for trigger in lifecycle.triggers]
     branches += [
         f"WHEN {literal(note.trigger)} THEN NEW.state = OLD.state AND NEW.epoch = OLD.epoch" for note in lifecycle.notes

@@ -76,7 +76,7 @@ def _in_states(states: Sequence[str]) -> str:
 
 
 def summaries(rows: Iterable[Sequence[Any]]) -> list[QueueSummary]:
-    """Return the summaries for the rows of the statement `queues`: a row per queue and state, and one per paused
+    """Return the summaries for the rows of the statement `queues`. It has a row per queue and state, and one per paused
     queue."""
     found: dict[str, QueueSummary] = {}
     for name, state, count, oldest_due, paused_at, held in rows:

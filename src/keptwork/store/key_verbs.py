@@ -46,7 +46,7 @@ class KeyVerbs(KeyReads, FlowVerbs):
         return await self.atomically(lambda tx: tx._put_api_key(key))
 
     async def _put_api_key(self, key: NewApiKey, id: int | None = None) -> ApiKeyRow:
-        """Store a key, or return the stored one if the same request was already made and its response was lost."""
+        """Store a key. If a repeated request follows a lost response, return the stored key."""
         made = await self._new_key() if id is None else id
         added = await self._tell("put_api_key", id=made, **key._asdict())
         return ApiKeyRow(*(added or await self._kept(key))[0])

@@ -122,8 +122,8 @@ class PostgresStore(PostgresVerbs):
             yield transaction
 
     async def atomically(self, work: Callable[[Any], Awaitable[T]], weight: int = 1) -> T:
-        """Run the work in a transaction, and retry it after a random pause if the server rolled it back because of a
-        deadlock."""
+        """Run the work in a transaction. If the server rolled it back because of a deadlock, retry it after a random
+        pause."""
         for rounds in range(1, MOST_ROUNDS):
             try:
                 return await self._once(work)

@@ -145,8 +145,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def acknowledges(store: type[S]) -> type[S]:
-    """Make every writing operation of a store, except the exempt ones, wait for the rows that its answer is based
-    on."""
+    """Make a store's writing operations wait for the rows that their answers are based on. Exempt ones do not wait."""
     for name in verbs():
         setattr(store, name, _waiting(getattr(store, name), name in EXEMPT))
     return store

@@ -127,8 +127,8 @@ def _event(lifecycle: Lifecycle, move: Move, facts: Mapping[str, str]) -> str:
 
 
 def _events(lifecycle: Lifecycle, first: Move, second: Move, facts: Mapping[str, str]) -> str:
-    """Return the SELECT of the events of pairs, record by record, so that an event that comes later in the log also
-    started later. The row has the time of the first move, unless the record had been in that state before."""
+    """Return the SELECT of the events of pairs, record by record. An event that comes later in the log also started
+    later. The row has the time of the first move, unless the record had been in that state before."""
     began = f"CASE m.started_at WHEN m.updated_at - m.{TOOK} THEN m.started_at ELSE m.updated_at - 1 END"
     between = literal(first.target.name)
     ways = (

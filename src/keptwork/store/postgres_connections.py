@@ -257,8 +257,7 @@ async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
 
 
 def usable(connection: asyncpg.Connection) -> bool:
-    """Return whether a connection is open. If it was lost, the driver's pool has already taken it back, and the check
-    raises."""
+    """Return whether a connection is open. If it was lost, the driver's pool already owns it, and the check raises."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:

@@ -168,7 +168,7 @@ def _lines_of_table(printed: Iterable[bytes]) -> int:
 
 
 def _restored(restorer: Program, url: DatabaseUrl, file: Path) -> None:
-    """Restore, in one transaction, all but Keptwork's policies and grants, which name roles of the old cluster."""
+    """Restore a dump in one transaction, without Keptwork's policies and grants. They name roles of the old cluster."""
     entries = restorer.run("--list", str(file)).splitlines()
     with tempfile.NamedTemporaryFile("w", suffix=".list") as kept:
         kept.write("\n".join(entry for entry in entries if not _names_roles(entry)))

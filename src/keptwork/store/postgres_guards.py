@@ -104,8 +104,8 @@ def _by_hand_function(lifecycle: Lifecycle) -> str:
 
 
 def _born_by_hand_function(lifecycle: Lifecycle) -> str:
-    """Return the function that sets the times of a row by another session, which might omit or invent them. The time of
-    its creation counts."""
+    """Return the function that sets the times of a row by another session. That session might omit or invent them. The
+    time of its creation counts."""
     body = "".join(f"    NEW.{column} := {value};\n" for column, value in birth_stamps(lifecycle).items())
     return _function(f"{_trigger_name(lifecycle)}_born_by_hand", f"{body}    RETURN NEW;\n")
 

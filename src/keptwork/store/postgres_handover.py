@@ -19,8 +19,8 @@ _RETURNED = ("id", "updated_at", "seq", "epoch", "correlation_id", "trace_id")
 
 
 def words(moves: Sequence[tuple[Change, str, Sequence[str]]], unmoved: Sequence[Unmoved]) -> dict[str, str]:
-    """Return the words for the text of the statement: an UPDATE for each move, and a check of each row that must not
-    change."""
+    """Return the words for the text of the statement. Each move has an UPDATE, and each row that must not change has a
+    check."""
     looks = dict(zip(ascii_lowercase, unmoved, strict=False))
     writes = dict(zip(ascii_lowercase, moves, strict=False))
     found = [f"look_{letter}" for letter in looks] + [f"moved_{letter}" for letter in writes]

@@ -111,7 +111,7 @@ def _version(path: str) -> Program | None:
 
 
 def _target(url: DatabaseUrl) -> tuple[str, ...]:
-    """Return the arguments that name the database for libpq, without the password and the session's own settings."""
+    """Return libpq's arguments for the database, without the password and the session's own settings."""
     parts = urlsplit(url.text)
     user, at, hosts = parts.netloc.rpartition("@")
     given = [(name, value) for name, value in parse_qsl(parts.query) if name in LIBPQ]

@@ -90,8 +90,8 @@ def connect_seconds() -> float:
 
 
 def wanted(url: DatabaseUrl) -> str | None:
-    """Return which of several servers to use: the one that accepts writes, unless the URL or the environment sets
-    that."""
+    """Return which of several servers to use. Default: the one that accepts writes. The URL or the environment can set
+    another."""
     said = "target_session_attrs" in url.text or "PGTARGETSESSIONATTRS" in os.environ
     return None if said or url.servers == 1 else "read-write"
 
@@ -121,13 +121,13 @@ def explained(url: DatabaseUrl) -> Iterator[None]:
 
 
 def lost_answer(error: StoreError) -> bool:
-    """Return whether a call's outcome is unknown, because its connection broke or its commit was not confirmed."""
+    """Return whether a call's outcome is unknown. Its connection broke, or its commit was not confirmed."""
     return isinstance(error.__cause__, BROKEN)
 
 
 def asks_again(error: StoreError) -> bool:
-    """Return whether the server rolled back a transaction only because of others, so that it can be retried from the
-    start."""
+    """Return whether a transaction can be retried from the start, since only other ones made the server roll it
+    back."""
     return isinstance(error.__cause__, AGAIN)
 
 

@@ -50,7 +50,7 @@ async def send_signal(fetch: Fetch, signal: NewSignal) -> Sent:
 
 
 async def open_approval(fetch: Fetch, job: Job, question: NewApproval, id: int) -> Approval | None:
-    """In a transaction, open an approval request, or return the same earlier one, whichever claim made it."""
+    """In a transaction, open an approval request. If the same one exists, return it, whichever claim made it."""
     values = asked(job, question, id)
     if not await fetch("still_held", **values):
         return None

@@ -109,8 +109,9 @@ class Store(Reader, Writer, Protocol):
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Register a callback that runs on this event loop soon after any process enqueues jobs or resumes a queue.
-        Return a function that removes it. A notification can be lost or spurious, so callers must also poll."""
+        """Register a callback for new work. It runs on this event loop soon after any process enqueues jobs or resumes
+        a queue. Return a function that removes it. A notification can be lost or spurious, so callers must also
+        poll."""
         ...
 
     async def close(self) -> None:

@@ -180,7 +180,7 @@ class Catalogue:
         return self._statements[name]
 
     def move(self, change: Change) -> MoveStatement:
-        """Return the statement that writes a decided move if the record is still as it was when it was decided."""
+        """Return the statement that writes a decided move if the record has not moved since the decision."""
         key = (change.move, change.right)
         if key not in self._moves:
             self._moves[key] = self._prepare_move(change.lifecycle, change.move, change.right)
@@ -208,8 +208,8 @@ class Catalogue:
 
     @cached_property
     def enqueue_batch(self) -> tuple[Statement, tuple[str, ...]]:
-        """The SQLite statement that enqueues many jobs, given as one JSON array of arrays, and the names of each job's
-        values."""
+        """The SQLite statement that enqueues many jobs, and the names of each job's values. The jobs are one JSON array
+        of arrays."""
         into, _, values = self._filled("enqueue").partition("VALUES (")
         names = tuple(name for name in _names(values) if name != "now")
         each = _PARAMETER.sub(
@@ -234,8 +234,8 @@ class Catalogue:
         return values | {name: change.values.get(name) for name in move.extras}
 
     def hand_over(self, changes: Sequence[Change], unmoved: Sequence[Unmoved]) -> Statement:
-        """Return the PostgreSQL statement that writes these moves and starts a new job if nothing has changed since the
-        read."""
+        """Return the PostgreSQL statement that writes these moves and starts a new job. It does so only if nothing has
+        changed since the read."""
         which = *((change.move.trigger, change.lifecycle.name, change.right) for change in changes), None
         name = f"hand_over {which} {[row.table for row in unmoved]}"
         if name not in self._statements:
@@ -248,7 +248,8 @@ class Catalogue:
         return self._statements[name]
 
     def birth(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> Statement:
-        """Return the statement that creates an entity with these columns in addition to those that every entity has."""
+        """Return the statement that creates an entity. It sets these columns in addition to those that every entity
+        has."""
         unknown = set(columns) - ENTITY_COLUMNS[lifecycle.name]
         if unknown:
             raise KeyError(f"{lifecycle.name} has no column {', '.join(sorted(unknown))}")
@@ -349,7 +350,7 @@ class Catalogue:
         return into, values
 
     def _births_sql(self, lifecycle: Lifecycle, columns: tuple[str, ...]) -> str:
-        """Turn the statement for one birth into one for many: row values come from the array, and common values
+        """Turn the statement for one birth into one for many. Row values come from the array, and common values
         stay."""
         into, values = self._birth_parts(lifecycle, columns)
         for column in ("id", *columns):
@@ -429,7 +430,7 @@ def _claim_events(triggers: tuple[str, ...]) -> str:
 
 
 def _conditions(table: str, right: Right | None, now: str) -> str:
-    """Return the conditions that must still hold: nothing has moved the record, and the right to move it still
+    """Return the conditions that must still hold. Nothing has moved the record, and the right to move it still
     exists."""
     conditions = [f"{table}.{column} = :{column}" for column in ("id", "tenant_id", "seq", "epoch")]
     conditions.append(f"{table}.state = :from_state")

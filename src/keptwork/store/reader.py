@@ -126,8 +126,8 @@ class Reader(Protocol):
         ...
 
     async def limit_uses(self, tenant_id: int) -> list[LimitUse]:
-        """Return, per key, the jobs that count against the limits of the tenant or of all tenants, and the jobs that
-        these limits hold."""
+        """Return the use of limits per key, for the tenant's limits and those of all tenants. It has the jobs that
+        count against a key, and the jobs that the key holds."""
         ...
 
     async def next_pump(self) -> int | None:
@@ -195,8 +195,7 @@ class Reader(Protocol):
         ...
 
     async def stopped_waits(self, limit: int) -> list[tuple[int, int]]:
-        """Return at most `limit` jobs that wait although cancellation was requested while they ran, as (tenant,
-        job)."""
+        """Return at most `limit` jobs that wait despite a cancellation request while they ran, as (tenant, job)."""
         ...
 
     async def next_signal(self, tenant_id: int, job: int, name: str, after: int) -> Signal | None:
@@ -239,8 +238,8 @@ class Reader(Protocol):
         after: tuple[str, int] | None = None,
         limit: int = 100,
     ) -> list[Template]:
-        """Return at most `limit` templates of a tenant by name, newest version first, after the given name and version.
-        They have one name or any, in the newest version only or in every version."""
+        """Return at most `limit` templates of a tenant by name, newest version first. They come after the given name
+        and version. They have one name or any, in the newest version only or in every version."""
         ...
 
     async def steps(
@@ -263,8 +262,8 @@ class Reader(Protocol):
         ...
 
     async def elements_in(self, parent: int, state: str, limit: int) -> list[dict[str, Any]]:
-        """Return the first items of a step that are in this state, in order, without their inputs and outputs. There
-        are at most `limit`."""
+        """Return the first items of a step that are in this state, in order. There are at most `limit`, without their
+        inputs and outputs."""
         ...
 
     async def step_counts(self, flow: int) -> dict[str, int]:
@@ -323,13 +322,12 @@ class Reader(Protocol):
         ...
 
     async def lost_steps(self, states: Sequence[str], limit: int) -> list[dict[str, Any]]:
-        """Return at most `limit` steps in these states whose job has ended or was deleted, and which no other job
-        runs."""
+        """Return at most `limit` steps in these states that no job runs. Their own job has ended or was deleted."""
         ...
 
     async def long_at_work(self, states: Sequence[str], before: int, limit: int) -> list[dict[str, Any]]:
-        """Return at most `limit` claimed jobs that have been in one of these states since before then, the longest
-        first."""
+        """Return at most `limit` claimed jobs that have long been in one of these states. They entered it before
+        `before`, the longest ago first."""
         ...
 
     async def unleased(self, limit: int) -> list[dict[str, Any]]:
@@ -337,8 +335,8 @@ class Reader(Protocol):
         ...
 
     async def holds(self) -> list[Hold]:
-        """Return what holds queued jobs, other than limits: the number of jobs per tenant and hold, and since when the
-        oldest is held."""
+        """Return what holds queued jobs, other than limits. Each entry has a tenant, a hold, the number of jobs, and
+        since when the oldest is held."""
         ...
 
     async def unclosed_breakers(self, limit: int) -> list[dict[str, Any]]:
@@ -372,8 +370,8 @@ class Reader(Protocol):
         ...
 
     async def next_delivery(self) -> int | None:
-        """Return the microseconds until the next attempt of any tenant's webhook deliveries, negative if it is overdue.
-        Return None if no delivery is pending."""
+        """Return the microseconds until the next attempt of a webhook delivery, of any tenant. The number is negative
+        if it is overdue. Return None if no delivery is pending."""
         ...
 
     async def breaker(self, tenant_id: int, name: str) -> Row | None:
@@ -381,14 +379,14 @@ class Reader(Protocol):
         ...
 
     async def breakers(self, tenant_id: int, name: str | None = None) -> list[BreakerView]:
-        """Return the tenant's breakers by name, or the one with this name, each with the number of queued jobs it
+        """Return the tenant's breakers by name, or the one with this name. Each has the number of queued jobs it
         holds."""
         ...
 
     async def breakers_that_hold(self, limit: int, after: int = 0) -> list[Watched]:
-        """Return at most `limit` breakers of any tenant that opened and still need attention, with IDs above `after`.
-        Each shows whether jobs that need it are not held yet, whether it holds any jobs, and whether its probe is
-        running."""
+        """Return at most `limit` breakers of any tenant that opened and still need attention. Their IDs are above
+        `after`. Each shows whether jobs that need it are not held yet, whether it holds any jobs, and whether its probe
+        is running."""
         ...
 
     async def is_claimed(self, job: int, epoch: int) -> bool:
@@ -444,7 +442,7 @@ class Reader(Protocol):
         ...
 
     async def uncertain(self, budget: Budget) -> dict[str, Sum]:
-        """Return what counts against a budget although its cost is unknown, by state: calls in flight and lost
+        """Return what counts against a budget although its cost is unknown. The states are calls in flight and lost
         calls."""
         ...
 
@@ -459,7 +457,7 @@ class Reader(Protocol):
         ...
 
     async def abandoned_charges(self, limit: int) -> list[Charge]:
-        """Return at most `limit` calls that are recorded as in flight although their job has ended or was deleted."""
+        """Return at most `limit` calls recorded as in flight whose job has ended or was deleted."""
         ...
 
     async def costs(self, by: str, tenant_id: int | None, since: int = 0, limit: int = 1000) -> list[Cost]:
@@ -502,9 +500,9 @@ class Reader(Protocol):
         ...
 
     async def quotas(self, tenant_id: int) -> list[Quota]:
-        """Return, per depth, the quota of a tenant's crews, the workers they have, and whether a share or crew is in
-        line. A depth with none of these is left out. A share counts as a worker until it ends, except while its quota
-        holds it."""
+        """Return, per depth, the quota of a tenant's crews and its use. Each has the workers that the crews have, and
+        whether a share or crew is in line. A depth with none of these is left out. A share counts as a worker until it
+        ends, except while its quota holds it."""
         ...
 
     async def in_line(self, tenant_id: int, depth: int, most: int, limit: int) -> InLine:
@@ -527,8 +525,8 @@ class Reader(Protocol):
         ...
 
     async def forgotten_askers(self, tenant_id: int, limit: int) -> list[tuple[int, str]]:
-        """Return at most `limit` jobs that wait for a crew although every crew that they created has ended, with the
-        names of their waits."""
+        """Return at most `limit` jobs that wait for a crew, with the names of their waits. Every crew that they created
+        has ended."""
         ...
 
     async def agents_of_jobs(self, jobs: Sequence[int]) -> list[dict[str, Any]]:
@@ -549,8 +547,8 @@ class Reader(Protocol):
     async def agent_audits(
         self, tenant_id: int, *, agent: int | None = None, after: int | None = None, limit: int = 100
     ) -> list[AgentAudit]:
-        """Return at most `limit` audit records of a tenant's finished agent jobs, newest first, with IDs below `after`.
-        They are all, or that of one agent job."""
+        """Return at most `limit` audit records of a tenant's finished agent jobs, newest first. Their IDs are below
+        `after`. They are all, or that of one agent job."""
         ...
 
     async def live_api_key(self, hash: str) -> LiveApiKey | None:
@@ -575,8 +573,8 @@ class Reader(Protocol):
         ...
 
     async def digest(self, after: str | None, limit: int) -> Digest:
-        """Return the next events in commit order, counted in groups, with the time that each entity spent in its
-        previous state. Reading on from the digest's cursor counts every event once."""
+        """Return the next events in commit order, counted in groups. Each group has the time that its entities spent in
+        their previous state. Reading on from the digest's cursor counts every event once."""
         ...
 
     async def log_position(self, reader: str) -> str | None:
@@ -584,8 +582,8 @@ class Reader(Protocol):
         ...
 
     async def seals(self, *, after: int = 0, limit: int = 100) -> list[Seal]:
-        """Return at most `limit` seals of the log, of all tenants, in the order of their numbers, after the given
-        number."""
+        """Return at most `limit` seals of the log, in the order of their numbers, after the given number. They are of
+        all tenants together."""
         ...
 
     async def last_seal(self) -> Seal | None:

@@ -53,7 +53,8 @@ class RetentionReads(FlowReads):
         return [Pruned(*row) for row in await self._ask("pruned")]
 
     async def _retinues(self, lifecycle: Lifecycle, ids: Iterable[int]) -> dict[int, Retinue]:
-        """Collect everything inside these flows or crews, level by level, each with the outermost it belongs to."""
+        """Collect everything inside these flows or crews, level by level. Each part is listed under the outermost
+        one."""
         found = {root: Retinue() for root in ids}
         for root, retinue in found.items():
             retinue.keys[lifecycle.table].append(root)

@@ -72,7 +72,7 @@ any thread."""
 
 
 def planned(due: Iterable[Schedule], plan: Planner, now: int, most_jobs: int) -> Iterator[tuple[Schedule, Plan]]:
-    """Yield the schedules to fire now with their plans, skipping those whose jobs would exceed the maximum."""
+    """Yield the schedules to fire now with their plans. A schedule whose jobs would exceed the maximum is skipped."""
     jobs = 0
     for schedule in due:
         what = plan(schedule, now)

@@ -49,8 +49,8 @@ class Mount(NamedTuple):
 
 
 def inspect(path: str, real: str, *, shared: bool) -> None:
-    """Reject a file with several names, and one on a network file system unless the user accepts it (`shared`). `real`
-    is the path without symbolic links."""
+    """Reject a file with several names, and a file on a network file system. The user can accept the latter with
+    `shared`. `real` is the path without symbolic links."""
     refuse_hard_links(path, real)
     refuse_mount(path, real, shared=shared)
 

@@ -103,8 +103,8 @@ def _shares(run: Run, queue: str, lanes: Iterable[int], wanted: Wanted, room: in
 
 
 def _places(run: Run, queue: str, tenant: int, limit: int, offset: int, without: Sequence[str]) -> list[Place]:
-    """Return the first jobs of a tenant after those already known, one priority after another until there are
-    enough."""
+    """Return the first jobs of a tenant after those already known. The priorities are read one after another until
+    there are enough jobs."""
     named, values = "due", {"queue": queue, "tenant_id": tenant}
     if without:
         named, values["without"] = "due_known", json.dumps(list(without))

@@ -14,8 +14,8 @@ _SCHEMA = "SELECT name, type, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 
 
 def sqlite_faults(db: apsw.Connection) -> list[str]:
-    """Return the faults of pages and indexes, as SQLite finds them, then the differences of tables, indexes, and
-    guards."""
+    """Return the faults of pages and indexes, as SQLite finds them. Add the differences of tables, indexes, and guards
+    from the declared ones."""
     checked = db.execute(f"PRAGMA integrity_check({MOST_FAULTS})").fetchall()
     damage = [_one_line(row[0]) for row in checked if row[0] != "ok"]
     found = {name: sql for name, _, sql in db.execute(_SCHEMA)}

@@ -153,7 +153,7 @@ def _prepare(db: apsw.Connection, path: str, read_only: bool) -> None:
 
 
 def _contents(db: apsw.Connection) -> tuple[object, object]:
-    """Return the application ID and the number of tables as of one moment, since another process might be preparing the
+    """Return the application ID and the number of tables as of one moment. Another process might be preparing the
     file."""
     db.execute("BEGIN")
     try:

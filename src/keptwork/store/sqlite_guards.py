@@ -137,8 +137,8 @@ def _set(lifecycle: Lifecycle, columns: dict[str, str]) -> str:
 
 
 def _log(lifecycle: Lifecycle, row: str, from_state: str, source: str = "") -> str:
-    """Return the INSERT of an event, without a source from VALUES. For a SELECT into a table with triggers, SQLite
-    first fills a temporary table for each row, which takes a quarter of the time of writing the event."""
+    """Return the INSERT of an event. Without a `source`, it uses VALUES: for a SELECT into a table with triggers,
+    SQLite first fills a temporary table for each row, which takes a quarter of the time of writing the event."""
     values = (
         f"{row}.id, {row}.updated_at, {row}.tenant_id, {row}.seq, {row}.epoch, {literal(lifecycle.name)}, "
         f"{event_type(lifecycle, f'{row}.move')}, {row}.move, {from_state}, {row}.state, {row}.actor, "
@@ -162,8 +162,8 @@ def _log_pair(lifecycle: Lifecycle, pair: tuple[str, str]) -> str:
 
 
 def _first_at(first: Move, second: Move) -> str:
-    """Return SQL for the time of a pair's first move: 1 µs before the second move, or when the row was started, if the
-    pair started it for the first time."""
+    """Return SQL for the time of a pair's first move. It is 1 µs before the second move, or when the row was started,
+    if the pair started it for the first time."""
     if not first.target.started or second.target.started:
         return "NEW.updated_at - 1"
     return "CASE WHEN OLD.started_at IS NULL THEN NEW.started_at ELSE NEW.updated_at - 1 END"
@@ -191,7 +191,7 @@ def _event_refusals() -> Iterator[str]:
 
 
 def _fits(lifecycle: Lifecycle) -> str:
-    """Return the condition that the row has just made the event's move: its last move, or the first of its last
+    """Return the condition that the row has just made the event's move. That is its last move, or the first of its last
     pair."""
     last = "seq = NEW.seq AND move = NEW.trigger AND state = NEW.to_state"
     firsts = [

@@ -119,7 +119,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _paths(given: Any, is_uri: bool) -> list[str]:
-    """Return the paths that an opening can mean: an empty list for a descriptor, two for a possible `file:` URI."""
+    """Return the paths that an opening can mean. A descriptor has none, and a possible `file:` URI has two."""
     try:
         path = os.fsdecode(given)
     except (TypeError, ValueError):

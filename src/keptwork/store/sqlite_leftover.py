@@ -48,8 +48,8 @@ def judge(path: str) -> None:
 
 
 def untouching(path: str) -> apsw.Connection:
-    """Return a connection that locks the file exclusively and writes to neither the file nor its log, even on close. If
-    another connection is open, the first read raises `apsw.BusyError`."""
+    """Return a connection that locks the file and writes to neither the file nor its log, even on close. The lock is
+    exclusive. If another connection is open, the first read raises `apsw.BusyError`."""
     db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.pragma("locking_mode", "exclusive")  # the index of the log is then in memory

@@ -59,12 +59,13 @@ def promote(run: Run, keys: Collection[LimitKey], now: int) -> int:
 
 
 def _most_of_tenant(key: LimitKey, rule: LimitRule | None) -> int | None:
-    """Return the maximum concurrent jobs of a key if its rule sets nothing else and the key belongs to one tenant."""
+    """Return the maximum concurrent jobs of a key if counting them is enough. The key must belong to one tenant, and
+    its rule must set no rate. Otherwise, return None."""
     return rule.most if rule is not None and rule.rate is None and key.tenant_id != 0 else None
 
 
 def _promote_by_number(run: Run, numbers: dict[LimitKey, int]) -> int:
-    """Promote jobs for many keys together: one statement counts for all of them, and another promotes the jobs."""
+    """Promote jobs for many keys together. One statement counts for all of them, and another promotes the jobs."""
     let_go: list[int] = []
     rows = run("counted_of_tenants", keys=json.dumps(sorted(numbers))) if numbers else []
     for tenant_id, key, active, highest in rows:

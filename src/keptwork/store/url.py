@@ -96,7 +96,7 @@ def _sqlite_path(text: str, rest: str) -> str:
 
 
 def _settings(text: str, settings: str) -> tuple[str, bool]:
-    """Return the settings after the path: when a commit is durable, and whether a network file system is accepted."""
+    """Return the settings after the path: `synchronous`, and whether `shared=ok` is set."""
     given = dict(parse_qsl(settings, keep_blank_values=True))
     as_written = "&".join(f"{name}={value}" for name, value in given.items())
     chosen, shared = given.pop("synchronous", "full"), given.pop("shared", None)

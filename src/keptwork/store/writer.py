@@ -165,7 +165,7 @@ class Writer(Protocol):
     async def decide_approval(
         self, tenant_id: int, id: int, decision: str, by: str | None = None, comment: str | None = None
     ) -> Approval | None:
-        """Decide an open approval before its deadline while its job is unfinished, and make the waiting job due. Only
+        """Decide an open approval before its deadline, and make the waiting job due. The job must be unfinished. Only
         after the deadline can the decision be `expired`. Return the approval as it is afterward, whether or not this
         call decided it. Concurrent calls lead to one decision."""
         ...
@@ -245,13 +245,13 @@ class Writer(Protocol):
         ...
 
     async def settle_delivery(self, taken: Delivery, state: str, delay_us: int = 0, error: str | None = None) -> bool:
-        """Record the outcome of a delivery attempt: delivered, failed, or pending and due again after a delay. Return
-        False and change nothing if a later attempt was taken or the delivery has ended."""
+        """Record the outcome of a delivery attempt. The delivery is delivered, has failed, or is pending and due again
+        after a delay. Return False and change nothing if a later attempt was taken or the delivery has ended."""
         ...
 
     async def retry_delivery(self, tenant_id: int, id: int) -> bool:
-        """Make a delivery due immediately, in whatever state it is, with its initial number of further attempts. Return
-        False if there is no such delivery."""
+        """Make a delivery due immediately, in whatever state it is. It gets its initial number of further attempts.
+        Return False if there is no such delivery."""
         ...
 
     async def forget_deliveries(self, older_than: int, limit: int = 500) -> int:
@@ -263,7 +263,8 @@ class Writer(Protocol):
         ...
 
     async def lock_budgets(self, tenant_id: int, owners: Sequence[int]) -> list[Budget]:
-        """In a transaction, lock those of these budgets that exist against changes until the transaction ends."""
+        """In a transaction, lock these budgets against changes until it ends. Budgets that do not exist are left
+        out."""
         ...
 
     async def keep_budget(self, budget: Budget) -> None:
@@ -271,8 +272,8 @@ class Writer(Protocol):
         ...
 
     async def forget_budgets(self, older_than: int, limit: int = 500) -> int:
-        """Delete at most `limit` budgets of days and of deleted jobs, created before this time, oldest first. Return
-        their number. A budget with a reservation stays."""
+        """Delete at most `limit` budgets of days and of deleted jobs, oldest first. They were created before
+        `older_than`. Return their number. A budget with a reservation stays."""
         ...
 
     async def lock_jobs(self, jobs: Sequence[int]) -> dict[int, tuple[int, int | None]]:
@@ -307,9 +308,9 @@ class Writer(Protocol):
         ...
 
     async def rotate_api_key(self, id: int, key: NewApiKey, overlap_us: int) -> ApiKeyRow | None:
-        """Store a new API key that replaces one of the same tenant, which then expires after the overlap at the latest.
-        The same key again returns the stored one. Return None if the old key does not exist, is revoked or expired, or
-        was rotated before. In that case, nothing is stored."""
+        """Store a new API key that replaces one of the same tenant. The old key then expires after the overlap at the
+        latest. The same key again returns the stored one. Return None if the old key does not exist, is revoked or
+        expired, or was rotated before. In that case, nothing is stored."""
         ...
 
     async def revoke_api_key(self, tenant_id: int, id: int, by: str) -> ApiKeyRow | None:
@@ -335,8 +336,8 @@ class Writer(Protocol):
         ...
 
     async def still_claimed(self, job: Job) -> bool:
-        """In a transaction, return whether a job still runs under the claim that returned it, with a valid lease. If
-        so, the claim cannot be lost before the transaction ends."""
+        """In a transaction, return whether a job still runs under the claim that returned it. The claim's lease must be
+        valid. If so, the claim cannot be lost before the transaction ends."""
         ...
 
     async def note_call(self, job: int, call: int, said: str) -> None:
@@ -353,8 +354,8 @@ class Writer(Protocol):
         ...
 
     async def beat(self, worker: int) -> Standing | None:
-        """Record that a worker's process is alive and return the worker's state, or None if there is no such worker.
-        This is not a move and writes no event."""
+        """Record a worker's heartbeat and return the worker's state, or None if there is no such worker. This is not a
+        move and writes no event."""
         ...
 
     async def ask_to_end(self, worker: int, tenant_id: int, ending: str) -> bool:
@@ -439,8 +440,8 @@ class Writer(Protocol):
         ...
 
     async def forget_limits(self, limit: int = 500) -> int:
-        """Delete records of limits and unique windows that are no longer needed, at most `limit` of each kind. Return
-        their number."""
+        """Delete records of limits and unique windows that are no longer needed. At most `limit` of each kind are
+        deleted. Return their number."""
         ...
 
     async def prune(self, lifecycle: Lifecycle, ids: Sequence[int], expiry: Expiry) -> int:
