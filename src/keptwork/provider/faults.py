@@ -1,7 +1,7 @@
 """Translates errors of a call: whether and when to retry it, and whether it might have been paid for.
 
-Both SDKs use the same names for their errors, so one table serves them. No message shows a key, whatever a server
-sends. Like `connection.py`, this module is imported only when a call is made.
+Both SDKs use the same names for their errors, so one table serves them. No message shows a key, even if a server
+sends it. Like `connection.py`, this module is imported only when a call is made.
 """
 
 from __future__ import annotations
