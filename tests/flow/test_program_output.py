@@ -22,6 +22,8 @@ from keptwork.service.flow_report import cut_of
 from keptwork.service.flow_scene import Actor, content
 from tests.flow.stage import Ran, flow_of, ran, returning, worked
 
+pytestmark = pytest.mark.acceptance
+
 LIMIT = 1 << 10
 WORDS = st.text("a\n\r ", max_size=6)
 

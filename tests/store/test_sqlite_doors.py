@@ -94,6 +94,7 @@ def found(file: Path) -> int:
 # --- other names
 
 
+@pytest.mark.acceptance
 def test_symbolic_link_and_descriptor_are_safe_doors(file, tmp_path):
     link = tmp_path / "link.db"
     link.symlink_to(file)
@@ -125,6 +126,7 @@ async def test_file_that_is_mounted_without_its_folder_is_refused(file, tmp_path
         await open_store(f"sqlite:///{alone}")
 
 
+@pytest.mark.acceptance
 def test_folder_that_is_mounted_twice_is_a_safe_door(file, tmp_path):
     again = tmp_path / "again"
     again.mkdir()

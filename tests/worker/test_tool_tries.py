@@ -10,6 +10,8 @@ import pytest
 from keptwork import Keptwork
 from tests.worker.test_approvals import the_question
 
+pytestmark = pytest.mark.acceptance
+
 PROFILES = """
 [tools.exits]
 command = ["false"]
