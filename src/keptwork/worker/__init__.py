@@ -1,1 +1,1 @@
-"""The worker: claims jobs, runs their handlers, keeps their leases and writes what came of them."""
+"""The worker: claims jobs, runs their handlers, renews their leases, and writes their outcomes."""

@@ -1,8 +1,9 @@
-"""The conversation of an agent with a model that may use tools: ask, run what it asks for, tell it, ask again.
+"""Run the conversation of an agent with a model that uses tools: request, run the tools, report, request again.
 
-A model gets only the tools its skill allows, and what it gives them is data: what does not fit is told to it as a
-failure and never run. Every turn and every use of a tool is kept before the next one, so that a conversation goes on
-after a crash where it was. A tool that needs approval is run when people have approved exactly this run of it.
+A model can use only the tools that its skill allows. Arguments from a model are data: arguments that do not fit are
+reported to the model as a failure and never run. Every turn and every tool use is stored as a checkpoint before the
+next one starts, so a conversation resumes after a crash where it was. A tool that needs approval runs after a reviewer
+has approved exactly this use of it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from keptwork.config import Config, Tool
 
 Ask = Callable[[Request, int], Awaitable[Answer]]
-"""Makes turn `n` of a conversation, from 1: what was answered before is returned as it was."""
+"""Requests turn `n` of a conversation, counted from 1. A turn that was already answered returns its stored answer."""
 
 MOST_AT_ONCE = 100
 LONGEST_RESULT = 32 << 10
@@ -44,8 +45,10 @@ LONGEST_SHOWN = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a conversation goes: so many turns, so many uses of tools, so many seconds at a stretch. Waiting for
-    people ends a stretch."""
+    """Limits of a conversation: turns, tool uses, and seconds in one run of the job.
+
+    A wait for an approval ends the run, so the seconds start again after it.
+    """
 
     turns: int = 20
     tool_calls: int = 50
@@ -53,7 +56,7 @@ class Limits:
 
 
 class Toolbox:
-    """The tools a skill allows, as keptwork.toml declares them. One that it does not declare is a `PermanentError`."""
+    """The tools that a skill allows, as keptwork.toml declares them. An undeclared tool raises `PermanentError`."""
 
     def __init__(self, config: Config, allowed: Iterable[str]) -> None:
         self._config = config
@@ -61,12 +64,15 @@ class Toolbox:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """What a model is told of them."""
+        """The tools as a model sees them."""
         found = self._profiles.items()
         return tuple(Offer(name, tool.description or f"Runs {name}.", tool.takes.schema) for name, tool in found)
 
     def asked_for(self, use: ToolUse) -> tuple[Tool, ToolSpec]:
-        """The tool a model asks for and what would be run; what may not be run is `Unfit`."""
+        """Return the tool that a model requests and the program it would run.
+
+        Raise `Unfit` if the model must not use the tool, or if the arguments do not fit.
+        """
         tool = self._profiles.get(use.name)
         if tool is None:
             raise Unfit(f"there is no tool of that name here; there are: {', '.join(self._profiles) or 'none'}")
@@ -84,8 +90,11 @@ class Toolbox:
 async def converse(
     ctx: Context, request: Request, tools: Toolbox | None, limits: Limits, ask: Ask, round: int = 0
 ) -> Answer:
-    """The answer of a model, after it has used what tools it wants, as far as it may. `round` is which try of the job
-    it is: each is a conversation of its own. One that comes to no answer is a `BusinessFailure`."""
+    """Return the answer of a model after it has used the tools it wants, within the limits.
+
+    `round` numbers the conversations of a job: each round is a conversation of its own. Raise `BusinessFailure` if the
+    model does not answer within the limits.
+    """
     conversation, time = Conversation(ctx, tools, limits, round), asyncio.timeout(limits.seconds)
     try:
         async with time:
@@ -111,7 +120,7 @@ class Conversation:
         self._same: Counter[str] = Counter()
 
     async def answer(self, request: Request, ask: Ask) -> Answer:
-        """Turn by turn, until the model wants no more tools."""
+        """Request turn after turn, until the model requests no more tools."""
         offers = self._tools.offers if self._tools is not None else ()
         messages = list(request.messages)
         for turn in range(1, self._limits.turns + 1):
@@ -125,7 +134,7 @@ class Conversation:
         raise BusinessFailure(f"after {self._limits.turns} turns the model still asked for tools instead of answering")
 
     async def _results(self, turn: int, uses: Sequence[ToolUse]) -> list[Message]:
-        """One after the other: what a model asks for together may build on each other."""
+        """Run the tools one after the other, because tools that a model requests together can depend on each other."""
         if len(uses) > MOST_AT_ONCE:
             raise BusinessFailure(f"the model asked for {len(uses):,} tools at once; {MOST_AT_ONCE} at most are run")
         repeated = Counter(use.id for use in uses)
@@ -140,7 +149,7 @@ class Conversation:
         return results
 
     async def _told(self, use: ToolUse, effect: str, count: int, repeated: bool) -> dict[str, Any]:
-        """What a use of a tool comes to, as the model is told. It is told of what is not allowed as well."""
+        """Return the message that reports a tool use to the model. It reports refused uses as well."""
         try:
             text = await self._used(use, effect, count, repeated)
         except (Unfit, TooSlow, ApprovalRejected, ApprovalExpired) as refusal:
@@ -166,8 +175,11 @@ class Conversation:
         return _said(outcome.result or {})
 
     async def _approved(self, use: ToolUse, spec: ToolSpec, effect: str) -> None:
-        """People approve what would be run, exactly: another program, other arguments or another run of the same ask
-        anew. What they said stands for a later try of the job as well."""
+        """Wait until a reviewer approves exactly this run.
+
+        A different program, different arguments, or another run of the same program needs another approval. A decision
+        also holds for a later attempt of the job.
+        """
         shown = {
             "tool": use.name,
             "arguments": dict(use.arguments),
@@ -179,8 +191,10 @@ class Conversation:
         await self._ctx.wait_for_approval(_question(spec), by=spec.review_by, details=shown, name=name)
 
     async def _run(self, name: str, tool: Tool, spec: ToolSpec, effect: str) -> Outcome:
-        """Behind the breaker of the tool. One that has effects is not run a second time by a later try of the job that
-        asks for the same."""
+        """Run a tool behind its circuit breaker.
+
+        If a tool is not idempotent, a later attempt of the job does not repeat the same use.
+        """
         given, breaker = tool.breaker, f"tool:{name}"
         wanted = (given.failure_threshold, given.cooldown_seconds, given.success_threshold)
         await self._ctx.breaker(Breaker(breaker, *wanted))
@@ -195,20 +209,20 @@ class Conversation:
 
 
 class _Failed(Exception):
-    """A tool was run and failed."""
+    """A tool ran and failed."""
 
 
 def _key(use: ToolUse) -> str:
-    """The same for two uses of a tool with the same arguments."""
+    """Return a key that is equal for two uses of a tool with the same arguments."""
     try:
         said = json.dumps([use.name, use.arguments], sort_keys=True)
     except (TypeError, ValueError, RecursionError):
-        said = use.name  # such a one is not run
+        said = use.name  # such a use never runs
     return sha256(said.encode()).hexdigest()[:32]
 
 
 def _question(spec: ToolSpec) -> str:
-    """In words that a terminal shows and does not obey; the whole of it is among the details."""
+    """Return the question with control characters removed for a terminal. The details hold the complete command."""
     command = harmless(shlex.join(spec.argv))
     return f"May the agent run {command[:LONGEST_SHOWN]}{'…' if len(command) > LONGEST_SHOWN else ''}?"
 
@@ -219,7 +233,7 @@ def _result(use: ToolUse, text: str, failed: bool = False) -> dict[str, Any]:
 
 
 def _said(result: Mapping[str, Any]) -> str:
-    """What a tool wrote, for a model to read: not all of it where it is much."""
+    """Return the output of a tool for the model, cut in the middle if it is long."""
     code = result.get("exit_code", 0)
     wrote = result.get("stdout") or result.get("stderr") or "It wrote nothing."
     return _cut(f"exit code {code}\n{wrote}" if code else str(wrote))

@@ -1,8 +1,9 @@
-"""One turn of an agent: a request to a model, answered once and paid for once, whatever happens in between.
+"""Run one turn of an agent: a model request that is answered once and paid for once, whatever crashes.
 
-Money is reserved before the call. Its answer, as a checkpoint of the job, and what it cost are written together: an
-answer that was kept is never asked for again, and one that was lost with its worker is on record as lost. A call whose
-job ends meanwhile may still end within the grace of its worker: nobody uses its answer, but its cost is known then.
+A turn reserves money before the call. It then writes the answer, as a checkpoint of the job, and the cost in one
+transaction. A stored answer is never requested again, and an answer that was lost with its worker is recorded as lost.
+If the job ends during a call, the call can still finish within the grace period of its worker. Its answer is not used,
+but its cost is recorded.
 """
 
 from __future__ import annotations
@@ -46,28 +47,30 @@ T = TypeVar("T")
 CHARACTERS_A_TOKEN = 4
 TAIL = 200
 LONGEST_KEPT = 32_000
-"""So much of what a model said goes into the record of its job; the whole of it is the job's result."""
+"""Maximum characters of an answer in the log of its job. The result of the job holds the complete answer."""
 
 logger = logging.getLogger("keptwork")
 
 _LATE: set[asyncio.Future[Any]] = set()
-"""Calls whose handlers were stopped: somebody must hold on to a task until it has ended."""
+"""Calls whose handlers were stopped. The event loop holds only weak references to tasks, so this set retains them."""
 
 Heard = Callable[[str, str], None]
-"""Is given the id of a job, and a piece of what a model says in it."""
+"""Receives the ID of a job and the next piece of its model output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which turn of which round of a conversation this is. Each round begins where an answer was found wrong. Turn 0 of
-    a job only chooses its tier."""
+    """The round and turn of a request in the conversation of a job.
+
+    A rejected answer starts another round. Turn 0 of a job only selects its tier.
+    """
 
     turn: int
     round: int = 0
 
     @property
     def conversing(self) -> bool:
-        """Whether it belongs into the transcript, whose places the conversation itself needs."""
+        """Whether the turn belongs in the transcript. Turn 0 has no place there."""
         return self.turn > 0
 
     @property
@@ -76,7 +79,7 @@ class Place:
 
 
 class _Admitted(NamedTuple):
-    """A call that may be made: what it is called, what is asked, by which reservation, past which breaker."""
+    """A call that can be made: its name, request, reservation, and circuit breaker."""
 
     name: str
     request: Request
@@ -86,7 +89,7 @@ class _Admitted(NamedTuple):
 
 
 class Turns:
-    """Makes the turns of one agent job."""
+    """Runs the turns of one agent job."""
 
     def __init__(
         self,
@@ -104,8 +107,10 @@ class Turns:
         self._heard = heard
 
     async def one_turn(self, ctx: Context, request: Request, place: Place, otherwise: str | None = None) -> Answer:
-        """The answer of a turn: the one that was kept, or one that is asked for, paid and kept now. Where the budget
-        has no room for the model, the one named `otherwise` is asked, if there is one."""
+        """Return the answer of a turn: its stored answer, or one that is requested, paid for, and stored now.
+
+        If the budget has no room for the model, request the model named `otherwise`, if there is one.
+        """
         answer: Answer = await ctx.steps.parking.operation(None, self._one_turn, ctx, request, place, otherwise)
         return answer
 
@@ -126,8 +131,10 @@ class Turns:
     async def _admitted(
         self, ctx: Context, request: Request, name: str, place: Place, otherwise: str | None
     ) -> _Admitted:
-        """Past the breaker of the model, and with what it may cost at most put aside. A job for which there is nothing
-        left is held back until there is."""
+        """Check the circuit breaker of the model and reserve the maximum cost of the call.
+
+        Suspend the job if the budget has no room.
+        """
         breaker = f"model:{self._provider.name}:{request.model}"
         await ctx.breaker(Breaker(breaker, on_open=self._on_open))
         answer = await self._reserved(ctx, request, name)
@@ -163,7 +170,7 @@ class Turns:
     # --- the call
 
     async def _asked(self, ctx: Context, admitted: _Admitted) -> Answer:
-        """An answer that is no good is one all the same: the model works."""
+        """Request an answer and report to the circuit breaker. Only a `SystemFailure` counts against the model."""
         call = asyncio.ensure_future(self._answer(ctx, admitted.request))
         try:
             answer = await asyncio.shield(call)
@@ -188,7 +195,7 @@ class Turns:
         return answer
 
     def _let_end(self, ctx: Context, admitted: _Admitted, call: asyncio.Future[Answer]) -> None:
-        """The handler was stopped. Its call may end in what is left of the grace, so that its cost becomes known."""
+        """Let the call of a stopped handler finish within the remaining grace period, so that its cost is recorded."""
         _held_on(asyncio.ensure_future(self._ended_late(ctx, admitted, call)))
 
     async def _ended_late(self, ctx: Context, admitted: _Admitted, call: asyncio.Future[Answer]) -> None:
@@ -199,11 +206,11 @@ class Turns:
         except AgentFailure as failure:
             with contextlib.suppress(KeptworkError):
                 await self._settle_failure(ctx, admitted, failure)
-        except Exception as error:  # the ceiling stays spent, and nobody is left to be told
+        except Exception as error:  # the ceiling stays spent, and no caller is left
             logger.debug("%s: the late outcome of a call is unknown: %s", ctx.job_id, error)
 
     def _tell(self, ctx: Context, most_tokens: int) -> Tell:
-        """Passes on what comes: the last of it is the job's progress."""
+        """Return a callback that reports streamed output: its tail is the job's progress."""
         tail, length = "", 0
 
         def tell(piece: str) -> None:
@@ -237,7 +244,7 @@ class Turns:
         return answer
 
     async def _settle_late(self, ctx: Context, admitted: _Admitted, answer: Answer) -> None:
-        """The answer to a job that ended meanwhile is not stored, but its cost replaces the ceiling that was spent."""
+        """Record the actual cost of a call whose job has ended. The answer itself is not stored."""
         cost, usage = self._cost(admitted, answer.usage), answer.usage
 
         async def work(tx: Transaction) -> None:
@@ -246,8 +253,11 @@ class Turns:
         await ctx.ask(lambda store: store.atomically(work))
 
     async def _settle_failure(self, ctx: Context, admitted: _Admitted, failure: AgentFailure) -> None:
-        """What the provider counted for a call that failed is paid; what no model has seen costs nothing; what may have
-        been billed, and nobody told, is lost. One that wants to be left alone is, by the whole fleet."""
+        """Settle the reservation of a failed call, and apply a requested backoff across all workers.
+
+        If the provider reported usage, that usage is paid. If the request never reached the model, the reservation is
+        released. Otherwise the call might have been billed, and its ceiling is recorded as lost.
+        """
         usage = failure.usage or NOTHING
         cost = self._cost(admitted, usage) if failure.usage else 0
 
@@ -271,7 +281,7 @@ class Turns:
         await budgets.back_off(store, self._provider.name, model, await store.now() + asked_us)
 
     def _cost(self, admitted: _Admitted, usage: Usage) -> int:
-        """By the name it was asked for under: that is the one whose price was reserved."""
+        """Return the cost at the price of the requested model name, because that price was reserved."""
         return _priced(lambda: prices.cost_micros(self._provider.name, admitted.request.model, usage, self._config))
 
 
@@ -287,14 +297,14 @@ def _held_on(task: asyncio.Future[T]) -> asyncio.Future[T]:
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
-    """Nobody may be left who hears of an error."""
+    """Discard a task and retrieve its exception, so that asyncio does not log it as unhandled."""
     _LATE.discard(task)
     if not task.cancelled():
         task.exception()
 
 
 def tokens_of(request: Request) -> int:
-    """About how many tokens a call may take, the longest answer included."""
+    """Return the approximate number of tokens that a call can take, including the longest answer."""
     said = sum(len(message.text) + 100 * len(message.uses) for message in request.messages)
     return (len(request.system) + said) // CHARACTERS_A_TOKEN + request.max_tokens
 
@@ -307,23 +317,24 @@ def _priced(price: Callable[[], int]) -> int:
 
 
 def _held(refused: budgets.Refused) -> Release | Suspend:
-    """Held by a cap until somebody raises it, or put off until there is room again."""
+    """Return the outcome for a refused reservation: a hold until a cap allows it, or a wait for room under a rate
+    limit."""
     if not refused.hold:
         return Suspend("room under a limit", refused.until_us)
     return Release(refused.reason, held_by=refused.hold)
 
 
-# --- as it is kept
+# --- stored form
 
 
 def data_of(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON can hold it."""
+    """Return an answer in its JSON form."""
     uses = [{"id": use.id, "name": use.name, "arguments": use.arguments} for use in answer.uses]
     rest = {"stop": answer.stop, "request_id": answer.request_id}
     return {"text": answer.text, "model": answer.model, "usage": list(answer.usage), "uses": uses, **rest}
 
 
 def answer_of(data: Mapping[str, Any]) -> Answer:
-    """The answer that was kept so."""
+    """Return the answer that `data_of` stored."""
     uses = tuple(ToolUse(use["id"], use["name"], use["arguments"]) for use in data["uses"])
     return Answer(data["text"], data["model"], Usage(*data["usage"]), Stop(data["stop"]), uses, data["request_id"])

@@ -1,12 +1,12 @@
-"""An agent job carried out: from one state to the next, each time from where it was left.
+"""Run an agent job from state to state, each time from where it stopped.
 
-    INIT          is there something to do?
-    DEFINE_AGENT  which skill, which tier of models, and why
-    PROCESS       the model is asked, and its answer looked at
-    END           there is an answer; with the end of the job comes the record
+    INIT          check that there is a task
+    DEFINE_AGENT  choose a skill and a tier of models, with reasons
+    PROCESS       request an answer from the model and check it
+    END           there is an answer; the record follows when the job finishes
 
-Whatever is raised in PROCESS is tried again as often as the job may, after a wait; anywhere else it is the end. Answers
-that were kept are not asked for again, so a worker that takes over says the same as the one before it.
+An exception in PROCESS is retried after a backoff, as often as the job allows. An exception in another state is final.
+Stored answers are not requested again, so another worker continues with the same answers.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked of an agent. `prompt` is what the model is given, where that is more than the description;
-    `chosen_by` is what skill and tier are chosen by, where that is another text."""
+    """The request to an agent.
+
+    `prompt` is the text for the model, if it differs from the description. `chosen_by` is the text that selects the
+    skill and the tier, if that differs too.
+    """
 
     description: str
     prompt: str = ""
@@ -77,12 +80,12 @@ class Wish:
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return self.prompt or self.description
 
     @property
     def topic(self) -> str:
-        """What skill and tier are chosen by."""
+        """The text that selects the skill and the tier."""
         return self.chosen_by or self.description
 
 
@@ -94,14 +97,14 @@ class Said(NamedTuple):
 
 
 class AgentWork:
-    """Carries agent jobs out. Who is to be asked is looked up when the first of them comes."""
+    """Runs agent jobs. The provider and models are looked up when the first job needs them."""
 
     def __init__(self, lineup: Callable[[], Lineup], heard: Heard | None = None) -> None:
         self._lineup = lineup
         self._heard = heard
 
     async def carry_out(self, ctx: Context, wish: Wish) -> dict[str, Any]:
-        """What comes of an agent job, from whatever state it is in."""
+        """Run an agent job from its current state and return its output."""
         row = await ctx.ask(lambda store: agents.of_job(store, ctx.job, _new(ctx, wish)))
         progress = _Progress(row)
         try:
@@ -110,7 +113,7 @@ class AgentWork:
             raise
         except Exception as error:
             if ctx.cancel_requested and not isinstance(error, AgentFailure):
-                await ctx.steps.suspend(Release("its worker stopped it"))  # which is no fault of the agent's
+                await ctx.steps.suspend(Release("its worker stopped it"))  # not a failure of the agent
             raise _failed(progress.row, error) from error
 
     async def _carried_out(self, ctx: Context, wish: Wish, progress: _Progress) -> dict[str, Any]:
@@ -126,13 +129,13 @@ class AgentWork:
         return await talk.output()
 
     async def _begin(self, ctx: Context, progress: _Progress) -> None:
-        """INIT: is there something to do?"""
+        """Leave INIT if the job has a usable task."""
         if wrong := agents.unfit(progress.row["description"]):
             raise PermanentError(wrong)
         await progress.advance(ctx)
 
     async def _define(self, ctx: Context, wish: Wish, progress: _Progress, lineup: Lineup, turns: Turns) -> None:
-        """DEFINE_AGENT: which skill, which tier, which model, and why."""
+        """Leave DEFINE_AGENT with a skill, a tier, and a model, and the reasons for each."""
         skill, why_skill = _routed(wish, lineup)
         tier, why_tier = await _graded(ctx, wish, lineup, turns)
         reasons = json.dumps({"skill": why_skill, "tier": why_tier, "first_tier": tier})
@@ -141,7 +144,7 @@ class AgentWork:
 
 
 class _Progress:
-    """How far an agent job has come: its row, as it is after each move."""
+    """The progress of an agent job: its row after each move."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
@@ -160,7 +163,7 @@ class _Progress:
 
 
 class _Talk:
-    """The conversation of an agent job that is defined."""
+    """The conversation of an agent job that has left DEFINE_AGENT."""
 
     def __init__(self, ctx: Context, wish: Wish, lineup: Lineup, turns: Turns, progress: _Progress) -> None:
         self._ctx = ctx
@@ -175,7 +178,7 @@ class _Talk:
         self._verdicts = [ctx.steps.own_name("verdict", str(n)) for n in range(progress.row["retry_count"] + 1)]
 
     async def process(self) -> dict[str, Any]:
-        """PROCESS: an answer that passes, or a failure."""
+        """Leave PROCESS with an answer that passes the rules, or raise."""
         said = await self.conversed()
         wrong, value = await _judged(said.answer, self._rules)
         if wrong is not None:
@@ -185,8 +188,10 @@ class _Talk:
         return self._output(said.answer, value)
 
     async def conversed(self) -> Said:
-        """The last answer there is, or comes now. One that was found wrong in an earlier attempt is followed by what
-        was wrong with it, and by another round."""
+        """Return the latest answer, stored or requested now.
+
+        If an earlier attempt rejected an answer, the model receives the reason, and another round follows.
+        """
         rejected, tier = await self._rejected(), self._first_tier
         request, otherwise = self._request(tier), None
         for round in count():
@@ -201,7 +206,7 @@ class _Talk:
         raise AssertionError("a count has no end")
 
     async def _exchange(self, request: Request, round: int, otherwise: str | None) -> Answer:
-        """One round: as many turns as the tools take that the model asks for."""
+        """Run one round: as many turns as the requested tools need."""
 
         async def ask(request: Request, turn: int) -> Answer:
             return await self._turns.one_turn(self._ctx, request, Place(turn, round), otherwise)
@@ -218,15 +223,21 @@ class _Talk:
         return Request(self._model(tier), (Message(Role.USER, self._wish.text),), system.strip(), most)
 
     def _model(self, tier: Tier) -> str:
-        """As it was chosen, whatever the configuration says meanwhile; of another tier, as it says now."""
+        """Return the model of a tier.
+
+        For the current tier it is the model in the row, even if the configuration has changed since. For another tier
+        it is the configured model.
+        """
         row = self._progress.row
         return str(row["model"]) if tier == row["tier"] else self._lineup.models[tier]
 
-    # --- answers that are no good
+    # --- rejected answers
 
     async def _rejected(self) -> dict[int, str]:
-        """What was wrong with which round, as far as it was counted: a verdict whose attempt was not settled is passed
-        again."""
+        """Return the reason for each rejected round, from stored verdicts.
+
+        The current attempt is excluded: if it was never completed, its verdict is reached again.
+        """
         found = [await self._ctx.steps.recall(name) for name in self._verdicts[:-1]]
         verdicts = [json.loads(one.result) for one in found if one is not None]
         return {verdict["round"]: verdict["wrong"] for verdict in verdicts}
@@ -245,7 +256,8 @@ class _Talk:
         return Tier(self._reasons["first_tier"])
 
     async def _escalated(self, tier: Tier, wrong: str) -> Tier:
-        """One tier up, where that is wanted and there is one; the row tells of it once."""
+        """Return the next higher tier if escalation is enabled and such a tier exists. The row records each step up
+        once."""
         if not self._lineup.config.models.escalate or tier.above is None:
             return tier
         above, reasons = tier.above, self._reasons
@@ -256,10 +268,10 @@ class _Talk:
             await self._progress.amend(self._ctx, **choice, reasons=json.dumps({**reasons, "escalated": steps}))
         return above
 
-    # --- what comes of it
+    # --- output
 
     async def output(self) -> dict[str, Any]:
-        """END: what the job returns, from what was kept."""
+        """Return the output of the job in END, from its stored answers."""
         said = await self.conversed()
         return self._output(said.answer, (await _judged(said.answer, self._rules))[1])
 
@@ -291,7 +303,7 @@ def _skill_named(lineup: Lineup, name: str) -> Skill:
 
 
 async def _graded(ctx: Context, wish: Wish, lineup: Lineup, turns: Turns) -> tuple[Tier, str]:
-    """As it was asked for; else by rules; where they have nothing to say, a cheap model may be asked."""
+    """Return the requested tier, or one that rules choose. If no rule matches, a cheap model can classify the task."""
     if wish.tier is not None:
         return Tier(wish.tier), "it was asked for"
     graded = grade(wish.topic)
@@ -311,7 +323,7 @@ async def _graded(ctx: Context, wish: Wish, lineup: Lineup, turns: Turns) -> tup
 
 
 def _rules(wish: Wish, skill: Skill) -> validation.Rules:
-    """What the answer must be: as the skill says, of the form that was asked for with the job, if one was."""
+    """Return the rules for the answer: those of the skill, with the schema of the job if it has one."""
     try:
         of_skill = validation.rules_of(skill)
         asked = None if wish.schema is None else validation.rules(wish.schema).schema
@@ -321,8 +333,10 @@ def _rules(wish: Wish, skill: Skill) -> validation.Rules:
 
 
 async def _judged(answer: Answer, rules: validation.Rules) -> validation.Verdict:
-    """What is wrong with an answer, if anything; and the value in it, where JSON was asked for. Looking at it may take
-    seconds."""
+    """Return why an answer is unacceptable, if it is, and its parsed value if JSON was requested.
+
+    The check can take seconds, so it runs in a thread.
+    """
     if answer.stop is Stop.REFUSED:
         return validation.Verdict(f"the model refused: {answer.text[:LONGEST_REASON]}")
     if answer.stop is Stop.LENGTH:
@@ -335,8 +349,10 @@ async def _judged(answer: Answer, rules: validation.Rules) -> validation.Verdict
 
 
 def _failed(row: Row, error: Exception) -> Exception:
-    """What ends the attempt: in PROCESS it is tried again after a wait while there are retries, elsewhere it is the
-    end."""
+    """Return the exception that ends the attempt.
+
+    In PROCESS, it is retried after a backoff while retries remain. In another state, it is permanent.
+    """
     failure = error if isinstance(error, AgentFailure) else SystemFailure(described(error))
     kind = "Business" if isinstance(failure, BusinessFailure) else "System"
     if row["state"] != PROCESS.name:
@@ -356,7 +372,7 @@ def _limits(wish: Wish, config: Config) -> Limits:
 
 
 def _caps(wish: Wish, config: Config) -> Caps:
-    """As the configuration says; the job's own, if it has one, before that."""
+    """Return the configured caps, with the cap of the job itself if it has one."""
     said = config.budgets
     caps = Caps.of_dollars(said.job_usd, said.flow_usd, said.tenant_usd, said.day_usd, said.warn_at)
     return caps if wish.budget_micros is None else replace(caps, job=wish.budget_micros)

@@ -1,7 +1,7 @@
-"""Going ahead: inline steps that a job carries out after its own, to be handed in with it (service/stretch.py).
+"""Run inline steps of a flow ahead, in the job of the step before them (an inline batch; see service/stretch.py).
 
-The worker decides by what it knows, without a lock: the definition, what it has carried out itself, and what the
-database says of other steps. Whether all that still holds is looked at when it is handed in.
+The worker decides without a lock, from the definition, the steps that it has run, and the states of other steps in the
+database. The transaction that completes the batch checks whether all of it still holds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ MOST_BYTES = 1 << 20
 
 
 class Ahead:
-    """One stretch: it ends when nothing more can be carried out here, or when what came of it should be kept: after so
-    many steps, so many bytes, so much time."""
+    """One inline batch.
+
+    It ends when no other step can run here, or when its outputs should be stored: after a number of steps or bytes, or
+    after a time.
+    """
 
     def __init__(self, store: Store, ctx: Context, flow: str, shape: Shape, name: str, output: dict[str, Any]) -> None:
         self._store = store
@@ -60,16 +63,21 @@ class Ahead:
         self._bytes = 0
 
     async def gone(self, along: Sequence[str], careful: int) -> Stretch:
-        """Carries out what can be: first those that began with the step, under the first claim of its job, then what
-        comes after any of them. So many steps as are to go one by one, this one among them, go alone."""
+        """Run what can run here and return the batch.
+
+        The steps in `along`, which started with this step, come first, but only under the first claim of the job. Their
+        successors follow. While `careful` is above 0, this step completes alone, and the count falls by one.
+        """
         if careful:
             return Stretch(self._output, along=tuple(along), careful=careful - 1)
         with_it = () if self._ctx.fencing_token else along
         try:
             text = self._outputs[self._name] = result_text(self._output)
-            self._output = json.loads(text)  # what others do to it from here on is not what came of the step
+            # what other steps do to it from here on does not change the output of this step
+            self._output = json.loads(text)
             in_time = await self._carry_out(with_it)
-        except Exception:  # what came of the step itself cannot be kept, which will be told; or the database is away
+        # the output itself cannot be stored, which is reported on completion; or the database is down
+        except Exception:
             in_time = True
         handed = self._ended
         return Stretch(
@@ -82,9 +90,11 @@ class Ahead:
         )
 
     async def _carry_out(self, along: Sequence[str]) -> bool:
-        """Until the time is over, or nothing is left; true if it was not the time that ended it. In a task of its own:
-        what a function does to its task it does not do to the job, and one that takes far too long, or does not end
-        when it is asked to, is not waited for."""
+        """Run steps until the time is up or no step is left. Return False if the time ended the batch.
+
+        The steps run in a task of their own. What a function does to its task does not affect the job. A function that
+        takes far too long, or that ignores its cancellation, is not waited for.
+        """
         self._task = task = asyncio.create_task(self._go_through(along))
         try:
             await asyncio.wait([task], timeout=PATIENCE_SECONDS)
@@ -116,7 +126,10 @@ class Ahead:
         return self._ended - self._began < SLICE_US
 
     async def _carried(self, name: str) -> bool:
-        """Calls the function of a step. Whatever is wrong with it shows again when a job of its own does."""
+        """Call the function of a step and return whether it succeeded.
+
+        An error is not reported here: the step then gets a job of its own and fails there.
+        """
         step, began = self._shape.steps[name], max(_now_us(), self._ended)
         try:
             if takes_context(function_of(step.call or "")):
@@ -129,7 +142,7 @@ class Ahead:
         except asyncio.CancelledError:
             if self._given_up:
                 raise
-            self._alone.add(name)  # nobody has cancelled anything: the function said so
+            self._alone.add(name)  # the function raised this itself
             return False
         finally:
             self._ended = max(_now_us(), began + 1)
@@ -143,17 +156,17 @@ class Ahead:
         self._done.append((name, text, self._ended, self._ended - began))
         return True
 
-    # --- what it takes
+    # --- arguments
 
     async def _filled(self, step: Step) -> dict[str, Any]:
-        """The arguments, with every reference filled in."""
+        """Return the arguments with every reference filled in."""
         roots = {one.root for one in expression.references(step.with_)}
         await self._look_up(roots - self._values.keys())
         filled: dict[str, Any] = expression.filled(step.with_, looking(self._values, cut=step.takes_cut))
         return filled
 
     async def _look_up(self, roots: Iterable[str]) -> None:
-        """What came of steps, as the database gives it to others: what was JSON once."""
+        """Read the outputs of steps as other steps would read them: after a round trip through JSON."""
         missing = []
         for root in roots:
             if root in self._outputs:
@@ -167,11 +180,13 @@ class Ahead:
             (row,) = await self._store.rows(self._kind.flow, [self._key], ("name", "inputs"))
             self._values |= {INPUTS: inputs_of(row), "flow": {"id": self._flow, "name": row["name"]}}
 
-    # --- what comes next
+    # --- successors
 
     async def _ready_after(self, name: str) -> list[str]:
-        """The inline steps that wait for nothing any longer now that this one is done. What has a condition is left to
-        the engine."""
+        """Return the inline steps that are ready now that this step is done.
+
+        Steps with a condition are left to the engine.
+        """
         steps, found = self._shape.steps, []
         for later in self._shape.after[name]:
             if steps[later].inline and steps[later].when is None and await self._is_ready(later):
@@ -180,8 +195,11 @@ class Ahead:
         return found
 
     async def _is_ready(self, name: str) -> bool:
-        """By what is known here, or, of steps that this stretch has nothing to do with, in the database. The first that
-        is in the way is remembered: a step may wait for thousands."""
+        """Return whether all predecessors of a step are satisfied.
+
+        Predecessors outside this batch are read from the database. The first unsatisfied predecessor is remembered,
+        because a step can wait for thousands of others.
+        """
         earlier = self._in_the_way.get(name)
         if earlier is not None and earlier not in self._satisfied:
             return False
@@ -206,8 +224,10 @@ class Ahead:
 
 
 async def _forget_cancelling(task: asyncio.Task[Any]) -> None:
-    """A function that has cancelled the task it ran in, and may have ended before it could notice, has done so for
-    itself and not for the next one."""
+    """Clear the cancellation that a function requested for its task, so that it does not reach the next function.
+
+    The function can have returned before the cancellation was delivered.
+    """
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():
@@ -215,7 +235,7 @@ async def _forget_cancelling(task: asyncio.Task[Any]) -> None:
 
 
 def _pass_over(task: asyncio.Task[None]) -> None:
-    """Whatever came of it is of no use any more."""
+    """Retrieve the exception of an abandoned task, so that asyncio does not log it as unhandled."""
     if not task.cancelled():
         task.exception()
 

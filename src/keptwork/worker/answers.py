@@ -1,4 +1,4 @@
-"""What a handler said, on its way from a process of its own: data, never anything that runs when it is read."""
+"""Encode the outcome of a handler in its own process as JSON, and decode it in the worker without running anything."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LARGEST_ANSWER = LARGEST_RESULT + 16 * (LONGEST_TEXT + LONGEST)
 LATEST_US = 1 << 60
 MOST_WAITS = 10_000
 
-# How an error is settled; which error it was is said in its text.
+# The exception classes that decide how a job is completed. The text names the original error.
 _KINDS: dict[str, type[BaseException]] = {
     kind.__name__: kind for kind in (ValidationError, PermanentError, TimeoutError, MemoryError, TransientError)
 }
 
 
 def encoded(said: Any) -> bytes:
-    """What cannot be said is said to be an error. In the handler's process."""
+    """Return the outcome as JSON, in the handler's process. An outcome that JSON cannot hold becomes an error."""
     try:
         return _encoded(said)
     except Exception as error:
@@ -43,7 +43,7 @@ def encoded(said: Any) -> bytes:
 
 
 def decoded(answer: bytes) -> Any:
-    """What the handler said; an answer that makes no sense is an error. In the worker, where nothing is trusted."""
+    """Return the outcome, in the worker, which does not trust the process. An invalid answer becomes a `Raised`."""
     try:
         ((word, value),) = json.loads(answer).items()
         return _READ[word](value)
@@ -73,7 +73,7 @@ def _raised(raised: Raised) -> bytes:
 
 
 def _kind(error: BaseException) -> str:
-    """Return the name of the class that settles the job as this error does."""
+    """Return the name of the class that completes the job as this error does."""
     if isinstance(error, ValidationError):
         return ValidationError.__name__
     if failure.is_permanent(error):
@@ -94,7 +94,7 @@ def _read_raised(value: Any) -> Raised:
 
 
 def _read_suspend(value: Any) -> Suspend:
-    """Until when is a time both databases can keep, or for ever."""
+    """Return the waits of a job. Each time is one that both databases can store, or None for no limit."""
     waits = [Suspend(plain(str(waits_for)), until) for waits_for, until in value]
     for one in waits:
         if one.until is not None and (type(one.until) is not int or not 0 <= one.until <= LATEST_US):

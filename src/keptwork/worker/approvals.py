@@ -1,4 +1,4 @@
-"""Questions a handler asks people, and goes on when somebody has approved."""
+"""Approval requests of a handler: the handler waits until a reviewer decides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Approved(NamedTuple):
-    """That somebody has approved: who, when, and what they said."""
+    """An approval: the reviewer, the time, and the comment."""
 
     by: str
     at: datetime
@@ -32,7 +32,7 @@ class Approved(NamedTuple):
 
 
 class Approvals:
-    """Those of one run."""
+    """The approval requests of one run."""
 
     def __init__(self, job: Job, steps: Steps, ask: Ask) -> None:
         self._job = job
@@ -67,7 +67,7 @@ class Approvals:
         return approval
 
     async def _expired_by_now(self, approval: Approval) -> Approval:
-        """The database decides by its clock whether the time is over; until then nothing changes."""
+        """Expire the request if the database's clock says so. Otherwise it stays unchanged."""
         found: Approval = await self._ask(
             self._job, lambda store: store.decide_approval(approval.tenant_id, approval.id, EXPIRED)
         )
@@ -75,7 +75,7 @@ class Approvals:
 
 
 def _new(name: str, question: str, by: str | None, expires: Span | None, details: Any) -> NewApproval:
-    """What is wrong with it is the handler's fault, and will be the next time."""
+    """Return the request. Raise `PermanentError` if it is invalid, because every attempt would be."""
     try:
         if not question.strip() or len(question) > LONGEST_COMMENT:
             raise BadInput(what=f"a question is text of at most {LONGEST_COMMENT} characters")

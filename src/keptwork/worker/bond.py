@@ -1,4 +1,4 @@
-"""What ties a worker's process to its supervisor: it knows whose it is, tells that it is up, and never outlives it."""
+"""Tie a worker's process to its supervisor: it reads its supervisor, reports its start, and never outlives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME, PID, FD = "KEPTWORK_SUPERVISOR", "KEPTWORK_SUPERVISOR_PID", "KEPTWORK_SUPE
 
 
 class Bond(NamedTuple):
-    """A supervisor as its worker knows it: its name, its process, and a pipe to it."""
+    """A supervisor as its worker sees it: its name, its process ID, and a pipe to it."""
 
     name: str
     pid: int
@@ -22,11 +22,11 @@ class Bond(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker's process is started with."""
+        """The environment variables for a worker's process."""
         return {NAME: self.name, PID: str(self.pid), FD: str(self.fd)}
 
     def report(self, worker: int, database: str) -> None:
-        """The worker is registered there; it says so once."""
+        """Report once that the worker is registered."""
         self._say({"worker": worker, "database": database})
 
     def refuse(self, reason: str) -> None:
@@ -40,8 +40,11 @@ class Bond(NamedTuple):
 
 
 def bound_to_supervisor() -> Bond | None:
-    """For a worker's process: whose it is, if anybody's. From here on it dies with its supervisor, even by kill -9.
-    What this process starts itself is not told: it is nobody's worker."""
+    """Return the supervisor of this worker process, or None.
+
+    From here on this process dies with its supervisor, even after kill -9. The variables are removed, so that child
+    processes do not take themselves for supervised workers.
+    """
     name, pid, fd = (os.environ.pop(variable, "") for variable in (NAME, PID, FD))
     if not name or not pid.isdecimal() or not fd.isdecimal():
         return None

@@ -1,4 +1,4 @@
-"""What a worker asks a breaker before a handler that needs it, and what it tells it afterwards."""
+"""Check the circuit breaker of a handler before it runs, and report the outcome to the breaker afterwards."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from keptwork.worker.parking import Suspended
 from keptwork.worker.settlement import Raised, Release, Suspend
 
 UNDECIDED = (Release, Suspend, Snooze, Cancel)
-"""What a handler says that does not tell whether what it needs works."""
+"""Outcomes that do not show whether the protected service works."""
 
 
 class Gate:
-    """One for all handlers of a worker. It remembers which job has asked which breakers until the job is settled: what
-    then is said of the job is told to them."""
+    """The breaker checks of all handlers of a worker.
+
+    It remembers which breakers each job has checked until the job is completed. The outcome of the job is then reported
+    to them.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._asked: dict[tuple[int, int], dict[str, bool | None]] = {}
 
     async def refusal(self, job: Job, breaker: Breaker) -> Release | Raised | None:
-        """What becomes of a job instead, if its breaker does not let it go on. One that cannot be asked is asked
-        later."""
+        """Return the outcome of a job that its breaker rejects, or None if the job can run.
+
+        If the breaker cannot be read, the job is released and checks again later.
+        """
         try:
             admission = await breakers.admit(self._store, job, breaker)
         except StoreError as error:
@@ -42,7 +47,7 @@ class Gate:
         return Release(admission.says, held_by=admission.held_by)
 
     async def through(self, job: Job, breaker: Breaker) -> None:
-        """The same from inside a handler: it goes on, or ends here."""
+        """Check a breaker from inside a handler: return, or end the handler."""
         refused = await self.refusal(job, breaker)
         if isinstance(refused, Release):
             raise Suspended(refused)
@@ -50,11 +55,12 @@ class Gate:
             raise refused.error
 
     def found(self, job: Job, name: str, ok: bool) -> None:
-        """What the handler itself found of a breaker it has asked, whatever becomes of the job."""
+        """Record a result that the handler reports itself for a breaker that it has checked. It overrides the outcome
+        of the job."""
         self._asked[job.id, job.epoch][name] = ok
 
     def reports(self, batch: Sequence[tuple[Job, Any]]) -> list[Report]:
-        """What is to be told of these jobs, to whom. It is asked once for a job."""
+        """Return the reports for these jobs and forget their breakers. Call it once per job."""
         if not self._asked:
             return []
         return [
@@ -63,8 +69,11 @@ class Gate:
 
 
 def _reports(job: Job, asked: dict[str, bool | None], said: Any) -> list[Report]:
-    """That all works, if the handler succeeded. A failure is laid on the breaker that was asked last: those before had
-    let the handler go on to it."""
+    """Return one report per breaker.
+
+    Success counts for all of them. A failure counts only against the breaker that was checked last, because the handler
+    got past those before it.
+    """
     held_by = said.held_by if isinstance(said, Release) else None
     error = said.described if isinstance(said, Raised) else None
     meant, last = verdict(said), next(reversed(asked), None)
@@ -81,8 +90,10 @@ def _reports(job: Job, asked: dict[str, bool | None], said: Any) -> list[Report]
 
 
 def verdict(said: Any) -> bool | None:
-    """Whether what the handler needs works. That a job was stopped, put off or given back says nothing, nor does what
-    is wrong with the job itself."""
+    """Return whether the protected service works, or None if the outcome does not show it.
+
+    A job that is cancelled, snoozed, suspended, or released shows nothing, and neither does an error in the job itself.
+    """
     if isinstance(said, UNDECIDED):
         return None
     if isinstance(said, Raised):

@@ -1,5 +1,5 @@
-"""The watch over breakers that have opened: holds back what needs them, lets one job try when they have cooled down,
-and all of them go once they are closed."""
+"""Watch open breakers: hold the jobs that need them, release one as a probe after the cooldown, and all of them on
+close."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST_AT_ONCE = 100
 
 
 class BreakerWatch(Lookout):
-    """Looks after them when one may have moved here, when a cooldown ends, and at least once in a beat."""
+    """Looks when a breaker might have moved here, when a cooldown ends, and at least once per beat."""
 
     name = "breakers"
 
     async def run_once(self) -> float:
-        """A portion for each, again and again, so that none waits for all of another's jobs."""
+        """Process a batch for each breaker in turn, so that no breaker waits for all jobs of another."""
         seconds, more = BEAT_SECONDS, True
         while more:
             more = False
@@ -30,7 +30,7 @@ class BreakerWatch(Lookout):
         return seconds
 
     async def _opened(self) -> AsyncIterator[tuple[Watched, int]]:
-        """Every breaker to look after, and the time. Nearly always there is none, and that is one read."""
+        """Yield every breaker to process, with the current time. Usually there is none, which costs one read."""
         page = await self._store.breakers_that_hold(MOST_AT_ONCE)
         while page:
             now = await self._store.now()

@@ -1,4 +1,4 @@
-"""The watch over jobs that budgets hold back: lets them go when there is money for them again, or the day is over."""
+"""Watch jobs that budgets hold: lift their holds when the budget has room again or the day ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ FIRST = (0, "")
 
 
 class BudgetWatch(Lookout):
-    """Looks at what holds jobs back at least once in a beat. Nearly always nothing does, and that is one read. It goes
-    by the jobs, not by the budgets: so none is forgotten that was held just when its budget was raised."""
+    """Looks at budget holds at least once per beat. Usually there is none, which costs one read.
+
+    It starts from the held jobs, not from the budgets, so it finds a job that was held just when its budget was raised.
+    """
 
     name = "budgets"
     _after = FIRST
 
     async def run_once(self) -> float:
-        """A portion for each, again and again, so that none waits for all of another's jobs."""
+        """Process a batch for each hold in turn, so that no hold waits for all jobs of another."""
         more = [hold async for hold in self._holds() if await self._tend(*hold)]
         while more:
             more = [hold for hold in more if await self._tend(*hold)]
         return BEAT_SECONDS
 
     async def _holds(self) -> AsyncIterator[tuple[int, str]]:
-        """Some of them, and the next time those that come after."""
+        """Yield up to `MOST_AT_ONCE` holds. The next call continues after them."""
         for _ in range(MOST_AT_ONCE):
             found = await self._store.next_hold(self._after)
             self._after = found or FIRST

@@ -1,4 +1,4 @@
-"""Python functions that steps of flows name, and what comes of them."""
+"""Call the Python functions that steps of flows name, and return their outputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ _NESTED = (dict, list)
 
 
 async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
-    """One whose first parameter is called ctx gets the context, and can keep checkpoints of its own; one that is not
-    async runs in a thread of the worker's. What it is given is its own: whatever it does to that, others are given what
-    there was."""
+    """Call the named function and return what it returns.
+
+    If the first parameter of the function is called `ctx`, it receives the context and can store checkpoints of its
+    own. A function that is not async runs in a thread of the worker. Nested arguments are copies, so a function cannot
+    change what others receive.
+    """
     function = function_of(named)
     arguments = [ctx] if takes_context(function) else []
     own = {name: deepcopy(value) if isinstance(value, _NESTED) else value for name, value in given.items()}
@@ -29,12 +32,12 @@ async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
 
 
 is_async = lru_cache(maxsize=1_000)(inspect.iscoroutinefunction)
-"""Whether a call of it is to be awaited; remembered, for it takes as long as many a function."""
+"""Whether to await a call of the function. Cached, because the check takes as long as many a function."""
 
 
 @lru_cache(maxsize=1_000)
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether it wants one. Some that are built in do not tell their parameters, and want no context."""
+    """Return whether the function takes a context. Some built-in functions have no signature; they take none."""
     try:
         return next(iter(inspect.signature(function).parameters), None) == "ctx"
     except ValueError:
@@ -43,7 +46,7 @@ def takes_context(function: Callable[..., Any]) -> bool:
 
 @lru_cache(maxsize=1_000)
 def function_of(named: str) -> Callable[..., Any]:
-    """The function of that name. What was found once is not looked for again; what was not found is."""
+    """Return the function of that name. Only successful lookups are cached."""
     module, _, name = named.partition(":")
     try:
         found = unwrapped(load(Target(module, name)))
@@ -57,5 +60,5 @@ def function_of(named: str) -> Callable[..., Any]:
 
 
 def output_of(said: Any) -> dict[str, Any]:
-    """What came of a step always has names: what has none is called `value`."""
+    """Return the output of a step as a dict. A value that is not a dict is stored under `value`."""
     return said if isinstance(said, dict) else {"value": said}
